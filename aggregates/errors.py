@@ -75,6 +75,15 @@ class VmStateError(DomainError):
     code = "vm_state"
 
 
+class GuestNotThereError(DomainError):
+    """Cannot '{action}' instance {server_id}: its host {host} shows no guest of it, so there is
+    nothing to do that to. Rebuild the server and start it, or see what has become of its guest
+    (an operator: `drift list --server`).
+    """
+
+    code = "guest_missing"
+
+
 class DeletingError(DomainError):
     """Cannot '{action}' instance {server_id} while it is in task_state deleting"""
 
@@ -160,7 +169,9 @@ class RootStateError(DomainError):
 
 
 class NoRootError(DomainError):
-    """Can't {action} instance without a root device volume"""
+    """Can't {action} instance without a root device volume. Attach one by the root's device name:
+    `openstack server add volume --device {device} {server_id} VOLUME`.
+    """
 
     code = "no_root"
     status = 403

@@ -7,7 +7,7 @@ look, and only what is confirmed may be repaired.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar
 from uuid import NAMESPACE_URL, UUID, uuid5
@@ -29,6 +29,15 @@ def finding_uuid(drift_class: str, subject: str, key: str, host: str | None) -> 
     return uuid5(NAMESPACE_URL, f"drift/{drift_class}/{subject}/{host or ''}/{key}")
 
 
+def _hosts_that_told(state: dict[str, Any]) -> dict[str, Any]:
+    """As far as the first version of the events says; not in which life they were."""
+    if "host" not in state["differs"]:
+        return {}
+    told = state["differs"]["host"]
+    shown = [host for host, _ in told] if isinstance(told, list) else []
+    return {host: {} for host in (*shown, state.get("host")) if host is not None}
+
+
 class Finding(Aggregate):
     """`differs`: what each party says, by party and name; only what is needed to see it."""
 
@@ -36,8 +45,9 @@ class Finding(Aggregate):
     class DriftFound(Event):
         """A look saw it, judged as of a `position` of the log.
 
-        `subject`, `key`: what differs (handlers.drift.rows.Key).  `boot_id`, `epoch`: of the
-        host's survey, if a host is one of the parties; only a look at the same life confirms.
+        `subject`, `key`: what differs (handlers.drift.rows.Key).  `seen_on`: the hosts by whose
+        word it does, each with the `boot_id` and `epoch` of its survey, and `age_s`, how old that
+        was; only a look at the same lives confirms.  `boot_id`, `epoch`: those of `host`.
         """
 
         drift_class: str
@@ -53,6 +63,13 @@ class Finding(Aggregate):
         at_position: int
         boot_id: str | None = None
         epoch: int | None = None
+        seen_on: dict[str, Any] = field(default_factory=dict)
+
+        class_version: ClassVar[int] = 2
+
+        @staticmethod
+        def upcast_v1_v2(state: dict[str, Any]) -> None:
+            state["seen_on"] = _hosts_that_told(state)
 
     @dataclass(frozen=True, kw_only=True)
     class DriftConfirmed(Event):
@@ -70,10 +87,17 @@ class Finding(Aggregate):
         at_position: int
         boot_id: str | None = None
         epoch: int | None = None
+        seen_on: dict[str, Any] = field(default_factory=dict)
+
+        class_version: ClassVar[int] = 2
+
+        @staticmethod
+        def upcast_v1_v2(state: dict[str, Any]) -> None:
+            state["seen_on"] = _hosts_that_told(state)
 
     @dataclass(frozen=True, kw_only=True)
     class DriftGone(Event):
-        """A look of all parties did not see it any more, and no repair had been asked for."""
+        """A look that asked all by whose word it was found sees it no more; nobody repairs it."""
 
         look_id: str
         at_position: int
@@ -114,7 +138,7 @@ class Finding(Aggregate):
         why: str
 
     differs: dict[str, Any]  # this, and the following: since it was found
-    seen_in: tuple[str | None, int | None]  # boot id, epoch
+    seen_on: dict[str, Any]  # as DriftFound tells it
     seen_at: int  # the position at which it was judged first, as it is now
     repairing: str | None  # the operation that mends it
     failed: bool  # the last that was to, and nothing has changed since
@@ -164,4 +188,4 @@ class Finding(Aggregate):
     def _seen(self, event: DriftFound | DriftChanged) -> None:
         self.failed = False
         self.differs, self.seen_at = event.differs, event.at_position
-        self.seen_in = (event.boot_id, event.epoch)
+        self.seen_on = event.seen_on

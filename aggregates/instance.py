@@ -372,9 +372,10 @@ class Instance(Claimable):
         return VmState.RESIZED if self.resize_source else self._vm_state
 
     @property
-    def root_missing(self) -> bool:
-        """Whether the server had a root volume that is detached now (S2)."""
-        return any(device.volume_id is None for device in self.devices.values())
+    def vacant_root(self) -> str | None:
+        """The device name of the root volume, if that is detached now (S2)."""
+        vacant = (d.device_name for d in self.devices.values() if d.volume_id is None)
+        return next(vacant, None)
 
     @property
     def local_disks(self) -> tuple[str, ...]:

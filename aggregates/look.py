@@ -58,9 +58,10 @@ class Look(Aggregate):
         (Cinder's lists could not be believed); `trouble` says more of the last two.
 
         `compared`: rows by subject; `found`: findings by class that this look opened; `unknown`:
-        of which hosts nothing is known, and why; `braked`: classes of which it saw too many to
-        believe them; `examples`: the keys of some of these, by class.  `in_flight`: differences
-        that an operation, or what happened meanwhile, explains.
+        of which hosts nothing is known, and of which volumes ("volume ID") Cinder has not told
+        all, and why; `braked`: classes of which it saw too many to believe them; `examples`: the
+        keys of some of these, by class.  `in_flight`: differences that an operation, or what
+        happened meanwhile, explains.
         """
 
         outcome: str

@@ -170,7 +170,10 @@ class Operation(Aggregate):
 
     @dataclass(frozen=True, kw_only=True)
     class RunStarted(Event):
-        """Intent: these steps are about to be done (or undone), in this order."""
+        """Intent: these steps are about to be done (or undone), in this order.
+
+        `creates_at`: when, by the database's clock, if a volume is to be created by one of them.
+        """
 
         run: int
         lane: int
@@ -179,6 +182,7 @@ class Operation(Aggregate):
         host: str | None
         epoch: int
         verb: str | None = None  # see ActiveRun
+        creates_at: float | None = None
 
     @dataclass(frozen=True, kw_only=True)
     class StepSucceeded(Event):
@@ -290,6 +294,7 @@ class Operation(Aggregate):
         self.plan = ReadPlan()
         self.lanes: list[Lane] = []  # the plan's, with what steps have found out
         self.history = History()
+        self.asked: dict[int, tuple[float, float]] = {}  # for a lane's volume: first and last
         self.first_error: dict[str, Any] | None = None
         self.left: list[dict[str, Any]] = []  # when it was parked last
         self.outcome: Outcome | None = None
@@ -325,16 +330,7 @@ class Operation(Aggregate):
                 self.lanes = [Lane.from_wire(lane) for lane in event.plan["lanes"]]
                 self._new_steps = new_side_steps(event.plan)
             case self.RunStarted():
-                self.history.runs = event.run
-                self.history.active[event.lane] = ActiveRun(
-                    event.run,
-                    event.lane,
-                    tuple(event.steps),
-                    event.undo,
-                    event.host,
-                    event.epoch,
-                    verb=event.verb,
-                )
+                self._run_started(event)
             case self.StepSucceeded():
                 self._succeeded(event)
             case self.StepRetried() | self.StepFailed():
@@ -352,6 +348,13 @@ class Operation(Aggregate):
                 self._unwind()
             case self.OperationFinished():
                 self.outcome = Outcome(event.outcome)
+
+    def _run_started(self, event: RunStarted) -> None:
+        self.history.runs, steps = event.run, tuple(event.steps)
+        facts = (event.run, event.lane, steps, event.undo, event.host, event.epoch)
+        self.history.active[event.lane] = ActiveRun(*facts, verb=event.verb)
+        if (at := event.creates_at) is not None:
+            self.asked[event.lane] = (self.asked.get(event.lane, (at,))[0], at)
 
     def _succeeded(self, event: StepSucceeded) -> None:
         # Undoing a pivot may find that it is too late: it has happened, and counts as done.

@@ -137,6 +137,7 @@ class Volume(Aggregate):
         self.had = False  # by any server, ever
         self.last_server: str | None = None  # that had it, or for which it was made
         self.shown: dict[tuple[str, str], int] = {}  # by host and server: the host's epoch then
+        self.mark: str | None = None  # with which we have made it
         self._server_id: str | None = None  # whose story the event just applied belongs to
         self._host: str | None = None
 
@@ -167,7 +168,7 @@ class Volume(Aggregate):
             case self.Released():
                 self.holders.pop(event.attachment_id, None)
             case self.VolumeMade():
-                self.last_server = event.server_id
+                self.last_server, self.mark = event.server_id, event.mark
             case self.VolumeDeleted():
                 self.deleted, self.last_server = True, event.server_id
             case self.SeenInGuest():

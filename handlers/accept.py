@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from aggregates import errors
 from aggregates.host import Host
 from aggregates.instance import Instance, VmState
-from aggregates.mapping import BlockDeviceMapping, MappingState
+from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import Operation
 from aggregates.volume import Volume
 from handlers.grow import GrowVolume, wait
@@ -51,7 +51,10 @@ _DEVICE = re.compile(r"(?:/dev/)?(vd|sd|xvd|hd)([a-z]{1,2})")
 
 @dataclass(frozen=True, kw_only=True)
 class AttachVolume:
-    """POST os-volume_attachments.  `multiattach_allowed`: microversion >= 2.60."""
+    """POST os-volume_attachments.  `multiattach_allowed`: microversion >= 2.60.
+
+    `is_root`: it is also said by the device name of a root volume that is detached (decision 0093).
+    """
 
     server_id: str
     volume_id: str
@@ -126,12 +129,12 @@ def attach(
         raise errors.AlreadyAttachedError(volume_id=request.volume_id)
     volume.refuse_second_server(request.server_id, multiattach=view.multiattach)
     bdm_id, device_name, tag = str(origin.bdm_id), device_target(request.device), request.tag
-    if request.is_root:
+    if is_root := request.is_root or _names_root(device_name, instance, root):
         root = _root_place(instance, root)
         bdm_id, device_name, tag = str(root.id), root.device_name, tag or root.tag
         instance.set_device_volume(bdm_id, request.volume_id)
     where.check()
-    if not request.is_root:
+    if not is_root:
         device_name = instance.reserve_device(bdm_id, request.volume_id, device_name)
     lane = Lane(
         server_id=request.server_id,
@@ -141,7 +144,7 @@ def attach(
         device_name=device_name,
         multiattach=view.multiattach,
         tag=tag,
-        boot_index=0 if request.is_root else None,
+        boot_index=0 if is_root else None,
         delete_on_termination=request.delete_on_termination,
         serial=instance.devices[bdm_id].serial,
         access_mode="ro" if view.readonly else "rw",
@@ -197,7 +200,7 @@ def swap(
     instance.refuse_claimed(exclusive=True)
     if mapping is None or not mapping.live:
         raise errors.NotAttachedError(server_id=request.server_id, volume_id=request.volume_id)
-    flow = _kind_of_swap(request, views[0])
+    flow = _kind_of_swap(request, *views)
     _check_pair(request, volumes, views)
     where.check()
     new = LaneSide(volume_id=request.new_volume_id, host=where.name)
@@ -252,6 +255,16 @@ def _check_abilities(request: AttachVolume, view: VolumeView, where: Where) -> N
             raise errors.TagHostError
 
 
+def _names_root(device: str | None, instance: Instance, root: BlockDeviceMapping | None) -> bool:
+    """Whether it is to be called as the root volume is that was detached (decision 0093), or that
+    may be on its way out: whoever is that early is told to wait.
+    """
+    if device is None or root is None or device != instance.devices[str(root.id)].device_name:
+        return False
+    changing = instance.own_state in _ROOT_STATES and bool(instance.claims)
+    return instance.vacant_root is not None or changing
+
+
 def _root_place(instance: Instance, root: BlockDeviceMapping | None) -> BlockDeviceMapping:
     """The root mapping that waits for a volume (S2)."""
     _check_root_state(instance, "attach", allowed=True)
@@ -259,8 +272,8 @@ def _root_place(instance: Instance, root: BlockDeviceMapping | None) -> BlockDev
         why = "it was not built to boot from a volume"
         raise errors.RootPlaceError(server_id=str(instance.id), why=why)
     instance.refuse_claimed(exclusive=False)
-    if root.state is not MappingState.VACANT:
-        instance.refuse_claimed(exclusive=True)  # what is there may be on its way out
+    if instance.vacant_root is None:
+        instance.refuse_claimed(exclusive=True)  # what is there may be on its way out, or in
         why = f"volume {root.volume_id} is its root device volume"
         raise errors.RootPlaceError(server_id=str(instance.id), why=why)
     return root
@@ -275,13 +288,17 @@ def _check_root_state(instance: Instance, action: str, *, allowed: bool) -> None
         )
 
 
-def _kind_of_swap(request: SwapVolume, old: VolumeView) -> str:
+def _kind_of_swap(request: SwapVolume, old: VolumeView, new: VolumeView) -> str:
     """Cinder's migration, or a user's swap (LP 2112187), which finds the volume in a state that
     the flow accepts: not `retyping`.
+
+    It is Cinder's also where only its target says so: the old volume may have been read from a
+    replica that is behind, and nobody would end the migration.
     """
-    if is_migrating(old):
+    if is_migrating(old) or new.migration_status == f"target:{old.id}":
         if not request.by_cinder:
-            raise errors.VolumeBusyError(volume_id=old.id, status=old.migration_status)
+            status = old.migration_status or new.migration_status
+            raise errors.VolumeBusyError(volume_id=old.id, status=status)
         return "migrate_volume"
     if not request.by_users:
         raise errors.NotMigratingError(volume_id=old.id)

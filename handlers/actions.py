@@ -36,7 +36,7 @@ from handlers.guards import (
 )
 from handlers.lanes import LANES, imaged, of_attachment, of_unlearnt, of_unmade, one_sided
 from handlers.plan import Place
-from host_agent.shared.contract import GuestOrder
+from host_agent.shared.contract import GuestOrder, PowerState
 from host_agent.shared.definition import resized
 from host_agent.shared.lane import Lane
 
@@ -86,6 +86,7 @@ class ActionRule:
     root: bool = False  # refused while the root volume is detached (S2)
     destination: bool = False
     version: int = 0  # of the agents that are needed to answer
+    guest: bool = False  # refused while its host shows no guest of it: it would change nothing
 
 
 def _states(*states: VmState) -> frozenset[VmState]:
@@ -117,9 +118,9 @@ RULES: dict[str, ActionRule] = {
         "unshelve", _states(S.SHELVED_OFFLOADED), needs={}, root=True, destination=True
     ),
     "start": ActionRule("start", _states(S.STOPPED), root=True),
-    "stop": ActionRule("stop", _states(S.ACTIVE, S.PAUSED, S.ERROR)),
-    "pause": ActionRule("pause", _states(S.ACTIVE)),
-    "unpause": ActionRule("unpause", _states(S.PAUSED)),
+    "stop": ActionRule("stop", _states(S.ACTIVE, S.PAUSED, S.ERROR), guest=True),
+    "pause": ActionRule("pause", _states(S.ACTIVE), guest=True),
+    "unpause": ActionRule("unpause", _states(S.PAUSED), guest=True),
     "reboot": ActionRule(
         "reboot",
         _states(S.ACTIVE, S.PAUSED, S.STOPPED, S.ERROR),
@@ -163,8 +164,13 @@ def act(
         request = replace(request, flow=_CONVERTED.get(instance.own_state, "convert"))
     rule = RULES[request.flow]
     check_vm_state(instance, rule.action, _allowed(rule, instance), origin.context)
-    if rule.root and instance.root_missing:
-        raise errors.NoRootError(action=rule.action)
+    if rule.root and (root := instance.vacant_root):
+        lacking = {"device": f"/dev/{root}", "server_id": request.server_id}
+        raise errors.NoRootError(action=rule.action, **lacking)
+    if rule.guest and instance.power_state == PowerState.NOSTATE.value:
+        raise errors.GuestNotThereError(
+            action=rule.action, server_id=request.server_id, host=instance.host
+        )
     if rule.moves and instance.local_disks:
         raise errors.LocalDisksError(
             server_id=request.server_id, disks=", ".join(instance.local_disks)

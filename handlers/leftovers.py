@@ -16,7 +16,7 @@ from aggregates.host import Host
 from aggregates.instance import Instance
 from aggregates.operation import Operation
 from handlers.meaning import Book
-from handlers.plan import Place
+from handlers.plan import Place, Plan
 from handlers.progress import plan_of
 from host_agent.shared.contract import Registration
 
@@ -67,14 +67,14 @@ def _undecided(host: str, server_id: str, shown: bool, book: Book) -> bool:
     that it shows, and no report says so yet; a resize may leave it here, to be reverted to.
     """
     instance = book.get(Instance, server_id)
-    flows = {claim.flow for claim in instance.claims.values()}
     if instance.host == host:
-        return _leaving(host, instance, book)
-    return shown and bool(flows & {"live_migrate", "resize"})
+        plans = _plans(instance, {"evacuate"}, book)
+        return any(plan.hosts.get(Place.SOURCE) == host for plan in plans)
+    plans = _plans(instance, {"live_migrate", "resize"}, book)
+    return shown and any(host in plan.hosts.values() for plan in plans)
 
 
-def _leaving(host: str, instance: Instance, book: Book) -> bool:
-    """Whether the server is being evacuated from this host (and not to it)."""
-    evacuations = [op for op, claim in instance.claims.items() if claim.flow == "evacuate"]
-    plans = [plan_of(book.get(Operation, op)) for op in evacuations]
-    return any(plan.hosts.get(Place.SOURCE) == host for plan in plans)
+def _plans(instance: Instance, flows: set[str], book: Book) -> list[Plan]:
+    """The plans of the operations on the server that are of these flows."""
+    claims = [op for op, claim in instance.claims.items() if claim.flow in flows]
+    return [plan_of(book.get(Operation, op)) for op in claims]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import NoReturn
 
 from aggregates import errors
@@ -192,10 +193,10 @@ def unconnected(operation: Operation) -> set[str]:
 
 
 def unmade(operation: Operation, book: Book) -> list[Lane]:
-    """Lanes for which a volume may have been made that no mapping has."""
+    """Lanes for which a volume may have been made that no mapping has, and by which operation."""
     makes = [step.name for step in plan_of(operation).steps if step.do is LedgerVerb.VOLUME_CREATE]
     return [
-        lane
+        replace(lane, create={**lane.create, "operation_id": str(operation.id)})
         for number, lane in enumerate(operation.lanes)
         if lane.create
         and not book.get(BlockDeviceMapping, lane.bdm_id).volume_id

@@ -49,6 +49,8 @@ _FREES: frozenset[AnyVerb] = frozenset(
 #: Open findings of these are signs of a server's guest; of a volume.
 SHOW_GUESTS = frozenset(each.name for each in CLASSES if each.shows and each.row is ServerRow)
 SHOW_VOLUMES = frozenset(each.name for each in CLASSES if each.shows) - SHOW_GUESTS
+#: While one of these is open, nobody knows what a disk of the volume is: nothing is repaired.
+STOP_REPAIRS = frozenset(each.name for each in CLASSES if each.stops_repairs)
 #: Signs that a refusal names; there may be as many as hosts.
 SIGNS_NAMED_MAX = 5
 
@@ -169,16 +171,30 @@ def signs(question: Question, book: Book) -> Iterator[Sign]:
 def refuse(plan: Plan, server_id: str, book: Book, known: Sightings, repaired: str | None) -> None:
     """Raises ShownElsewhereError if anybody shows what the plan works on, or may have it.
 
-    `repaired`: the finding that the plan mends, which is no sign against it.
+    `repaired`: the finding that the plan mends, which is no sign against it.  RepairError if
+    another one says that a disk of its volume may be other data.
     """
+    question = Question.of(plan, server_id, book)
+    if repaired is not None:
+        _refuse_other_data(question, known, repaired)
     if asks_of(plan) is Ask.NOTHING:
         return
-    question = Question.of(plan, server_id, book)
     found = [*signs(question, book), *_of_findings(question, known, repaired)]
     if not found and question.instance.is_unaccounted:
         found = list(_unaccounted(question, known))
     if found:
         raise refusal(question, found)
+
+
+def _refuse_other_data(question: Question, known: Sightings, repaired: str) -> None:
+    ids = [str(volume.id) for volume in question.volumes]
+    for each in known.shown(str(question.instance.id), ids):
+        if each.drift_class in STOP_REPAIRS and each.finding_id != repaired:
+            why = (
+                f"finding {each.finding_id} ({each.drift_class}) says that a disk of volume "
+                f"{each.volume_id} may be other data: see to that first."
+            )
+            raise errors.RepairError(finding_id=repaired, why=why)
 
 
 def refusal(question: Question, found: Sequence[Sign]) -> errors.ShownElsewhereError:
@@ -231,7 +247,8 @@ def _of_findings(question: Question, known: Sightings, repaired: str | None) -> 
     ids = [str(volume.id) for volume in question.volumes]
     volumes = ids if asks_of(question.plan) is Ask.VOLUMES else []
     for each in known.shown(str(instance.id), volumes):
-        if each.finding_id == repaired:
+        is_sign = each.drift_class in SHOW_GUESTS | SHOW_VOLUMES
+        if each.finding_id == repaired or not is_sign:
             continue
         of = "its guest" if each.volume_id is None else f"volume {each.volume_id}"
         own = instance.places if each.volume_id is None else frozenset()

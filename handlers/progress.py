@@ -161,6 +161,7 @@ def _begin(operation: Operation, runs: tuple[Run, ...], book: Book, now: float) 
             host=host.name if host else None,
             epoch=host.epoch if host else 0,
             verb=Verb.GUEST_FIND.value if handed_over else None,
+            creates_at=now if _creates(operation, run) else None,
         )
         if error is not None:
             failed(operation, operation.history.active[run.lane], error, now)
@@ -196,6 +197,13 @@ def hold_up(operation: Operation, run: ActiveRun, done: str, book: Book, now: fl
     step = operation.history.next_step(run)
     if error := shown_elsewhere(operation, [step], book, undo=run.undo):
         failed(operation, run, error, now)
+
+
+def _creates(operation: Operation, run: Run) -> bool:
+    """Whether a volume is made by it: by when, it is known if its id is lost (handlers.made)."""
+    does = {plan_of(operation).step(name).do for name in run.steps}
+    wanted = LedgerVerb.VOLUME_CREATE in does and not run.undo
+    return wanted and operation.lanes[run.lane].create is not None
 
 
 def _given_to(operation: Operation, run: Run, book: Book) -> tuple[Host | None, StepError | None]:

@@ -19,6 +19,7 @@ from aggregates.mapping import BlockDeviceMapping, MappingState
 from aggregates.operation import Operation
 from aggregates.volume import Volume
 from handlers.actions import Hosts
+from handlers.drift.again import cannot
 from handlers.drift.classes import BY_NAME, Repair
 from handlers.guards import (
     REPAIRS_VERSION,
@@ -88,6 +89,8 @@ def refuse(finding: Finding, finding_id: str) -> None:
         why = f"operation {finding.repairing} is at it."
     elif finding.state is not FindingState.CONFIRMED:
         why = f"it is {finding.state}, and only what a second look has confirmed is repaired."
+    elif (never := cannot(drift, finding.found.key, finding.differs)) is not None:
+        why = f"its repair cannot work. {never}"
     if why is not None:
         raise errors.RepairError(finding_id=finding_id, why=why)
 
@@ -369,7 +372,9 @@ NEVER: dict[str, str] = {
     "correct_attachment": "Cinder is told nothing if another host shows the volume in a guest or a "
     "record, or is not sure. The guest keeps its disk, and nothing is deleted.",
     "settle_volume": "The state is not reset, for that would drop attachments under their hosts.",
-    "delete_volume": "It is not deleted if anything has an attachment of it.",
+    "delete_volume": "It is not deleted unless the log shows that we made this very volume, or all "
+    "that is known of it says so and no other volume can be the one; nor if Cinder has an "
+    "attachment, a snapshot, a backup or a clone of it, or does not say.",
     "plug_disk": "What the running guest has already is not changed.",
     "define_disk": "The running guest is not changed.",
     "drop_secret": "It stays if the host has the volume in a guest or a record.",

@@ -151,11 +151,13 @@ def _ports(
     settings: Settings, host: _Host, link: Link, records: FileRecords, numbers: Numbers
 ) -> Ports:
     return Ports(
+        host=settings.agent.host,
         cinder=CinderClient(settings.cinder, calls=numbers.calls),
         old_cinder=OldCinderClient(settings.cinder, calls=numbers.calls),
         brick=host.brick,
         guests=host.guests,
         users=link,
+        storage=host.storage,
         keys=settings.key_managers(),
         records=records,
         sent=FileMarks(Path(settings.agent.lock_path) / "sent"),

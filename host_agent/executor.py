@@ -58,6 +58,7 @@ from host_agent.shared.ports import (
 )
 from host_agent.steps import Outcome, do, result_of, take_back_made
 from host_agent.storage.keys import NO_KEYS
+from host_agent.storage.port import Storage
 from host_agent.storage.records import Records
 from host_agent.verbs import GUEST_VERBS
 from host_agent.verbs.cinder import wait_until
@@ -98,11 +99,13 @@ class Limits:
 class Ports:
     """What a run works on (see verbs.context.RunContext)."""
 
+    host: str
     cinder: Cinder
     old_cinder: OldCinder
     brick: Brick
     guests: Guests
     users: Users
+    storage: Storage
     keys: Keys = NO_KEYS
     records: Records = field(default_factory=dict)
     sent: Sent = field(default_factory=set)

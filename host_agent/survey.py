@@ -15,14 +15,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from host_agent.shared.masking import mask
-from host_agent.shared.ports import Guests, GuestsShown, PortError
+from host_agent.shared.ports import Guests, PortError
 from host_agent.shared.survey import (
     CONNECTIONS,
     GUESTS,
@@ -32,14 +32,23 @@ from host_agent.shared.survey import (
     STORAGE,
     TEXT_CHARS_MAX,
     ConnectionShown,
+    DiskShown,
     GuestShown,
+    GuestsShown,
+    Opened,
     StorageShown,
     Survey,
+    UnlabelledShown,
+    disks_of,
 )
 from host_agent.shared.text import one_line
 from host_agent.storage.port import Storage, StorageView
 from host_agent.storage.records import Record
+from host_agent.storage.sources import by_name, certain, is_recorded, volume_behind
 
+#: What else is looked at: the sizes of guests' disks.  Each guest's QEMU is asked for them, so they
+#: may take less long, and without them nothing else is blind.
+SIZES, SIZES_S_MAX = "sizes", 5.0
 #: How long all parts together may take, in seconds; what is not known by then is blind.
 LOOK_S_MAX = 20.0
 #: By what storage calls what a record has: of a target, a subsystem, a share, a disk.
@@ -82,9 +91,12 @@ class Surveyor:
         """The host as it is now; never raises for what it could not see."""
         end = time.monotonic() + self._limit_s
         looks: dict[str, Look] = {}
-        for side_by_side in ((GUESTS, STORAGE, SECRETS), (CONNECTIONS,)):
+        for side_by_side in ((SIZES, GUESTS, STORAGE, SECRETS), (CONNECTIONS,)):
             begun = {part: self._begun(part) for part in side_by_side}
-            looks |= {part: self._looked(future, end) for part, future in begun.items()}
+            ends = {SIZES: min(end, time.monotonic() + SIZES_S_MAX)}
+            looks |= {
+                part: self._looked(future, ends.get(part, end)) for part, future in begun.items()
+            }
         return assembled(self._boot_id, epoch, looks)
 
     def _begun(self, part: str) -> Future[Look] | None:
@@ -119,6 +131,7 @@ def questions(
         CONNECTIONS: lambda: recorded(records),
         STORAGE: lambda: Look(seen=Stored(before=recorded(records).seen, view=storage.look())),
         SECRETS: lambda: Look(seen=guests.secrets()),
+        SIZES: lambda: Look(seen=guests.sizes()),
     }
     return {part: partial(_seen, ask) for part, ask in asked.items()}
 
@@ -157,12 +170,14 @@ def assembled(boot_id: str, epoch: int, looks: Mapping[str, Look]) -> Survey:
     sources = guests.sources if guests else None
     in_guests = None if sources is None or view is None else frozenset(map(view.place, sources))
     connections = [_connection(record, view, in_guests) for record in records]
-    why = {part: look.why for part, look in looks.items() if look.why is not None}
+    why = {part: look.why for part, look in looks.items() if part in PARTS and look.why is not None}
     storage: list[StorageShown] = []
     if GUESTS in why or CONNECTIONS in why:
         why.setdefault(STORAGE, "without guests and records it cannot be said what is used")
-    elif stored is not None:
-        storage = _storage(stored.view, [*stored.before, *records], in_guests or frozenset())
+    elif stored is not None and guests is not None:
+        every = [*stored.before, *records]
+        storage = _storage(stored.view, every, in_guests or frozenset())
+        guests = compared(guests, every, stored.view, looks[SIZES].seen or {})
     survey = Survey(
         boot_id=boot_id,
         epoch=epoch,
@@ -172,6 +187,54 @@ def assembled(boot_id: str, epoch: int, looks: Mapping[str, Look]) -> Survey:
         secrets=tuple(looks[SECRETS].seen or ()),
     )
     return _bounded(survey, why)
+
+
+def compared(
+    guests: GuestsShown,
+    records: Sequence[Record],
+    view: StorageView,
+    sizes: Mapping[tuple[str, str], int],
+) -> GuestsShown:
+    """The guests, with what their disks are by storage, whatever their labels say."""
+    of_disk: dict[tuple[str, str], list[Record]] = {}
+    for record in records:
+        of_disk.setdefault((record.server_id, record.serial), []).append(record)
+    volumes = by_name(records, view)
+    labelled: dict[tuple[str, str], DiskShown] = {}
+    others: dict[str, list[UnlabelledShown]] = {}
+    shown = {
+        (guest.server_id, disk.serial): disk for guest in guests.guests for disk in guest.disks
+    }
+    for disk in guests.opened:
+        sources = certain(disk.sources, live=disk.live)
+        if disk.serial is None:
+            others.setdefault(disk.server_id, []).extend(_unlabelled(disk, sources, volumes, view))
+            continue
+        key = (disk.server_id, disk.serial)
+        labelled[key] = replace(
+            shown[key],
+            recorded=is_recorded(sources, of_disk.get(key, ()), view),
+            size_bytes=sizes.get((disk.server_id, disk.target)) if disk.live else None,
+            device_bytes=view.size(sources[0]) if disk.live and sources else None,
+        )
+    found = (
+        replace(
+            guest,
+            disks=tuple(labelled[guest.server_id, disk.serial] for disk in guest.disks),
+            unlabelled=tuple(others.get(guest.server_id, ())),
+        )
+        for guest in guests.guests
+    )
+    return replace(guests, guests=tuple(found))
+
+
+def _unlabelled(
+    disk: Opened, sources: Sequence[str], volumes: Mapping[str, str], view: StorageView
+) -> Iterator[UnlabelledShown]:
+    for source in sources:
+        if (volume_id := volume_behind(source, volumes, view)) is not None:
+            yield UnlabelledShown(target=disk.target, source=source, volume_id=volume_id)
+            return
 
 
 def _connection(
@@ -246,7 +309,10 @@ def merged(storage: Iterable[StorageShown]) -> list[StorageShown]:
 
 def _showable(guest: GuestShown) -> GuestShown:
     disks = (replace(disk, source=disk.source and showable(disk.source)) for disk in guest.disks)
-    return replace(guest, disks=tuple(disks))
+    others = guest.unlabelled
+    if others is not None:
+        others = tuple(replace(disk, source=showable(disk.source)) for disk in others)
+    return replace(guest, disks=tuple(disks), unlabelled=others)
 
 
 def showable(text: str) -> str:
@@ -259,7 +325,7 @@ def _bounded(survey: Survey, why: dict[str, str]) -> Survey:
     kept: dict[str, Any] = {}
     for part in PARTS:
         items = getattr(survey, part)
-        sizes = [len(item.disks) for item in items] if part == GUESTS else []
+        sizes = [disks_of(item) for item in items] if part == GUESTS else []
         if max(len(items), sum(sizes)) > ITEMS_MAX:
             why.setdefault(part, f"there is more of it than {ITEMS_MAX}")
             items = _first(items, sizes or [1] * len(items))

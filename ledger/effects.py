@@ -28,29 +28,34 @@ from uuid import uuid4
 import structlog
 
 from aggregates.attachment import Attachment, AttachmentState
-from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import Operation
 from aggregates.volume import Volume
 from handlers.meaning import Book
 from handlers.verbs import LedgerVerb
 from host_agent.shared.contract import ErrorKind, StepError, StepResult
 from host_agent.shared.lane import Lane
-from host_agent.shared.ports import LATE_S, AttachmentView, Cinder, OldCinder, PortError, VolumeView
+from host_agent.shared.ports import LATE_S, AttachmentView, Cinder, OldCinder, PortError
 from host_agent.shared.spans import span_of_run
 from host_agent.shared.tracing import doing
 from host_agent.shared.volume_states import AT_WORK, is_migrating, letting_go
 from ledger.reconcile import mending
 from ledger.steps import snapshots
+from ledger.steps.made import (
+    await_volume,
+    delete_with_reservations,
+    make_volume,
+    not_ready,
+    unmake_volume,
+    volumes_gone,
+)
 from ledger.steps.reimage import reimage
-from ledger.steps.unknown import end_unknown, is_unknown, unknown_ended
+from ledger.steps.unknown import end_unknown, is_unknown
 
 _log = structlog.get_logger(__name__)
 
 LATE_POLL_S = 0.25
 #: Cinder waits to hear that the guest has all of the volume (3.71).
 EXTENDING = "extending"
-#: States of a volume that Cinder is still making.
-UNFINISHED = frozenset({"creating", "downloading"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,62 +231,6 @@ def _delete_by_old_calls(lane: Lane, context: EffectContext) -> dict[str, Any]:
     return {}
 
 
-def make_volume(lane: Lane, context: EffectContext) -> dict[str, Any]:
-    """Create the volume of a new server's disk, if it is to be; or find it by its mark."""
-    if lane.create is None:
-        return {}
-    for volume in _made(lane, context):
-        if not context.book.get(Volume, volume.id).deleted:
-            return {"volume_id": volume.id}
-    volume = context.cinder.volume_create(lane.create, lane.bdm_id)
-    if context.book.get(Volume, volume.id).deleted:
-        text = f"Volume {volume.id} was created twice by mistake and is not deleted yet."
-        raise PortError(ErrorKind.RETRYABLE, "volume_not_ready", text)
-    return {"volume_id": volume.id}
-
-
-def await_volume(lane: Lane, context: EffectContext) -> dict[str, Any]:
-    """Wait until a volume that was made can be had; S3: one that several may have is not made here.
-
-    Only the volume itself tells: its type may be Cinder's default, or its snapshot's.
-    """
-    if lane.create is None:
-        return {}
-    volume = context.cinder.volume(lane.volume_id)
-    if volume.multiattach:
-        text = (
-            f"Volume {volume.id} was made of a multi-attach type, which is not done for a new "
-            "server: make the volume first, and give it by its id."
-        )
-        raise PortError(ErrorKind.FINAL, "made_multiattach", text)
-    if volume.status.startswith("error"):
-        text = f"Volume {volume.id} could not be created ({volume.status}): see its messages."
-        raise PortError(ErrorKind.FINAL, "volume_error", text)
-    if volume.status not in {"available", "reserved", "in-use"}:
-        raise _not_ready(volume)
-    return {}
-
-
-def unmake_volume(lane: Lane, context: EffectContext) -> dict[str, Any]:
-    """Delete what was made with the lane's mark, unless the server has it: then it goes with it.
-
-    It has one from its reservation on, which stays when a server cannot be built (LP 1899649).
-    Nor is one deleted that was given to another server before we knew of it.
-    """
-    if lane.create is None or context.book.get(BlockDeviceMapping, lane.bdm_id).volume_id:
-        return {}
-    deleted: list[str] = []
-    ended: dict[str, str] = {}
-    for volume in _made(lane, context):
-        if volume.status in UNFINISHED | AT_WORK:
-            raise _not_ready(volume)
-        if set(context.book.get(Volume, volume.id).holders.values()) - {lane.server_id}:
-            continue
-        ended |= _delete_with_reservations(volume.id, lane, context)
-        deleted.append(volume.id)
-    return _volumes_gone(deleted, ended) if deleted else {}
-
-
 def delete_volume(lane: Lane, context: EffectContext) -> dict[str, Any]:
     """Delete the volume with its server, if it is to be; a refusal is noted, not fatal (S3).
 
@@ -293,32 +242,13 @@ def delete_volume(lane: Lane, context: EffectContext) -> dict[str, Any]:
         held = context.book.get(Volume, lane.volume_id).held_by(lane.server_id)
         if not lane.delete_on_termination or held:
             return {}
-        ended = _delete_with_reservations(lane.volume_id, lane, context)
+        ended = delete_with_reservations(lane.volume_id, lane, context)
     except PortError as error:
         if error.kind is not ErrorKind.FINAL:
             raise
         _refuse_at_work(lane, context)
         return {"refused": error.message}
-    return _volumes_gone([lane.volume_id], ended)
-
-
-def _volumes_gone(deleted: list[str], ended: dict[str, str]) -> dict[str, Any]:
-    return {"deleted": deleted, "ended": ended} if ended else {"deleted": deleted}
-
-
-def _delete_with_reservations(volume_id: str, lane: Lane, context: EffectContext) -> dict[str, str]:
-    """A reservation that came too late for anybody would keep the volume for ever.
-
-    If Cinder does not show them, the deletion tells whether there are any.
-    """
-    ended: dict[str, str] = {}
-    try:
-        ended = {} if lane.legacy else unknown_ended(volume_id, lane.server_id, context)
-    except PortError as error:
-        if error.kind is not ErrorKind.FINAL:
-            raise
-    context.cinder.volume_delete(volume_id)
-    return ended
+    return volumes_gone([lane.volume_id], ended)
 
 
 def _refuse_at_work(lane: Lane, context: EffectContext) -> None:
@@ -330,19 +260,7 @@ def _refuse_at_work(lane: Lane, context: EffectContext) -> None:
             raise
         return
     if volume is not None and (volume.status in AT_WORK or is_migrating(volume)):
-        raise _not_ready(volume)
-
-
-def _made(lane: Lane, context: EffectContext) -> list[VolumeView]:
-    """The volumes with the lane's mark; one may come late that nobody waited for."""
-    if context.uncertain:
-        context.wait(LATE_S)
-    return context.cinder.volumes_made(lane.bdm_id, (lane.create or {}).get("project_id"))
-
-
-def _not_ready(volume: VolumeView) -> PortError:
-    text = f"Volume {volume.id} is {volume.status}."
-    return PortError(ErrorKind.RETRYABLE, "volume_not_ready", text)
+        raise not_ready(volume)
 
 
 def complete_migration(lane: Lane, context: EffectContext) -> dict[str, Any]:

@@ -104,7 +104,8 @@ class Requests:
         def decide(unit: Unit, origin: Origin) -> Operation:
             shown = view()  # before anything is read that it would make old
             instance = unit.get(Instance, request.server_id)
-            mappings = _mappings(unit, instance) if request.is_root else []
+            asks_root = request.is_root or request.device
+            mappings = _mappings(unit, instance) if asks_root else []
             return accept.attach(
                 request,
                 origin,

@@ -7,6 +7,7 @@ So whoever is told that a step is done takes back what it made beside.
 
 Where the answer never came it may make it all the same, later.  Whoever releases a volume looks for
 reservations that nobody knows; for a volume that was made nobody would look any more (seed 255).
+One that may as well be a copy of the volume that the log has is left (handlers.made).
 
 Another process may just have found the same attachment, and be about to take it over.  So it
 is given up in the log first (`Attachment.Disowned`): of the two saves one is refused, and
@@ -24,12 +25,14 @@ import structlog
 from aggregates.attachment import Attachment
 from aggregates.operation import Operation
 from aggregates.volume import Volume
+from handlers.made import UNFINISHED
 from handlers.verbs import AnyVerb, LedgerVerb
 from host_agent.shared.contract import ErrorKind, StepResult
 from host_agent.shared.lane import Lane
-from host_agent.shared.ports import LATE_S, PortError
-from ledger.effects import UNFINISHED, EffectContext
+from host_agent.shared.ports import PortError
+from ledger.effects import EffectContext
 from ledger.log.unit import AggregateStore, Unit, own_context, run_optimistically
+from ledger.steps.made import marked
 
 Made = dict[str, Any]
 
@@ -54,7 +57,7 @@ def take_back(
     if verb not in _TAKEN_BACK:
         return
     try:
-        for made in _made(verb, lane, result, effect):
+        for made in _made(verb, lane, result, operation, effect, store):
             _log.warning("step_done_twice", verb=verb, operation=str(operation.id))
             fresh = replace(effect, book=Unit(store))
             _TAKEN_BACK[verb](lane, made, operation, fresh, store)
@@ -62,16 +65,23 @@ def take_back(
         _log.warning("not_taken_back", verb=verb, code=failure.code, why=failure.message)
 
 
-def _made(verb: AnyVerb, lane: Lane, result: StepResult, effect: EffectContext) -> list[Made]:
-    """What the step says that it made; a volume may be there, by its mark, if it cannot tell."""
+def _made(
+    verb: AnyVerb,
+    lane: Lane,
+    result: StepResult,
+    operation: Operation,
+    effect: EffectContext,
+    store: AggregateStore,
+) -> list[Made]:
+    """What the step says that it made; if it cannot tell, a volume that is sure to be of it."""
     if result.error is None:
         return [result.outputs]
     unknown = result.error.kind is ErrorKind.UNKNOWN
     if verb != LedgerVerb.VOLUME_CREATE or lane.create is None or not unknown:
         return []
-    effect.wait(LATE_S)
-    found = effect.cinder.volumes_made(lane.bdm_id, lane.create.get("project_id"))
-    return [{"volume_id": volume.id} for volume in found]
+    book = Unit(store)
+    now = replace(effect, book=book, operation=book.get(Operation, operation.id), uncertain=True)
+    return [{"volume_id": volume.id} for volume in marked(lane, now).ours]
 
 
 def _reservation(
@@ -117,9 +127,9 @@ def _disowned(lane: Lane, attachment_id: str, operation: Operation, store: Aggre
 def _volume(
     lane: Lane, made: Made, operation: Operation, effect: EffectContext, store: AggregateStore
 ) -> None:
-    """The same for a volume; where none was to be made there is nothing."""
+    """The same for a volume that was created just now; where none was to be made there is none."""
     volume_id = made.get("volume_id")
-    if volume_id is None:
+    if volume_id is None or made.get("adopted"):
         return
 
     def change(unit: Unit) -> bool:

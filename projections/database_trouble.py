@@ -1,4 +1,10 @@
-"""Errors of the database in words that may be shown to anybody: no data, host or role names."""
+"""Errors of the database: which of them refuse nothing, and words that may be shown to anybody.
+
+What the server says has an SQLSTATE.  An error without one is libpq's own word that the line to the
+server broke: nothing was refused, and what was sent may have been done or not.  The class of the
+error does not tell (libpq's result of a call is a bare DatabaseError), and psycopg need not count
+the connection as closed: not when the last words of a server that crashes were still to be read.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +17,18 @@ import psycopg
 TROUBLE_AGE_S = 5.0
 _NAME = re.compile(r'"[^"]*"')
 _OF_THE_DATA = (psycopg.DataError, psycopg.IntegrityError)
+
+
+def is_lost(error: Exception) -> bool:
+    """Whether the line to the database broke, or could not be made."""
+    # Not psycopg's own errors, of what it was given: they have classes of their own.
+    broke = isinstance(error, psycopg.OperationalError) or type(error) is psycopg.DatabaseError
+    return broke and error.sqlstate is None  # type: ignore[attr-defined]
+
+
+def is_away(error: Exception) -> bool:
+    """Whether the database does not answer now, for whichever reason: ask again later."""
+    return isinstance(error, psycopg.OperationalError) or is_lost(error)
 
 
 def in_words(error: psycopg.Error) -> str:

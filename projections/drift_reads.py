@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from aggregates.finding import Finding
-from handlers.presence import SHOW_GUESTS, SHOW_VOLUMES, Shown
+from handlers.presence import SHOW_GUESTS, SHOW_VOLUMES, STOP_REPAIRS, Shown
 from projections.base import Row
 from projections.findings import FINDINGS
 from projections.log_reads import PAGE_MAX, POSITION_MAX, LogReads
@@ -117,7 +117,7 @@ class DriftReads(LogReads):
             server_id=server_id,
             volume_ids=list(volume_ids),
             guests=sorted(SHOW_GUESTS),
-            volumes=sorted(SHOW_VOLUMES),
+            volumes=sorted(SHOW_VOLUMES | STOP_REPAIRS),
         )
         return [Shown.of(row) for row in rows]
 

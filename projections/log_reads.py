@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 import orjson
-from psycopg import AsyncConnection, OperationalError
+from psycopg import AsyncConnection, DatabaseError
 from psycopg import sql as compose
 from psycopg.errors import QueryCanceled, ReadOnlySqlTransaction
 from psycopg.rows import dict_row
@@ -26,6 +26,7 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 import sql
 from aggregates.operation import Operation
 from projections.base import LoggedEvent, Row, upcast
+from projections.database_trouble import is_away
 from projections.detached import DetachedError
 
 #: So many events are looked at for those of one topic, of which there is no index.
@@ -236,7 +237,9 @@ class LogReads:
                 return await self._fetch(text, parameters, timeout_ms)
             except (PoolTimeout, QueryCanceled):
                 raise
-            except OperationalError:  # a restart of the database breaks every connection
+            except DatabaseError as error:  # a restart of the database breaks every connection
+                if not is_away(error):
+                    raise
                 await self._pool.check()
         return await self._fetch(text, parameters, timeout_ms)
 

@@ -28,6 +28,7 @@ from psycopg import sql
 from host_agent.shared import logs
 from ledger.trial.embedded import EmbeddedPostgres, EmbeddedPostgresError
 from tests import guards
+from tests.doubles.cut_lines import CutLines, cut_lines
 
 TEST_CLUSTER_PREFIX = "attachment-ledger-test-"
 MEMORY = Path("/dev/shm")  # making a database is 300 files: 15 ms here, 70 ms and more on a disk
@@ -140,6 +141,16 @@ def database_url(databases: Databases) -> Iterator[str]:
     name = databases.create_migrated()
     yield databases.url(name)
     databases.drop(name)
+
+
+@pytest.fixture
+def lines(database_url: str) -> Iterator[CutLines]:
+    """A way to that database whose lines a test can cut."""
+    with (
+        tempfile.TemporaryDirectory(prefix="cut-") as home,  # the path of a socket is short
+        cut_lines(database_url, Path(home)) as lines,
+    ):
+        yield lines
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,6 +26,7 @@ from host_agent.shared.contract import PowerState
 from host_agent.simulated.host_state import HostState
 from ledger.simulation.cinder_model import CinderModel
 from ledger.simulation.cinder_views import MAX_VERSION, Microversion
+from tests.authority import Authority
 from tests.doubles.host_checks import broken_invariants, plugged
 from tests.doubles.running_cinder import RunningCinder, running_cinder
 from tests.replaying import broken_rules
@@ -33,6 +34,7 @@ from tests.tokens import token_of, write_private
 
 T = TypeVar("T")
 
+ROOT = Path(__file__).parents[1]
 DEADLINE_S = 60.0
 ADMIN = token_of("admin")
 PROJECT = "9d1f5b0c6a7e4d8f9b2a3c4d5e6f7a8b"
@@ -87,6 +89,14 @@ class Process:
         self._popen.send_signal(signal.SIGTERM)
         return self._popen.wait(DEADLINE_S)
 
+    def pause(self) -> None:
+        """Returns when it stands still: a thread of it may go on for a moment after the signal."""
+        os.kill(self.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED)
+
+    def go_on(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
     def died(self) -> bool:
         """Whether it was killed (by a fault rule)."""
         return self._popen.poll() == -signal.SIGKILL
@@ -96,8 +106,19 @@ class Stack:
     """Use `running_stack`."""
 
     cinder: RunningCinder
+    auth, settings = "tokens", ""  # of the service, besides what all of them have
 
-    def __init__(self, home: Path, database_url: str) -> None:
+    def __init__(
+        self,
+        home: Path,
+        database_url: str,
+        *,
+        hosts: Sequence[str] = ("compute-1", "compute-2"),
+        authority: Authority | None = None,
+        own_clocks: bool = False,
+    ) -> None:
+        """`authority`: the service speaks TLS; `own_clocks`: `set_clock` of single processes."""
+        self.hosts, self._authority, self._own_clocks = hosts, authority, own_clocks
         self.home = home
         self.database_url = database_url
         self.ports = [free_port(), free_port()]
@@ -106,9 +127,7 @@ class Stack:
         self.components: dict[int, Process] = {}
         self.agents: dict[str, Process] = {}
         self.servers: dict[str, str] = {}  # server id -> host
-        self.settings = ""  # of the service, besides what all of them have
-        self.http = requests.Session()
-        self.http.headers["X-Auth-Token"] = ADMIN
+        self.http = self.session(ADMIN)
 
     # ------------------------------------------------------------ processes
 
@@ -135,28 +154,58 @@ class Stack:
         self._exits.close()
 
     def start_service(self, number: int = 0) -> None:
+        self.begin_service(number)
+        self.wait_for_service(number)
+
+    def wait_for_service(self, number: int) -> None:
+        log = self.components[number].log
+        eventually(lambda: self._serves(number), f"service answers; see {log.read_text()[-2000:]}")
+
+    def begin_service(self, number: int) -> None:
+        """Without waiting until it answers."""
         config = self.home / f"ledger-{number}.toml"
         write_private(config, self._service_config(number))
         log = self.home / f"service-{number}.log"
         command = ["ledger", "serve", "--config", str(config), "--log-level", "debug"]
-        self.components[number] = Process(log, *command)
-        eventually(lambda: self._serves(number), f"service answers; see {log.read_text()[-2000:]}")
+        self.components[number] = self._process(log, *command)
+
+    def _process(self, log: Path, *command: str) -> Process:
+        if not self._own_clocks:
+            return Process(log, *command)
+        clocked = ("tests.chaos.set_clock", str(log.with_suffix(".clock")), *command)
+        return Process(log, *clocked, PYTHONPATH=str(ROOT))
+
+    def show_threads(self) -> None:
+        """In the services' logs, if they have clocks of their own (tests.chaos.set_clock)."""
+        for process in self.components.values():
+            os.kill(process.pid, signal.SIGUSR1)
+
+    def set_clock(self, process: Process, by_s: float) -> None:
+        """Its wall clock is so far ahead of the machine's from now on."""
+        draft = process.log.with_suffix(".clock.new")
+        draft.write_text(str(by_s))
+        draft.rename(process.log.with_suffix(".clock"))
 
     def _service_config(self, number: int) -> str:
-        hosts = ["compute-1", "compute-2"]
         tokens = "".join(
             f'[[tokens]]\nname = "agent of {host}"\ntoken = "{token_of(host)}"\n'
             f'user_id = "agents"\nproject_id = "service"\nroles = ["agent"]\nhost = "{host}"\n'
-            for host in hosts
+            for host in self.hosts
         )
         return (
-            f'database_url = "{self.database_url}"\nauth = "tokens"\nhost_down_after_s = 30.0\n'
-            f"[listen]\nport = {self.ports[number]}\n"
+            f'database_url = "{self.database_url}"\nauth = "{self.auth}"\n'
+            f"host_down_after_s = 30.0\n[listen]\nport = {self.ports[number]}\n{self._tls()}"
             f'[cinder]\nendpoint = "{self.cinder.endpoint}"\n'
             f"{self.settings}"
             f'[[tokens]]\nname = "admin"\ntoken = "{ADMIN}"\nuser_id = "admin"\n'
             f'project_id = "{PROJECT}"\nroles = ["admin"]\n{tokens}'
         )
+
+    def _tls(self) -> str:
+        if self._authority is None:
+            return ""
+        files = self._authority.pair("localhost", "IP:127.0.0.1").files
+        return "".join(f'{name} = "{path}"\n' for name, path in files.items())
 
     def _serves(self, number: int) -> bool:
         assert self.components[number].running, self.components[number].log.read_text()[-3000:]
@@ -165,19 +214,21 @@ class Stack:
         except requests.ConnectionError:
             return False
 
-    def start_agent(self, host: str = "compute-1") -> None:
+    def start_agent(self, host: str = "compute-1", number: int = 0) -> None:
+        """An agent of the service `number`."""
+        trust = f'ca_file = "{self._authority.certificate}"\n' if self._authority else ""
         config = self.home / f"{host}.toml"
         write_private(
             config,
             f'[agent]\nhost = "{host}"\nlock_path = "{self.home / host}-locks"\n'
-            f'log_level = "debug"\n[ledger]\nurl = "{self.url("")}"\n'
-            f'token = "{token_of(host)}"\nwait_s = 5.0\n'
+            f'log_level = "debug"\n[ledger]\nurl = "{self.url("", number)}"\n'
+            f'token = "{token_of(host)}"\nwait_s = 5.0\n{trust}'
             f'[cinder]\nendpoint = "{self.cinder.endpoint}"\n',
         )
         command = ["host_agent", "run", "--config", str(config)]
         command += ["--simulated", str(self.home / f"{host}.json")]
         command += ["--faults", str(self.home / f"{host}-faults.json")]
-        self.agents[host] = Process(self.home / f"{host}.log", *command)
+        self.agents[host] = self._process(self.home / f"{host}.log", *command)
 
     def wait_for_host(self, host: str = "compute-1") -> None:
         eventually(
@@ -210,8 +261,17 @@ class Stack:
 
     # ------------------------------------------------------------------ API
 
+    def session(self, token: str) -> requests.Session:
+        """Somebody's, to ask any of the services."""
+        session = requests.Session()
+        session.headers["X-Auth-Token"] = token
+        session.trust_env = False  # REQUESTS_CA_BUNDLE would win over `verify`
+        session.verify = str(self._authority.certificate) if self._authority else True
+        return session
+
     def url(self, path: str, number: int = 0) -> str:
-        return f"http://127.0.0.1:{self.ports[number]}{path}"
+        scheme = "https" if self._authority else "http"
+        return f"{scheme}://127.0.0.1:{self.ports[number]}{path}"
 
     def get(self, path: str, number: int = 0, **headers: str) -> requests.Response:
         return self.http.get(self.url(path, number), timeout=DEADLINE_S, headers=headers)
@@ -300,11 +360,11 @@ class Stack:
 
 
 @contextmanager
-def running_stack(home: Path, database_url: str) -> Iterator[Stack]:
+def running_stack(home: Path, database_url: str, **how: Any) -> Iterator[Stack]:
     """A simulated Cinder and nothing else yet; whatever is started is stopped at the end, and the
     log is held against the ledger's rules.
     """
-    stack = Stack(home, database_url)
+    stack = Stack(home, database_url, **how)
     try:
         stack.start_cinder()
         yield stack

@@ -30,7 +30,7 @@ from handlers.accept import AttachVolume, DetachVolume, SwapVolume
 from handlers.actions import ActOnServer
 from handlers.build import BootDisk, BuildServer
 from handlers.guards import Contact
-from handlers.presence import SHOW_GUESTS, SHOW_VOLUMES, Shown
+from handlers.presence import SHOW_GUESTS, SHOW_VOLUMES, STOP_REPAIRS, Shown
 from host_agent.reporting import Reporting, Verdict, report_of
 from host_agent.shared.contract import (
     SERVICE_VERSION,
@@ -42,7 +42,7 @@ from host_agent.shared.contract import (
 )
 from host_agent.shared.faults import Faults
 from host_agent.shared.ports import PortError
-from host_agent.simulated.adapters import SimulatedBrick, SimulatedGuests
+from host_agent.simulated.adapters import SimulatedBrick, SimulatedGuests, SimulatedStorage
 from host_agent.simulated.host_state import HOSTS, SCHEME, HostState
 from host_agent.storage.keys import KeyManagers
 from host_agent.storage.records import Record
@@ -149,11 +149,13 @@ class World:
     def _agent(self, name: str, cinder: Any) -> dict[str, Any]:
         state = self.hosts[name]
         return {
+            "host": name,
             "cinder": cinder,
             "old_cinder": cinder,
             "brick": self._tripwire("brick", SimulatedBrick(state, Faults(), name)),
             "guests": self._tripwire("guests", SimulatedGuests(state, Faults(), name)),
             "users": Users(self, name),
+            "storage": SimulatedStorage(state, Faults(), name),
             "keys": self._tripwire("keys", KeyManagers(FIXED_KEY)),
             "records": self.records[name],
             "sent": self.sent[name],
@@ -197,7 +199,7 @@ class World:
             for each in findings
             if each.state is not FindingState.OVER and (found := each.found)
             if (found.drift_class in SHOW_GUESTS and found.server_id == server_id)
-            or (found.drift_class in SHOW_VOLUMES and found.volume_id in volume_ids)
+            or (found.drift_class in SHOW_VOLUMES | STOP_REPAIRS and found.volume_id in volume_ids)
         ]
 
     def _host(self, name: str) -> Host:

@@ -7,7 +7,7 @@ second is the repair's own: by what evidence it takes something away, or why it 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import NoneType
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 from aggregates.attachment import AttachmentState
 from aggregates.finding import Finding
 from handlers.drift import rows
-from handlers.drift.classes import BY_NAME
+from handlers.drift.classes import BY_NAME, DriftClass, Repair
 from handlers.drift.judge import differs
 from handlers.drift.rows import (
     AttachmentRow,
@@ -25,7 +25,9 @@ from handlers.drift.rows import (
     Row,
     VolumeRow,
 )
+from handlers.made import Evidence, why_not
 from host_agent.shared.lane import Lane
+from host_agent.shared.volume_states import FAILED
 
 GONE, CHANGED, UNPROVEN = "drift_gone", "drift_changed", "drift_unproven"
 
@@ -38,6 +40,7 @@ class Asked:
     `shown`: see host_agent.verbs.drift.drift_look.  `statuses`: of all attachments that Cinder has
     of the volume.  `bare`: Cinder was never given a connector for the attachment.  `held`: the
     attachments by which, for the ledger, the lane's server has the volume on the lane's host.
+    `made`: of a volume that is to be deleted, whether it is one that we made.
     """
 
     row: Row | None
@@ -46,6 +49,15 @@ class Asked:
     statuses: tuple[str, ...] = ()
     bare: bool = False
     held: frozenset[str] = frozenset()
+    made: Evidence | None = None
+
+
+def cannot(drift: DriftClass, key: str, differs: Mapping[str, Any]) -> str | None:
+    """Why the repair of a class can never work for what a finding says, and what a person does
+    instead; None: it may.  An offer asks this; so does a request; and the proof asks the same.
+    """
+    ask = _CANNOT.get(drift.repair) if drift.repair else None
+    return ask(key, differs) if ask else None
 
 
 def refusal(flow: str, finding: Finding, asked: Asked) -> tuple[str, str] | None:
@@ -175,18 +187,62 @@ def _guest_lets_it_go(asked: Asked) -> str | None:
 
 
 def _settles(asked: Asked) -> str | None:
-    """By roll_detaching or unreserve; a reset-state would drop attachments under their hosts."""
+    """By roll_detaching or unreserve; a reset-state could drop attachments under their hosts."""
     assert isinstance(asked.row, VolumeRow), "the class is of volumes"
     status = getattr(asked.row.cinder, "status", None)
-    attached = set(asked.statuses) <= {"attached"}
-    if attached and (status == "attaching" or (status == "detaching" and asked.statuses)):
+    if set(asked.statuses) <= {"attached"}:
+        return never_settles(asked.row.id, status, len(asked.statuses))
+    has = ", ".join(sorted(asked.statuses))
+    return f"The volume is {status}, its attachments {has}: see to those that are not attached."
+
+
+def never_settles(volume_id: str, status: str | None, attachments: int) -> str | None:
+    """Cinder takes back what was begun and not done: all else an administrator sets."""
+    if status == "attaching" or (status == "detaching" and attachments):
         return None
-    has = ", ".join(sorted(asked.statuses)) or "none"
-    return f"The volume is {status}, its attachments {has}: only an administrator can set that."
+    said = f"The volume is {status} and has {attachments or 'no'} attachments: only an "
+    if status == "error_deleting" and not attachments:
+        return f"{said}administrator ends that: `openstack volume delete --force {volume_id}`."
+    to = "in-use" if attachments else "available"
+    command = f"`openstack volume set --state {to} {volume_id}`"
+    safe = _RESETS_ATTACHED if attachments else _RESETS_FREE.format(id=volume_id)
+    return f"{said}administrator ends that: {command}. {_FIRST.get(str(status), '')}{safe}"
 
 
-def _nobody_has_it(asked: Asked) -> str | None:
-    return "Cinder has an attachment of it: repair that first." if asked.statuses else None
+#: Why a reset of the state does no harm, and when it would.
+_RESETS_ATTACHED = (
+    "It sets the state alone, and the attachments stay (say `reserved`, not in-use, if none of "
+    "them is attached). Never add `--detached`: that drops them under their hosts."
+)
+_RESETS_FREE = (
+    "It is safe if nobody has the volume: no attachment (`openstack --os-volume-api-version 3.27 "
+    "volume attachment list --all-projects --volume-id {id}`), and no finding of it on a host."
+)
+#: By status: what to see to first.
+_FIRST = {
+    **dict.fromkeys(FAILED, "Cinder's log says what went wrong: see to that first. "),
+    **dict.fromkeys(
+        ("creating", "deleting", "managing"), "See first that Cinder is not still at it. "
+    ),
+    "maintenance": "Ask first who has put it there: it is being worked on. ",
+    "awaiting-transfer": "Delete the transfer first (`openstack volume transfer request list`). ",
+}
+
+
+def _found_unsettled(volume_id: str, differs: Mapping[str, Any]) -> str | None:
+    in_cinder = differs.get(Party.CINDER.value)
+    if not isinstance(in_cinder, Mapping) or "status" not in in_cinder:
+        return None
+    return never_settles(volume_id, in_cinder["status"], in_cinder.get("attachments") or 0)
+
+
+def _is_ours_alone(asked: Asked) -> str | None:
+    """Its mark is no proof: who copies a volume copies that, too (handlers.made)."""
+    assert asked.made is not None, "the volume is there"
+    if (why := why_not(asked.made)) is None:
+        return None
+    volume = f"Volume {asked.lane.volume_id}"
+    return f"{volume} is not deleted: {why}. If it is nobody's, delete it in Cinder."
 
 
 def _is_only_here(asked: Asked) -> str | None:
@@ -264,6 +320,10 @@ _SHOWN_OF = {"disk_readonly_differs": frozenset({"readonly_live", "readonly_pers
 ASKS_NO_HOST = frozenset(
     {"drop_reservation", "replace_reservation", "settle_volume", "delete_volume"}
 )
+#: By repair: why it can never work, by what a finding says.
+_CANNOT: dict[Repair, Callable[[str, Mapping[str, Any]], str | None]] = {
+    Repair.SETTLE_VOLUME: _found_unsettled,
+}
 #: By flow: why the evidence does not allow it, in a sentence; None: it does.
 PROOFS: dict[str, Callable[[Asked], str | None]] = {
     "drop_reservation": _is_bare,
@@ -275,7 +335,7 @@ PROOFS: dict[str, Callable[[Asked], str | None]] = {
     "complete_attachment": _is_taken_back,
     "correct_attachment": _is_only_here,
     "settle_volume": _settles,
-    "delete_volume": _nobody_has_it,
+    "delete_volume": _is_ours_alone,
     "plug_disk": _guest_is_here,
     "define_disk": _definition_can_follow,
     "drop_secret": _not_on_the_host,

@@ -7,81 +7,26 @@ other attachers of volumes; `docs/reconciliation.md` says for each what to type.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from enum import StrEnum
-from typing import Any
-
 from handlers.drift import predicates
+from handlers.drift.kinds import DriftClass, Repair, Severity
 from handlers.drift.rows import (
     SUBJECTS,
     AttachmentRow,
     ConnectionRow,
     DiskRow,
     Party,
-    Row,
     ServerRow,
     StorageRow,
     Subject,
+    UnlabelledRow,
     VolumeRow,
 )
 
-
-class Severity(StrEnum):
-    """How soon somebody has to see to it."""
-
-    CRITICAL = "critical"  # data is at risk
-    WARNING = "warning"  # something is stuck, lost or in the way
-    INFO = "info"  # it costs something, and hurts nobody
-
-
-class Repair(StrEnum):
-    """What mends it: a flow of `handlers.flows.repair`.  Names are stable for ever."""
-
-    DROP_ATTACHMENT = "drop_attachment"  # delete from Cinder what nobody has connected
-    REPLACE_ATTACHMENT = "replace_attachment"  # a new one in Cinder for what the host still has
-    FORGET_ATTACHMENT = "forget_attachment"  # in the ledger: neither Cinder nor the host has it
-    COMPLETE_ATTACHMENT = "complete_attachment"  # tell Cinder that it is in use
-    CORRECT_ATTACHMENT = "correct_attachment"  # give Cinder the connector of the host that has it
-    SETTLE_VOLUME = "settle_volume"  # Cinder's status follows its attachments
-    DELETE_VOLUME = "delete_volume"  # that we made, and nobody has had
-    PLUG_DISK = "plug_disk"  # in the guest and its definition, as the mapping has it
-    DEFINE_DISK = "define_disk"  # in the definition only: the running guest is right
-    RELEASE_CONNECTION = "release_connection"  # by the host's own record
-    DROP_SECRET = "drop_secret"  # noqa: S105 - of the hypervisor, by the volume's id
-    FORGET_GUEST = "forget_guest"  # remove a guest of a server that is deleted
-    FORGET_SERVER = "forget_server"  # no host has its guest: release what it has
-
-
-@dataclass(frozen=True, kw_only=True)
-class DriftClass:
-    """One way to differ.
-
-    `is_drift` is asked of a row only if all `parties` are known.  `row` None: it is no difference
-    that a look finds, but a fact of the log, which the view `drift` shows (decision 0058).
-    `meaning`: a sentence for people.
-    `repair` None: `by_hand` says why, and what a person does.  `again`: whom the repair asks
-    anew, at its own moment, before it does anything.  `or_else`: the repair for the case that the
-    guest does not have what `repair` would keep for it.  `asked_for`: somebody has to ask for the
-    repair, whatever the settings say.  `shows`: as long as it is open, a host shows a guest or a
-    volume that it is not to have (handlers.presence).
-    """
-
-    name: str
-    row: type[Row] | None
-    parties: tuple[Party, ...]
-    is_drift: Callable[[Any], bool]
-    severity: Severity
-    meaning: str
-    repair: Repair | None = None
-    or_else: Repair | None = None
-    by_hand: str = ""
-    again: tuple[Party, ...] = ()
-    asked_for: bool = False
-    shows: bool = False
-
+__all__ = ["BY_NAME", "CLASSES", "WORKS_S", "DriftClass", "Repair", "Severity", "subject_of"]
 
 _L, _C, _H = Party.LEDGER, Party.CINDER, Party.HOST
+#: For how long Cinder may work on a volume until that is something to look at.
+WORKS_S = 2 * 3600.0
 _CRITICAL, _WARNING, _INFO = Severity.CRITICAL, Severity.WARNING, Severity.INFO
 
 CLASSES: tuple[DriftClass, ...] = (
@@ -117,6 +62,18 @@ CLASSES: tuple[DriftClass, ...] = (
         "used or deleted.",
         repair=Repair.DROP_ATTACHMENT,
         again=(_L, _C, _H),
+    ),
+    DriftClass(
+        name="owner_unknown",
+        row=AttachmentRow,
+        parties=(_L, _C),
+        is_drift=predicates.owner_unknown,
+        severity=_CRITICAL,
+        meaning="Cinder has an attachment of a server's volume, which is for one server alone, for "
+        "another server that the ledger does not know, or for none: both may write to it.",
+        by_hand="Find out whose it is (`openstack volume attachment show ID`, `openstack server "
+        "show SERVER`) and have its owner detach it there. Delete it in Cinder only if it is "
+        "`reserved` and names no host.",
     ),
     DriftClass(
         name="attachment_lost",
@@ -220,20 +177,47 @@ CLASSES: tuple[DriftClass, ...] = (
         again=(_L, _C),
     ),
     DriftClass(
+        name="volume_stuck",
+        row=VolumeRow,
+        parties=(_L, _C),
+        is_drift=predicates.volume_stuck,
+        severity=_INFO,
+        meaning="Cinder has been at work on the volume for hours (creating, deleting, downloading, "
+        "extending or retyping), without changing anything, and no operation explains it.",
+        by_hand="See in the log of its cinder-volume whether it is still at it. If it is not, let "
+        "Cinder try again: `openstack volume delete --force ID` for what is being deleted; "
+        "`openstack volume set --state error ID`, then delete it, for what was never made; else "
+        "`openstack volume set --state in-use ID` if it is attached, `--state available` if not.",
+        lasts_s=WORKS_S,
+    ),
+    DriftClass(
+        name="volume_project_differs",
+        row=VolumeRow,
+        parties=(_L, _C),
+        is_drift=predicates.volume_project,
+        severity=_WARNING,
+        meaning="The volume belongs to another project than the server that has it: it was "
+        "transferred while it was attached, or an administrator attached it.",
+        by_hand="If it is meant so: `drift ignore`. Else detach it and have it transferred back "
+        "(`openstack volume transfer request create ID`, by the project that has it now).",
+    ),
+    DriftClass(
         name="volume_of_nobody",
         row=VolumeRow,
         parties=(_L, _C),
         is_drift=predicates.volume_of_nobody,
         severity=_WARNING,
-        meaning="We made the volume for a server that never had it, and nobody deletes it.",
+        meaning="The volume carries the mark of one that we made, and no server has ever had it: "
+        "we made it and nobody deletes it, or the mark was copied (a restored backup).",
         repair=Repair.DELETE_VOLUME,
         again=(_L, _C),
+        asked_for=True,
     ),
     DriftClass(
         name="guest_twice",
         row=ServerRow,
         parties=(_L, _H),
-        is_drift=predicates.guest_twice,
+        is_drift=predicates.hosts_of_twins,
         shows=True,
         severity=_CRITICAL,
         meaning="The guest runs on two hosts: both write to its volumes.",
@@ -243,7 +227,7 @@ CLASSES: tuple[DriftClass, ...] = (
         name="guest_missing",
         row=ServerRow,
         parties=(_L, _H),
-        is_drift=predicates.guest_missing,
+        is_drift=predicates.hosts_without_guest,
         severity=_WARNING,
         meaning="The host of the server does not have its guest. If no other host shows it, its "
         "owner has it defined again by `server rebuild` and started by `server start`, or is done "
@@ -256,7 +240,7 @@ CLASSES: tuple[DriftClass, ...] = (
         name="guest_elsewhere",
         row=ServerRow,
         parties=(_L, _H),
-        is_drift=predicates.guest_elsewhere,
+        is_drift=predicates.hosts_elsewhere,
         shows=True,
         severity=_CRITICAL,
         meaning="A host has a guest whose server is on another host.",
@@ -266,7 +250,7 @@ CLASSES: tuple[DriftClass, ...] = (
         name="guest_of_deleted",
         row=ServerRow,
         parties=(_L, _H),
-        is_drift=predicates.guest_of_deleted,
+        is_drift=predicates.hosts_of_deleted,
         shows=True,
         severity=_WARNING,
         meaning="A host still has the guest of a server that is deleted.",
@@ -274,10 +258,21 @@ CLASSES: tuple[DriftClass, ...] = (
         again=(_L, _H),
     ),
     DriftClass(
+        name="guest_undefined",
+        row=ServerRow,
+        parties=(_L, _H),
+        is_drift=predicates.hosts_without_definition,
+        severity=_WARNING,
+        meaning="The guest runs, and its host has no definition of it: when it stops, it is gone "
+        "from there. The server's next start defines it anew, by what the ledger has kept.",
+        by_hand="On its host: `virsh dumpxml --inactive --security-info ID > FILE`, then `virsh "
+        "define FILE`, which changes nothing of the running guest.",
+    ),
+    DriftClass(
         name="power_differs",
         row=ServerRow,
         parties=(_L, _H),
-        is_drift=predicates.power,
+        is_drift=predicates.hosts_of_other_power,
         severity=_INFO,
         meaning="The guest is not in the power state that the ledger shows.",
         by_hand="The next inventory of the host corrects it; if it does not, restart its agent.",
@@ -333,6 +328,47 @@ CLASSES: tuple[DriftClass, ...] = (
         "write to one that is not.",
         repair=Repair.DEFINE_DISK,
         again=(_L, _H),
+    ),
+    DriftClass(
+        name="disk_source_differs",
+        row=DiskRow,
+        parties=(_H,),
+        is_drift=predicates.disk_source,
+        severity=_CRITICAL,
+        meaning="The guest's disk is on another file, image or device than its host has connected "
+        "for it, or the device there is another disk by now: somebody has put a snapshot above it, "
+        "or it is another volume's data. Its host refuses to detach it, and to start, move or "
+        "remove the guest.",
+        by_hand="`virsh domblklist` says where it is. Bring what was written back (a snapshot: "
+        "`virsh blockcommit --active --pivot`); if it is another volume's data, stop the guest "
+        "now, and find out who wrote what.",
+        stops_repairs=True,
+    ),
+    DriftClass(
+        name="disk_size_differs",
+        row=DiskRow,
+        parties=(_L, _C, _H),
+        is_drift=predicates.disk_size,
+        severity=_CRITICAL,
+        meaning="The running guest has less of the volume than Cinder says that there is, or more "
+        "than the host's device has: it was not told that the volume has grown, or it is another "
+        "volume.",
+        by_hand="If Cinder has extended it, send the event again (`os-server-external-events`, "
+        "`volume-extended`), or reboot the server hard; else find out which volume it is before "
+        "anything is written.",
+        stops_repairs=True,
+    ),
+    DriftClass(
+        name="disk_unlabelled",
+        row=UnlabelledRow,
+        parties=(_H,),
+        is_drift=predicates.always,
+        shows=True,
+        severity=_CRITICAL,
+        meaning="The guest has a disk without our serial whose source is a volume's: somebody "
+        "attached it past us, and nothing of ours sees it.",
+        by_hand="Detach it by hand (`virsh detach-disk`), and attach the volume by the API.",
+        stops_repairs=True,
     ),
     DriftClass(
         name="connection_left",

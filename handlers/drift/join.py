@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -29,6 +29,7 @@ from handlers.drift.rows import (
     ServerRow,
     StorageRow,
     Unknown,
+    UnlabelledRow,
     VolumeRow,
 )
 from host_agent.shared.contract import PowerState
@@ -72,15 +73,19 @@ def attachment(
     mapped: bool,
     device: str | None = None,
     connected: bool | Unknown = UNKNOWN,
+    taken_by: str | None = None,
 ) -> AttachmentRow:
     """One attachment; at least one of `stored` (an open one) and `listed` has it.
 
     `server`: "live", "deleted", or None: the ledger has never had it.  `device`: the name that
-    its mapping has for the disk.
+    its mapping has for the disk.  `taken_by`: the server of ours that has the volume alone, of an
+    attachment of a server that the ledger has never had: it is found among what that server has.
     """
     if stored is None:
         assert isinstance(listed, Listed)
-        id_, of, host = listed.id, (listed.server_id, listed.volume_id), None
+        id_, of, host = listed.id, (taken_by or listed.server_id, listed.volume_id), None
+        if taken_by is not None:
+            listed = replace(listed, shown=replace(listed.shown, server_id=listed.server_id))
     else:
         id_, host = str(stored["attachment_id"]), stored["host"]
         of = (str(stored["server_id"]), str(stored["volume_id"]))
@@ -92,6 +97,7 @@ def attachment(
         ledger=None if stored is None else _ledger_attachment(stored, mapped, device),
         cinder=UNKNOWN if legacy else listed.shown if isinstance(listed, Listed) else listed,
         connected=connected,
+        taken=taken_by is not None,
     )
 
 
@@ -124,11 +130,21 @@ def shown_as(
 
 @lru_cache(maxsize=FACTS_MAX)
 def volume_as(
-    status: str, attachments: int, migration_status: str | None, made: bool
+    status: str,
+    attachments: int,
+    migration_status: str | None,
+    made: bool,
+    project_id: str | None,
+    since: str | None,
 ) -> CinderVolume:
     """What Cinder tells of a volume."""
     return CinderVolume(
-        status=status, attachments=attachments, migration_status=migration_status, made=made
+        status=status,
+        attachments=attachments,
+        migration_status=migration_status,
+        made=made,
+        project_id=project_id,
+        since=since,
     )
 
 
@@ -139,10 +155,22 @@ def volume(
     mappings: int,
     had: bool,
     server_id: str | None = None,
+    projects: Iterable[str] = (),
+    made_by: str | None = None,
 ) -> VolumeRow:
-    """One volume, of which the ledger has so many live mappings."""
-    about = About(volume_id=volume_id, server_id=server_id)
-    return VolumeRow(id=volume_id, about=about, mappings=mappings, had=had, cinder=shown)
+    """One volume, of which the ledger has so many live mappings, of servers of these projects.
+
+    `made_by`: see LedgerVolume.
+    """
+    return VolumeRow(
+        id=volume_id,
+        about=About(volume_id=volume_id, server_id=server_id),
+        mappings=mappings,
+        had=had,
+        cinder=shown,
+        projects=tuple(sorted(projects)),
+        made_by=made_by,
+    )
 
 
 # --- the pass over hosts ----------------------------------------------------------------------
@@ -167,6 +195,8 @@ class Hosted:
     #: Of servers with two hosts: the power that the other host shows, None if it shows none;
     #: not in it: nobody could look there.
     other_hosts: Mapping[tuple[str, str], str | None] = field(default_factory=dict)
+    #: How large Cinder says that volumes are, in GiB, as far as it was asked.
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
     def sees(self, part: str) -> bool:
         """Whether the host could look at this part of itself (host_agent.shared.survey.PARTS)."""
@@ -213,6 +243,7 @@ def server(here: Hosted, stored: Stored) -> ServerRow:
         ledger=ledger,
         shown=tuple(sorted(shown.items())),
         unknown_hosts=tuple(unknown),
+        undefined=_undefined(here, stored),
     )
 
 
@@ -225,6 +256,13 @@ def ledger_server(stored: Stored) -> LedgerServer:
         built=str(stored["server_id"]) not in stored["faults"],
         deleted=stored["deleted"],
     )
+
+
+def _undefined(here: Hosted, stored: Stored) -> tuple[str, ...]:
+    """Only the server's own host is asked: what is elsewhere is `guest_elsewhere`."""
+    guest = here.guests.get(str(stored["server_id"])) if here.sees(GUESTS) else None
+    lacks = guest is not None and not guest.defined and stored["host"] == here.host
+    return (here.host,) if lacks else ()
 
 
 def _power_here(here: Hosted, server_id: str) -> str | Unknown | None:
@@ -269,21 +307,28 @@ def _disks(here: Hosted) -> Iterator[Row]:
             mapped = by_server[server_id]
             shown = {disk.serial: disk for disk in guest.disks}
             for serial in sorted(mapped.keys() | shown.keys()):
-                yield _disk(here.host, guest, serial, mapped.get(serial), shown.get(serial))
+                yield _disk(here, guest, serial, mapped.get(serial), shown.get(serial))
+            for disk in guest.unlabelled or ():
+                about = About(server_id=server_id, volume_id=disk.volume_id, host=here.host)
+                yield UnlabelledRow(id=f"{server_id}/{disk.target}", about=about, shown=disk)
 
 
 def _disk(
-    host: str, guest: GuestShown, serial: str, stored: Stored | None, shown: DiskShown | None
+    here: Hosted, guest: GuestShown, serial: str, stored: Stored | None, shown: DiskShown | None
 ) -> DiskRow:
     volume_id = serial if stored is None else str(stored["volume_id"])
     attachment_id = str(stored["attachment_id"]) if stored and stored["attachment_id"] else None
     return DiskRow(
         id=f"{guest.server_id}/{serial}",
         about=About(
-            server_id=guest.server_id, volume_id=volume_id, attachment_id=attachment_id, host=host
+            server_id=guest.server_id,
+            volume_id=volume_id,
+            attachment_id=attachment_id,
+            host=here.host,
         ),
         ledger=None if stored is None else _ledger_disk(stored),
         shown=shown,
+        cinder=here.sizes.get(volume_id, UNKNOWN),
         running=guest.power_state not in _OFF,
         defined=guest.defined,
     )

@@ -1,4 +1,8 @@
-"""What is drift, class by class: each a question to one row whose parties are all known."""
+"""What is drift, class by class: each a question to one row whose parties are all known.
+
+None: that cannot be said, for somebody has not said all that it takes (an older agent, a place that
+cannot be compared): so the row is neither a case, nor known to be none.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,9 @@ from handlers.drift.rows import (
     VolumeRow,
 )
 from host_agent.shared.contract import PowerState
+from host_agent.shared.ports import GIB
 from host_agent.shared.survey import ConnectionShown, DiskShown
+from host_agent.shared.volume_states import FAILED
 
 _A = AttachmentState
 _ON_A_HOST = frozenset({_A.CONNECTED, _A.ATTACHED})
@@ -33,6 +39,15 @@ STATUSES: dict[str, frozenset[str]] = {
 #: States of a volume that only an operation under way explains.
 _PASSING = frozenset({"attaching", "detaching", "error_attaching", "error_detaching"})
 _HELD = frozenset({"reserved", "in-use"})
+#: States in which Cinder lets nothing have a volume: who has it can neither attach nor let it go.
+_OF_NO_USER = frozenset(
+    {*FAILED, "available", "creating", "deleting", "managing", "maintenance", "awaiting-transfer"}
+)
+#: What Cinder works on for a while, and leaves so if its service ends or never begins.  Not what it
+#: ends by itself when it is started again, and may take hours for: uploading, backing-up,
+#: restoring-backup.
+LASTING = frozenset({"creating", "deleting", "downloading", "extending", "retyping"})
+_MIGRATING = frozenset({"starting", "migrating", "completing"})
 
 
 # --- attachments ----------------------------------------------------------------------------
@@ -54,6 +69,10 @@ def attachment_unknown(row: AttachmentRow) -> bool:
         return False
     shown = _shown(row)
     return shown is not None and (shown.status != "reserved" or shown.host is not None)
+
+
+def owner_unknown(row: AttachmentRow) -> bool:
+    return row.ledger is None and row.server is None and row.taken and _shown(row) is not None
 
 
 def owner_gone(row: AttachmentRow) -> bool:
@@ -82,11 +101,13 @@ def attachment_host(row: AttachmentRow) -> bool:
     return shown.host is not None and shown.host != row.ledger.host
 
 
-def attachment_mode(row: AttachmentRow) -> bool:
+def attachment_mode(row: AttachmentRow) -> bool | None:
     shown = _shown(row)
     if row.ledger is None or shown is None or row.ledger.state != _A.ATTACHED:
         return False
-    return None not in (shown.mode, row.ledger.access_mode) and shown.mode != row.ledger.access_mode
+    if None in (shown.mode, row.ledger.access_mode):
+        return None
+    return shown.mode != row.ledger.access_mode
 
 
 def attachment_mountpoint(row: AttachmentRow) -> bool:
@@ -115,14 +136,35 @@ def volume_gone(row: VolumeRow) -> bool:
 
 
 def volume_status(row: VolumeRow) -> bool:
-    shown = row.cinder
-    if not isinstance(shown, CinderVolume) or not (row.had or row.mappings):
-        return False
-    if shown.migration_status in {"starting", "migrating", "completing"}:
+    shown = _settled(row)
+    if shown is None:
         return False
     if shown.attachments:
-        return shown.status in _PASSING or shown.status == "available"
-    return shown.status in _PASSING or shown.status in _HELD
+        return shown.status in _PASSING or shown.status in _OF_NO_USER
+    return shown.status in _PASSING or shown.status in _HELD or shown.status == "error_deleting"
+
+
+def volume_stuck(row: VolumeRow) -> bool:
+    """That it lasts is known when a look sees the same much later (`DriftClass.lasts_s`)."""
+    shown = _settled(row)
+    return shown is not None and shown.status in LASTING and not volume_status(row)
+
+
+def _settled(row: VolumeRow) -> CinderVolume | None:
+    """One that is, or was, a server's, and that Cinder does not migrate."""
+    shown = row.cinder
+    if not isinstance(shown, CinderVolume) or not (row.had or row.mappings):
+        return None
+    return None if shown.migration_status in _MIGRATING else shown
+
+
+def volume_project(row: VolumeRow) -> bool | None:
+    shown = row.cinder
+    if not isinstance(shown, CinderVolume) or not row.mappings:
+        return False
+    if shown.project_id is None or not row.projects:
+        return None
+    return shown.project_id not in row.projects
 
 
 def volume_of_nobody(row: VolumeRow) -> bool:
@@ -133,33 +175,45 @@ def volume_of_nobody(row: VolumeRow) -> bool:
 
 # --- servers ----------------------------------------------------------------------------------
 
+_OFF = frozenset({PowerState.SHUTDOWN, PowerState.NOSTATE, PowerState.CRASHED})
 
-def guest_missing(row: ServerRow) -> bool:
+# Of a server several hosts have something to say, and not each look hears all of them.  So each of
+# these says by which hosts' word there is drift of its class; none: there is none.
+
+
+def hosts_without_guest(row: ServerRow) -> frozenset[str]:
     if row.ledger is None or row.ledger.deleted or not row.ledger.built:
-        return False
-    return bool(set(row.ledger.hosts) - set(row.showing) - set(row.unknown_hosts))
+        return frozenset()
+    return frozenset(row.ledger.hosts) - set(row.showing) - set(row.unknown_hosts)
 
 
-def guest_elsewhere(row: ServerRow) -> bool:
+def hosts_elsewhere(row: ServerRow) -> frozenset[str]:
     if row.ledger is None or row.ledger.deleted:
-        return False
-    return bool(set(row.showing) - set(row.ledger.hosts))
+        return frozenset()
+    return frozenset(row.showing) - set(row.ledger.hosts)
 
 
-def guest_twice(row: ServerRow) -> bool:
-    off = {PowerState.SHUTDOWN.value, PowerState.NOSTATE.value, PowerState.CRASHED.value}
-    return sum(power not in off for _, power in row.shown) > 1
+def hosts_of_twins(row: ServerRow) -> frozenset[str]:
+    running = frozenset(host for host, power in row.shown if power not in _OFF)
+    return running if len(running) > 1 else frozenset()
 
 
-def guest_of_deleted(row: ServerRow) -> bool:
-    return row.ledger is not None and row.ledger.deleted and bool(row.shown)
+def hosts_of_deleted(row: ServerRow) -> frozenset[str]:
+    deleted = row.ledger is not None and row.ledger.deleted
+    return frozenset(row.showing) if deleted else frozenset()
 
 
-def power(row: ServerRow) -> bool:
+def hosts_without_definition(row: ServerRow) -> frozenset[str]:
+    live = row.ledger is not None and not row.ledger.deleted
+    return frozenset(row.undefined) if live else frozenset()
+
+
+def hosts_of_other_power(row: ServerRow) -> frozenset[str]:
     if row.ledger is None or row.ledger.deleted or len(row.ledger.hosts) != 1:
-        return False
-    shown = dict(row.shown).get(row.ledger.hosts[0])
-    return shown is not None and shown != row.ledger.power_state
+        return frozenset()
+    [host] = row.ledger.hosts
+    shown = dict(row.shown).get(host)
+    return frozenset({host}) if shown not in {None, row.ledger.power_state} else frozenset()
 
 
 # --- disks --------------------------------------------------------------------------------------
@@ -202,6 +256,28 @@ def disk_readonly(row: DiskRow) -> bool:
     return wrong in (shown.readonly_live, shown.readonly_persistent)
 
 
+def disk_source(row: DiskRow) -> bool | None:
+    shown = _disk(row)
+    if shown is None:  # the guest has no such disk any more
+        return False
+    return None if shown.recorded is None else not shown.recorded
+
+
+def disk_size(row: DiskRow) -> bool | None:
+    """Only what is too small: many a storage rounds up.  In whole GiB, as volumes grow: encrypted
+    ones have a head that their guest does not see.
+    """
+    shown = _disk(row)
+    if shown is None or row.ledger is None:
+        return False
+    if shown.size_bytes is None:
+        return None
+    beyond = shown.device_bytes is not None and shown.size_bytes > shown.device_bytes
+    if not isinstance(row.cinder, int):
+        return None
+    return beyond or -(-shown.size_bytes // GIB) < row.cinder
+
+
 # --- what a host has connected ----------------------------------------------------------------
 
 
@@ -239,5 +315,5 @@ def paths_faulty(row: StorageRow) -> bool:
 
 
 def always(row: Any) -> bool:  # noqa: ARG001
-    """Of a fact of the log: no row is ever asked about it."""
+    """Of a fact of the log, of which no row is ever asked; or of what is there only as a case."""
     return True

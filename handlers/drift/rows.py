@@ -15,7 +15,12 @@ from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import Any, Final
 
-from host_agent.shared.survey import ConnectionShown, DiskShown, StorageShown
+from host_agent.shared.survey import (
+    ConnectionShown,
+    DiskShown,
+    StorageShown,
+    UnlabelledShown,
+)
 
 
 class Unknown(Enum):
@@ -41,7 +46,7 @@ class Subject(StrEnum):
     ATTACHMENT = "attachment"  # its id
     VOLUME = "volume"  # its id
     SERVER = "server"  # its id
-    DISK = "disk"  # the server's id, and the id by which the guest knows the disk
+    DISK = "disk"  # the server's id, and the id, or else the name, that the disk has in its guest
     CONNECTION = "connection"  # the host, and the attachment's id
     STORAGE = "storage"  # the host, and what its storage calls the thing
     REMNANT = "remnant"  # its id; this and the next are facts of the log (the view `drift`)
@@ -85,19 +90,22 @@ class LedgerAttachment:
 @dataclass(frozen=True, kw_only=True)
 class CinderAttachment:
     """`host`, `mode` and `mountpoint` are None where Cinder does not tell them (only of attached
-    ones).  `mountpoint`: the name of the disk, without a directory.
+    ones).  `mountpoint`: the name of the disk, without a directory.  `server_id`: only of one that
+    is no server of ours.
     """
 
     status: str
     host: str | None = None
     mode: str | None = None
     mountpoint: str | None = None
+    server_id: str | None = None
 
 
 @dataclass(kw_only=True)
 class AttachmentRow:
     """An attachment.  `server`: whether the ledger has the server: "live", "deleted" or None.
 
+    `taken`: whether a server of ours has the volume, which is for one alone.
     `connected`: whether the host of the ledger's attachment has a record of it.
     """
 
@@ -107,6 +115,7 @@ class AttachmentRow:
     ledger: LedgerAttachment | None
     cinder: CinderAttachment | Unknown | None
     connected: bool | Unknown = UNKNOWN
+    taken: bool = False
 
 
 # --- volumes --------------------------------------------------------------------------------
@@ -114,17 +123,34 @@ class AttachmentRow:
 
 @dataclass(frozen=True, kw_only=True)
 class CinderVolume:
-    """A volume as Cinder's list shows it.  `made`: it carries our mark (client.MADE_FOR)."""
+    """A volume as Cinder's list shows it.  `made`: it carries our mark (client.MADE_FOR).
+
+    `since`: when Cinder changed its row last, in Cinder's words, of one that Cinder works on.
+    """
 
     status: str
     attachments: int
     migration_status: str | None = None
     made: bool = False
+    project_id: str | None = None
+    since: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedgerVolume:
+    """How many servers of ours have the volume, and of which projects they are.
+
+    `made_by`: the operation that was to make a volume with the mark that this one carries.
+    """
+
+    mappings: int
+    projects: tuple[str, ...]
+    made_by: str | None = None
 
 
 @dataclass(kw_only=True)
 class VolumeRow:
-    """`mappings`: live ones that the ledger has of the volume.
+    """`mappings`: live ones that the ledger has of the volume; `projects`: of their servers.
 
     `had`: whether a server of ours has ever had it.
     """
@@ -134,6 +160,13 @@ class VolumeRow:
     mappings: int
     had: bool
     cinder: CinderVolume | Unknown | None
+    projects: tuple[str, ...] = ()
+    made_by: str | None = None
+
+    @property
+    def ledger(self) -> LedgerVolume:
+        """What the ledger says of it."""
+        return LedgerVolume(mappings=self.mappings, projects=self.projects, made_by=self.made_by)
 
 
 # --- servers ----------------------------------------------------------------------------------
@@ -154,7 +187,8 @@ class ServerRow:
     """`shown`: the power state of its guest by host, of all hosts whose survey is known.
 
     One host that shows the guest is enough to see some drift; of others nothing can be said as
-    long as a host is unknown on which it is to be.
+    long as a host is unknown on which it is to be.  `undefined`: its own host, if that runs
+    the guest without having a definition of it.
     """
 
     id: str
@@ -162,6 +196,7 @@ class ServerRow:
     ledger: LedgerServer | None
     shown: tuple[tuple[str, str], ...]
     unknown_hosts: tuple[str, ...] = ()  # where it is to be, and nobody could look
+    undefined: tuple[str, ...] = ()
 
     @property
     def showing(self) -> tuple[str, ...]:
@@ -184,7 +219,10 @@ class LedgerDisk:
 
 @dataclass(kw_only=True)
 class DiskRow:
-    """`id` is "server/serial"; `running`: there is a live guest; `defined`: it can be started."""
+    """`id` is "server/serial"; `running`: there is a live guest; `defined`: it can be started.
+
+    `cinder`: how large the volume is, in GiB.
+    """
 
     id: str
     about: About
@@ -192,6 +230,16 @@ class DiskRow:
     shown: DiskShown | Unknown | None
     running: bool = False
     defined: bool = True
+    cinder: int | Unknown = UNKNOWN
+
+
+@dataclass(kw_only=True)
+class UnlabelledRow:
+    """A disk that has no volume's serial, and a volume's source; `id` is "server/target"."""
+
+    id: str
+    about: About
+    shown: UnlabelledShown
 
 
 # --- what a host has connected ----------------------------------------------------------------
@@ -217,13 +265,14 @@ class StorageRow:
     wanted: bool  # the ledger has something there that needs it
 
 
-Row = AttachmentRow | VolumeRow | ServerRow | DiskRow | ConnectionRow | StorageRow
+Row = AttachmentRow | VolumeRow | ServerRow | DiskRow | UnlabelledRow | ConnectionRow | StorageRow
 
 SUBJECTS: dict[type[Row], Subject] = {
     AttachmentRow: Subject.ATTACHMENT,
     VolumeRow: Subject.VOLUME,
     ServerRow: Subject.SERVER,
     DiskRow: Subject.DISK,
+    UnlabelledRow: Subject.DISK,
     ConnectionRow: Subject.CONNECTION,
     StorageRow: Subject.STORAGE,
 }
@@ -257,12 +306,18 @@ def _silent_of_attachment(row: AttachmentRow) -> frozenset[Party]:
     return _CINDER | host if row.cinder is UNKNOWN else host
 
 
+def _silent_of_disk(row: DiskRow) -> frozenset[Party]:
+    host = _HOST if row.shown is UNKNOWN else _NOBODY
+    return _CINDER | host if row.cinder is UNKNOWN else host
+
+
 #: By row: a look asks this of all rows of a cloud.
 _SILENT: dict[type[Row], Callable[[Any], frozenset[Party]]] = {
     AttachmentRow: _silent_of_attachment,
     VolumeRow: lambda row: _CINDER if row.cinder is UNKNOWN else _NOBODY,
     ServerRow: lambda _: _NOBODY,
-    DiskRow: lambda row: _HOST if row.shown is UNKNOWN else _NOBODY,
+    DiskRow: _silent_of_disk,
+    UnlabelledRow: lambda _: _NOBODY,
     ConnectionRow: lambda _: _NOBODY,
     StorageRow: lambda _: _NOBODY,
 }

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from handlers.flows.stages import once
 from handlers.plan import Ask, Flow, Only, Place, Stage, Step
+from handlers.volumes import CONNECTED_ANEW
 from host_agent.shared.contract import Verb
 
 _CONNECTED = (
@@ -34,11 +35,11 @@ START = Flow(
         _COMPLETED,
     ),
 )
-STOP = Flow(name="stop", claims_volumes=False, asks=Ask.NOTHING, stages=(_STOPPED,))
+STOP = Flow(name="stop", claims_volumes=False, asks=Ask.GUEST, stages=(_STOPPED,))
 PAUSE = Flow(
     name="pause",
     claims_volumes=False,
-    asks=Ask.NOTHING,
+    asks=Ask.GUEST,
     stages=(once(Place.HOST, Step("pause", Verb.GUEST_PAUSE, undo=Verb.GUEST_RESUME)),),
 )
 UNPAUSE = Flow(
@@ -50,4 +51,4 @@ UNPAUSE = Flow(
 #: Connected first, under the running guest: what cannot be had again costs nobody a guest.
 _ANEW = (*_CONNECTED, _STOPPED, _SPAWNED, _COMPLETED)
 REBOOT = Flow(name="reboot", pivot="stop", claims_volumes=False, stages=_ANEW)
-REBUILD = Flow(name="rebuild", pivot="stop", stages=_ANEW)
+REBUILD = Flow(name="rebuild", volumes=CONNECTED_ANEW, pivot="stop", stages=_ANEW)

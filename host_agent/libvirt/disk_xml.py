@@ -100,6 +100,11 @@ class DiskSeen:
         return serial == self.serial or self.alias == ALIAS_PREFIX + serial
 
     @property
+    def volume(self) -> str | None:
+        """Its serial, if that is an id: whoever attached it, it may be a volume's."""
+        return self.serial if self.serial and _is_uuid(self.serial) else None
+
+    @property
     def is_volume(self) -> bool:
         """Whether it is a volume's, and no disk of the guest's own."""
         return self.serial is not None and (
@@ -145,18 +150,12 @@ class DomainXml:
     def disk_of(self, serial: str) -> DiskSeen | None:
         return next((disk for disk in self.disks if disk.is_of(serial)), None)
 
-    @property
-    def sources(self) -> frozenset[str]:
-        """What its disks read and write, and are being copied to, in short."""
-        places = (place for disk in self.disks for place in disk.places)
-        return frozenset(source for place in places if (source := short(place)))
-
     def targets(self) -> tuple[str, ...]:
         return tuple(disk.target for disk in self.disks)
 
     def volumes(self) -> tuple[str, ...]:
-        """The ids that disks have for serials; whoever attached them, they may be volumes'."""
-        return tuple(disk.serial for disk in self.disks if disk.serial and _is_uuid(disk.serial))
+        """The ids that disks have for serials."""
+        return tuple(disk.volume for disk in self.disks if disk.volume)
 
     def _owner(self, kind: str) -> str | None:
         path = f"./metadata/{{{NOVA_NS}}}instance/{{{NOVA_NS}}}owner/{{{NOVA_NS}}}{kind}"
@@ -365,12 +364,18 @@ def _place(source: ET.Element | None, key: ET.Element | None = None) -> Place | 
     return (
         source.get("dev") or source.get("file"),
         source.get("protocol"),
-        source.get("name"),
+        source.get("name") or _in_pool(source),
         tuple(sorted((h.get("name", ""), h.get("port", "")) for h in source.iterfind("host"))),
         auth.get("username") if auth is not None else None,
         secret.get("uuid") if secret is not None else None,
         key.get("uuid") if key is not None else None,
     )
+
+
+def _in_pool(source: ET.Element) -> str | None:
+    """A volume of a pool of libvirt's, which alone knows where that is: no path, and no image."""
+    pool, name = source.get("pool"), source.get("volume")
+    return f"pool {pool}: {name}" if pool and name else None
 
 
 def source_of(disk: str) -> str | None:

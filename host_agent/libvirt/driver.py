@@ -20,7 +20,7 @@ from typing import Any
 import libvirt
 import structlog
 
-from host_agent.libvirt import disk_xml, flags, processes, secrets
+from host_agent.libvirt import disk_xml, flags, processes, secrets, sizes
 from host_agent.libvirt.hypervisor import Domain, HypervisorError, Job, Route, Trouble
 from host_agent.shared.contract import PowerState
 
@@ -109,11 +109,11 @@ class Libvirt:
 
     def attach(self, server_id: str, disk: str, *, live: bool, persistent: bool) -> None:
         with self._changing(server_id) as domain:
-            domain.attachDeviceFlags(disk, _flags(live=live, persistent=persistent))
+            domain.attachDeviceFlags(disk, flags.affecting(live=live, persistent=persistent))
 
     def detach(self, server_id: str, disk: str, *, live: bool, persistent: bool) -> None:
         with self._changing(server_id) as domain:
-            domain.detachDeviceFlags(disk, _flags(live=live, persistent=persistent))
+            domain.detachDeviceFlags(disk, flags.affecting(live=live, persistent=persistent))
 
     @contextmanager
     def removal(self, server_id: str, alias: str | None) -> Iterator[Watcher]:
@@ -133,6 +133,10 @@ class Libvirt:
     def size(self, server_id: str, target: str) -> int:
         with self._changing(server_id) as domain:
             return int(domain.blockInfo(target, 0)[0])
+
+    def sizes(self) -> dict[tuple[str, str], int]:
+        with self._reading() as connection:
+            return sizes.of_disks(connection)
 
     def resize(self, server_id: str, target: str, size: int) -> None:
         with self._changing(server_id) as domain:
@@ -411,12 +415,6 @@ def _read(domain: Any) -> Domain | None:
             return None
         raise
     raise HypervisorError(Trouble.BUSY, "The guest keeps starting and stopping.")
-
-
-def _flags(*, live: bool, persistent: bool) -> int:
-    flags = libvirt.VIR_DOMAIN_AFFECT_LIVE if live else 0
-    flags |= libvirt.VIR_DOMAIN_AFFECT_CONFIG if persistent else 0
-    return int(flags)
 
 
 def _translated(error: Any, known: Trouble | None) -> HypervisorError:

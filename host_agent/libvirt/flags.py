@@ -36,3 +36,10 @@ PULL = libvirt.VIR_DOMAIN_BLOCK_REBASE_RELATIVE
 COMMIT = libvirt.VIR_DOMAIN_BLOCK_COMMIT_RELATIVE
 COMMIT_FIRST = libvirt.VIR_DOMAIN_BLOCK_COMMIT_ACTIVE
 PASSWORDS_TOO = libvirt.VIR_DOMAIN_XML_SECURE
+
+
+def affecting(*, live: bool, persistent: bool) -> int:
+    """Which copies of a guest a change is for."""
+    found = libvirt.VIR_DOMAIN_AFFECT_LIVE if live else 0
+    found |= libvirt.VIR_DOMAIN_AFFECT_CONFIG if persistent else 0
+    return int(found)

@@ -39,8 +39,8 @@ from host_agent.libvirt.moves import GuestMoves
 from host_agent.libvirt.power import GuestPower
 from host_agent.libvirt.snapshots import GuestSnapshots
 from host_agent.shared.contract import ErrorKind, Guest, PowerState
-from host_agent.shared.ports import Disk, DiskState, GuestsShown, PortError
-from host_agent.shared.survey import DiskShown, GuestShown
+from host_agent.shared.ports import Disk, DiskState, PortError
+from host_agent.shared.survey import DiskShown, GuestShown, GuestsShown, Opened
 
 __all__ = ["HypervisorGuests", "Patience"]
 
@@ -60,11 +60,15 @@ class HypervisorGuests(GuestPower, GuestMoves, GuestSnapshots):
         with asking(frozenset()):
             domains = self._hypervisor.domains()
         found = [copies_of(domain) for domain in domains]
-        read = [copy for each in found for copy in (each.live, each.persistent) if copy]
         return GuestsShown(
             guests=tuple(sorted(map(_shown, found), key=lambda guest: guest.server_id)),
-            sources=frozenset().union(*(copy.sources for copy in read)),
+            opened=tuple(disk for each in found for disk in _opened(each)),
         )
+
+    def sizes(self) -> dict[tuple[str, str], int]:
+        with asking(frozenset()):
+            found = self._hypervisor.sizes()
+        return found  # noqa: RET504 - as in keep_secret
 
     def secrets(self) -> list[str]:
         with asking(frozenset()):
@@ -271,6 +275,25 @@ def _disk_shown(copies: Copies, serial: str) -> DiskShown:
         source=sources[0] if sources else None,
         differs=copies.differences(serial),
     )
+
+
+def _opened(copies: Copies) -> list[Opened]:
+    """Those with an id by that, others by their name in the guest; of both copies together."""
+    found: dict[str, list[DiskSeen]] = {}
+    read = [copy for copy in (copies.live, copies.persistent) if copy]
+    for disk in (disk for copy in read for disk in copy.disks):
+        found.setdefault(disk.volume or disk.target, []).append(disk)
+    live = copies.live.disks if copies.live else ()
+    return [
+        Opened(
+            server_id=copies.domain.server_id,
+            target=disks[0].target,
+            serial=disks[0].volume,
+            live=disks[0] in live,
+            sources=_sources(*disks),
+        )
+        for disks in found.values()
+    ]
 
 
 def _may_order(disk: Disk, definition: DomainXml) -> bool:

@@ -109,6 +109,11 @@ class Hypervisor(Protocol):
     def size(self, server_id: str, target: str) -> int:
         """What the running guest has of this disk, in bytes."""
 
+    def sizes(self) -> dict[tuple[str, str], int]:
+        """The same of all disks of all running guests, by server and target; of a guest that is
+        busy with something else nothing is said.
+        """
+
     def resize(self, server_id: str, target: str, size: int) -> None:
         """Give the running guest so many bytes; a file or image behind the disk follows."""
 

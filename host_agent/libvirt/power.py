@@ -61,12 +61,16 @@ class GuestPower(Rules):
         return self._run(server_id)
 
     def stop(self, server_id: str, *, force: bool) -> PowerState:
+        """A guest without a definition is defined first: its end would be its last trace here."""
         for _ in range(CHANGES_MAX):
             copies = self._look(server_id)
             if copies is None:
                 return PowerState.NOSTATE
             if copies.live is None:
                 return copies.domain.power_state
+            if copies.persistent is None:
+                self._define_what_runs(server_id)
+                continue
             if not force and copies.domain.power_state is PowerState.RUNNING:
                 force = True  # it is asked once, for the whole of its time
                 if self._shut_down(server_id):
@@ -75,6 +79,12 @@ class GuestPower(Rules):
             with asking():
                 self._hypervisor.destroy(server_id)
         raise unsettled(server_id)
+
+    def _define_what_runs(self, server_id: str) -> None:
+        with asking():
+            live, persistent = self._hypervisor.migratable(server_id)
+            if persistent is None:
+                self._hypervisor.define(live)
 
     def pause(self, server_id: str) -> PowerState:
         return self._become(server_id, PowerState.PAUSED, self._hypervisor.suspend)

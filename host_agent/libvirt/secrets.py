@@ -22,8 +22,9 @@ def keep(connection: Any, volume_id: str, passphrase: str) -> str:
 
 
 def drop(connection: Any, volume_id: str) -> None:
+    """One that is as `keep` makes it: who else has named a secret for the volume ends that."""
     secret = _find(connection, volume_id)
-    if secret is not None:
+    if secret is not None and secret.UUIDString() == volume_id:
         secret.undefine()
 
 

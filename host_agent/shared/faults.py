@@ -4,8 +4,11 @@ Shared by the simulated Cinder and by the agent's simulated brick and guests, so
 that one JSON list scripts an incident across all of them (docs/faults.md).
 
 A call site says which call it is about to do, and with which ids; the first rule
-that matches and is not used up takes the call.  A rule with `skip` lets that many
-matching calls pass first; one with `count` then takes that many (null: all).
+that matches and is not used up takes the call.  A rule for a call that does not exist is
+refused: it would never strike, and whoever wrote it would believe that it had.
+
+A rule with `skip` lets that many matching calls pass first; one with `count` then takes
+that many (null: all).
 
 Theory of operation: how often a rule was matched is kept in `state`, keyed by the
 rule's content.  It is written, and on disk, BEFORE the fault strikes: a `crash`
@@ -23,28 +26,36 @@ import signal
 import threading
 import time
 from collections import UserDict
-from collections.abc import AsyncIterator, Callable, Iterator, MutableMapping
+from collections.abc import AsyncIterator, Callable, Iterator, MutableMapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import structlog
+
+from host_agent.shared.fault_calls import CALLS, LISTS, READS
 
 MAX_RULES = 1000
 MAX_DELAY_S = 3600.0
 MAX_RULES_BYTES = 1_000_000
+#: What was so before, simulations remember for so many changes.
+CHANGES_MAX = 100
 
 #: What a rule may do; the ones with `_after` do the call first.
 BEFORE = frozenset({"fail", "timeout", "crash"})
 AFTER = frozenset({"fail_after", "timeout_after", "crash_after"})
-DEEDS = BEFORE | AFTER | {"delay", "lie"}
+#: What only some calls can suffer: to answer with what was so before, with half, in another order.
+ONLY_OF = {"stale": READS, "cut": LISTS, "reorder": LISTS}
+DEEDS = BEFORE | AFTER | {"delay", "lie", *ONLY_OF}
 KINDS = ("retryable", "final", "unknown")
 
 _STATUS_OF_KIND = {"retryable": 503, "final": 400, "unknown": 500}
 _RETRYABLE_STATUSES = frozenset({401, 429, 503})
 _SERVER_ERROR = 500
 _LOG = structlog.get_logger(__name__)
+
+R = TypeVar("R")
 
 
 class FaultError(ValueError):
@@ -73,6 +84,7 @@ class Fault:
     code: str
     message: str
     seconds: float | None = None
+    changes: int = 1
 
     @property
     def lies(self) -> bool:
@@ -82,6 +94,17 @@ class Fault:
     @property
     def is_timeout(self) -> bool:
         return self.do in ("timeout", "timeout_after")
+
+    @property
+    def changes_ago(self) -> int:
+        """How old what a read answers is, in changes."""
+        return self.changes if self.do == "stale" else 0
+
+    def shown(self, rows: Sequence[R]) -> list[R]:
+        """What a list answers of its rows."""
+        if self.do == "cut":
+            return list(rows[: len(rows) // 2])
+        return list(reversed(rows)) if self.do == "reorder" else list(rows)
 
 
 class InjectedError(Exception):
@@ -106,6 +129,7 @@ class FaultRule:
     kind: str | None = None
     message: str | None = None
     seconds: float | None = None
+    changes: int = 1
     note: str | None = None
 
     @classmethod
@@ -124,10 +148,20 @@ class FaultRule:
             check, allowed = _CHECKS[key]
             if not check(value):
                 raise FaultError(f"rule {number}: {key!r} is {value!r}; it must be {allowed}")
-        return cls(**data)
+        rule = cls(**data)
+        if rule.call != "*" and not rule.can_strike(rule.call):
+            among = ", ".join(sorted(ONLY_OF[rule.do]))
+            raise FaultError(
+                f"rule {number}: 'do' is {rule.do!r}, which {rule.call} cannot suffer; "
+                f"the calls that can: {among}"
+            )
+        return rule
+
+    def can_strike(self, call: str) -> bool:
+        return call in ONLY_OF.get(self.do, CALLS)
 
     def matches(self, call: str, ids: dict[str, str]) -> bool:
-        if self.call not in ("*", call):
+        if self.call not in ("*", call) or not self.can_strike(call):
             return False
         return all(ids.get(name) == value for name, value in self.match.items())
 
@@ -144,6 +178,7 @@ class FaultRule:
             code=self.code or ("timeout" if timeout else "injected_fault"),
             message=self.message or f"Injected fault: {self.do} of {call}.",
             seconds=self.seconds,
+            changes=self.changes,
         )
 
 
@@ -165,7 +200,10 @@ def _is_text(value: Any) -> bool:
 
 
 _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "call": (lambda v: isinstance(v, str) and v != "", 'the name of a call or "*"'),
+    "call": (
+        lambda v: isinstance(v, str) and v in {*CALLS, "*"},
+        '"*" or one of ' + ", ".join(sorted(CALLS)),
+    ),
     "do": (lambda v: isinstance(v, str) and v in DEEDS, "one of " + ", ".join(sorted(DEEDS))),
     "match": (_is_match, "an object of id names to strings"),
     "skip": (lambda v: _is_int(v, 0, 10**9), "an integer >= 0"),
@@ -175,6 +213,7 @@ _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "kind": (lambda v: v is None or v in KINDS, "one of " + ", ".join(KINDS) + ", or null"),
     "message": (_is_text, "a string or null"),
     "seconds": (_is_seconds, f"a number of seconds 0..{MAX_DELAY_S:g}, or null"),
+    "changes": (lambda v: _is_int(v, 1, CHANGES_MAX), f"an integer 1..{CHANGES_MAX}"),
     "note": (_is_text, "a string or null"),
 }
 
@@ -294,8 +333,14 @@ class Faults:
             self._state.clear()
             self._set(parsed)
 
+    @property
+    def looks_back(self) -> bool:
+        """Whether a rule answers with what was so before."""
+        return any(rule.do == "stale" for _, rule in self._rules)
+
     def take(self, call: str, /, **ids: str | None) -> Fault | None:
         """The fault that this call shall suffer, if any; counts it as used."""
+        assert call in CALLS, f"{call} is not among CALLS"
         if self._path is None and not self._rules:
             return None
         known = {name: value for name, value in ids.items() if value is not None}

@@ -16,7 +16,8 @@ from typing import Any, Protocol
 
 from host_agent.shared.contract import ErrorKind, PowerState, StepError
 from host_agent.shared.contract import Guest as GuestSeen
-from host_agent.shared.survey import GuestShown
+from host_agent.shared.origin import UNTOLD, Dependents, Origin
+from host_agent.shared.survey import GuestsShown
 
 #: Cinder's connection information.  Holds secrets: never logged, stored or reported.
 ConnectionInfo = dict[str, Any]
@@ -65,6 +66,7 @@ class VolumeView:
     readonly: bool  # its flag (os-update_readonly_flag), which makes every attachment read-only
     new_size_gb: int | None = None  # to have when `extending` ends, if Cinder waits for its guest
     image_id: str | None = None  # which was written to it last (volume_image_metadata)
+    origin: Origin = UNTOLD
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,12 +106,9 @@ class AttachmentView:
 
 @dataclass(frozen=True, kw_only=True)
 class Encryption:
-    """How a volume is encrypted, as Cinder tells it; None and "" for one that is not.
+    """How a volume is encrypted, as Cinder tells it; None and "" for one that is not."""
 
-    `provider` is "luks", "luks2", "plain", or the path of a class, as in Cinder's early days.
-    """
-
-    provider: str | None
+    provider: str | None  # "luks", "luks2", "plain", or the path of a class, as in early days
     key_id: str | None  # the key manager's
     cipher: str | None
     key_size: int | None
@@ -148,15 +147,16 @@ class Cinder(Protocol):
         Cinder answers with the volume's attachments as they are afterwards.
         """
 
-    def volume_create(self, wanted: dict[str, Any], key: str) -> VolumeView:
-        """Create a volume, or find the one created earlier with the same `key` (metadata).
-
-        `wanted`: size_gb, name, volume_type, snapshot_id, image_id, availability_zone,
-        project_id; all but size_gb may be None.  Never multi-attach (S3).
+    def volume_create(self, wanted: dict[str, Any], key: str) -> str:
+        """Its id; `key` is in its metadata.  `wanted`: size_gb; name, volume_type, snapshot_id,
+        image_id, availability_zone, project_id may be None.  Never multi-attach (S3).
         """
 
     def volumes_made(self, key: str, project_id: str | None) -> list[VolumeView]:
-        """All that `volume_create` has made with this key, but what is going."""
+        """All with this key in their metadata, copies too: handlers.made tells them apart."""
+
+    def dependents(self, volume_id: str) -> Dependents: ...  # one of each kind is enough
+    def own_user(self) -> str | None: ...  # who creates what we create; None: nobody says
 
     def volume_delete(self, volume_id: str) -> None:
         """Ask for deletion; a volume that is gone, or going, is success."""
@@ -261,14 +261,6 @@ class DiskState:
     readonly: tuple[bool | None, bool | None] = field(default=(None, None), compare=False)
 
 
-@dataclass(frozen=True, kw_only=True)
-class GuestsShown:
-    """All guests as a survey has them; `sources`: what all their disks read or write, in short."""
-
-    guests: tuple[GuestShown, ...]
-    sources: frozenset[str]
-
-
 class Brick(Protocol):
     """Host storage: os-brick."""
 
@@ -320,6 +312,12 @@ class Guests(Protocol):
     """The hypervisor: libvirt.  `serial` is the id a guest knows a volume's disk by."""
 
     def inventory(self) -> list[GuestSeen]: ...
+
+    def sizes(self) -> dict[tuple[str, str], int]:
+        """What running guests have of their disks, in bytes, by server and target.
+
+        Of a guest that is busy or does not answer nothing may be said.
+        """
 
     def survey(self) -> GuestsShown:
         """All guests with their volumes' disks, both copies, as they are now."""

@@ -22,6 +22,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
+from host_agent.shared.files import regular_file
 from host_agent.shared.masking import holds_secret
 
 S = TypeVar("S")
@@ -105,7 +106,7 @@ def _from_file(source: Source, file: Path | None, environ: Mapping[str, str]) ->
     if path is None:
         return
     try:
-        with path.open("rb") as opened:
+        with regular_file(path) as same, same.open("rb") as opened:
             given = tomllib.load(opened)
             if holds_secret(given):
                 refuse_readable(path, os.fstat(opened.fileno()))
@@ -133,9 +134,9 @@ def refuse_readable(path: Path, status: os.stat_result) -> None:
 def secret_in(path: Path) -> str:
     """The one secret that a file holds.  Raises ConfigError."""
     try:
-        with path.open() as file:
-            refuse_readable(path, os.fstat(file.fileno()))
-            secret = file.read().strip()
+        with regular_file(path) as same, same.open() as opened:
+            refuse_readable(path, os.fstat(opened.fileno()))
+            secret = opened.read().strip()
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError:

@@ -35,6 +35,9 @@ class DiskShown:
     `live`, `persistent`: its target in the running guest and in the definition; None: not there.
     `readonly`: of each copy that there is; `differs`: in what the copies differ (disk_xml).
     `source`: what it reads and writes, in short (a path, a pool and image).
+    `recorded`: whether all of that is what this host's record of its connection leads to, and the
+    device still the one that was connected; None: that cannot be said.
+    `size_bytes`: what the running guest has of it; `device_bytes`: what the host's device has.
     """
 
     serial: str
@@ -44,16 +47,60 @@ class DiskShown:
     readonly_persistent: bool | None = None
     source: str | None = None
     differs: tuple[str, ...] = ()
+    recorded: bool | None = None
+    size_bytes: int | None = None
+    device_bytes: int | None = None
+
+
+@dataclass(kw_only=True)
+class UnlabelledShown:
+    """A disk of a guest whose serial is no id, and whose source is a volume's all the same: by a
+    record of this host, or by the name that Cinder gives a file or an image.
+    """
+
+    target: str
+    source: str
+    volume_id: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class GuestShown:
-    """A guest with its volumes' disks; `defined`: it has a definition, so outlives its stop."""
+    """A guest with its volumes' disks; `defined`: it has a definition, so outlives its stop.
+
+    `unlabelled` None: that could not be seen.
+    """
 
     server_id: str
     power_state: PowerState
     defined: bool = True
     disks: tuple[DiskShown, ...] = ()
+    unlabelled: tuple[UnlabelledShown, ...] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opened:
+    """A disk of a guest, whoever put it there.  `serial`: if it is an id.  `live`: it runs.
+
+    `sources`: what it reads and writes, live, as defined, or being copied to, in short.
+    """
+
+    server_id: str
+    target: str
+    serial: str | None
+    live: bool
+    sources: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GuestsShown:
+    """All guests as a survey has them, and all of their disks."""
+
+    guests: tuple[GuestShown, ...]
+    opened: tuple[Opened, ...] = ()
+
+    @property
+    def sources(self) -> frozenset[str]:
+        return frozenset(source for disk in self.opened for source in disk.sources)
 
 
 @dataclass(kw_only=True)
@@ -119,6 +166,9 @@ class Survey:
                     "power_state": guest.power_state.value,
                     "defined": guest.defined,
                     "disks": [_plain(disk) for disk in guest.disks],
+                    "unlabelled": None
+                    if guest.unlabelled is None
+                    else [_plain(disk) for disk in guest.unlabelled],
                 }
                 for guest in self.guests
             ],
@@ -140,7 +190,7 @@ class Survey:
             if len(items) > ITEMS_MAX:
                 raise WireError(f"'{name}' has more than {ITEMS_MAX} items")
         guests = tuple(map(_guest, lists[GUESTS]))
-        if sum(len(guest.disks) for guest in guests) > ITEMS_MAX:
+        if sum(map(disks_of, guests)) > ITEMS_MAX:
             raise WireError(f"'guests' have more than {ITEMS_MAX} disks")
         for name in (SECRETS, "blind", "why_blind"):
             if not all(isinstance(item, str) for item in lists[name]):
@@ -155,6 +205,11 @@ class Survey:
             blind=tuple(lists["blind"]),
             why_blind=tuple(lists["why_blind"]),
         )
+
+
+def disks_of(guest: GuestShown) -> int:
+    """How many disks are shown of it."""
+    return len(guest.disks) + len(guest.unlabelled or ())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,9 +250,11 @@ _SERIAL = {"serial": _TEXT}
 _FAULTY: dict[str, type] = {"faulty": bool}
 _DISK_MAY: dict[str, type] = {
     **dict.fromkeys(("live", "persistent", "source"), str),
-    **dict.fromkeys(("readonly_live", "readonly_persistent"), bool),
+    **dict.fromkeys(("readonly_live", "readonly_persistent", "recorded"), bool),
+    **dict.fromkeys(("size_bytes", "device_bytes"), int),
     "differs": list,
 }
+_UNLABELLED = dict.fromkeys(("target", "source", "volume_id"), _TEXT)
 _IDS = dict.fromkeys(("attachment_id", "volume_id", "server_id", "serial"), _TEXT)
 _CONNECTION_MAY: dict[str, type] = dict.fromkeys(("present", "used"), bool)
 _STORAGE = {
@@ -211,11 +268,13 @@ def _guest(data: Any) -> GuestShown:
     if state not in _POWERS:
         raise WireError(f"power state {state!r} is not known")
     disks = tuple(map(_disk, take(data, "disks", list)))
+    unlabelled = may(data, "unlabelled", list)
     return GuestShown(
         server_id=take(data, "server_id", str),
         power_state=PowerState(state),
         defined=may(data, "defined", bool) is not False,
         disks=disks,
+        unlabelled=None if unlabelled is None else tuple(map(_unlabelled, unlabelled)),
     )
 
 
@@ -224,6 +283,10 @@ def _disk(data: Any) -> DiskShown:
     if "differs" in found:
         found["differs"] = tuple(map(str, found["differs"]))
     return DiskShown(**found)
+
+
+def _unlabelled(data: Any) -> UnlabelledShown:
+    return UnlabelledShown(**take_all(data, _UNLABELLED, {}))
 
 
 def _connection(data: Any) -> ConnectionShown:

@@ -7,7 +7,6 @@ is made whole or not at all, so a file that cannot be used replaces nothing.
 from __future__ import annotations
 
 import ipaddress
-import os
 import re
 import ssl
 import time
@@ -17,6 +16,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
 
+from host_agent.shared.files import regular_file
 from host_agent.shared.settings import ConfigError, refuse_readable
 
 MINIMUM = ssl.TLSVersion.TLSv1_2
@@ -101,10 +101,10 @@ def show(context: ssl.SSLContext, certificate_file: str, key_file: str) -> Valid
     The file has the certificate, then those that lead to its authority.
     """
     validity = min(validities(certificate_file), key=lambda each: each.ends)
-    with _readable(key_file), Path(key_file).open() as opened:
-        refuse_readable(Path(key_file), os.fstat(opened.fileno()))
     try:
-        context.load_cert_chain(certificate_file, key_file, password=_refuse_passphrase)
+        with _readable(certificate_file) as certificate, _readable(key_file) as key:
+            refuse_readable(Path(key_file), key.stat())
+            context.load_cert_chain(certificate, key, password=_refuse_passphrase)
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
             raise ConfigError(f"{key_file}: is not the key of {certificate_file}") from None
@@ -115,8 +115,6 @@ def show(context: ssl.SSLContext, certificate_file: str, key_file: str) -> Valid
             f"{key_file}: has a passphrase, and nobody is here to give it: store it without one "
             "(openssl pkey), for nobody but this program to read"
         ) from None
-    except OSError as error:
-        raise ConfigError(f"{key_file}: cannot be read: {error.strerror}") from None
     return validity
 
 
@@ -129,7 +127,8 @@ def trust(context: ssl.SSLContext, ca_file: str) -> None:
     """
     kinds = {kind for kind, _ in _PEM.findall(_text(ca_file))}
     try:
-        context.load_verify_locations(cafile=ca_file)
+        with _readable(ca_file) as same:
+            context.load_verify_locations(cafile=same)
     except ssl.SSLError:
         kinds = set()
     if _CERTIFICATE not in kinds:
@@ -140,8 +139,9 @@ def trust(context: ssl.SSLContext, ca_file: str) -> None:
 
 def validities(file: str) -> list[Validity]:
     """Of each certificate and list (CRL) of a file.  Raises ConfigError if there is none."""
+    text = _text(file)
     try:
-        found = [_validity(kind, body) for kind, body in _PEM.findall(_text(file))]
+        found = [_validity(kind, body) for kind, body in _PEM.findall(text)]
     except (ValueError, IndexError, StopIteration):
         raise ConfigError(f"{file}: holds what is no certificate") from None
     if not found:
@@ -172,14 +172,17 @@ def _refuse_passphrase() -> str:
 
 
 def _text(file: str) -> str:
-    with _readable(file):
-        return Path(file).read_text("ascii", errors="replace")
+    with _readable(file) as same:
+        return same.read_text("ascii", errors="replace")
 
 
 @contextmanager
-def _readable(file: str) -> Iterator[None]:
+def _readable(file: str) -> Iterator[Path]:
     try:
-        yield
+        with regular_file(file) as same:
+            yield same
+    except ssl.SSLError:  # an OSError: of what is in it
+        raise
     except OSError as error:
         raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
 

@@ -6,8 +6,9 @@ ones, by a hypervisor of `hypervisor.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from host_agent.libvirt.domain_xml import Host
@@ -20,16 +21,18 @@ from host_agent.shared.ports import (
     Disk,
     DiskState,
     Encryption,
-    GuestsShown,
     Merge,
     PortError,
     Watch,
 )
+from host_agent.shared.survey import GuestsShown
 from host_agent.simulated import host_state
 from host_agent.simulated.host_state import HostState
 from host_agent.simulated.hypervisor import SimulatedHypervisor
 from host_agent.storage import connection
 from host_agent.storage.port import Thing
+
+Shown = Callable[[Sequence[Any]], list[Any]]
 
 #: A simulated guest answers at once or never.
 PATIENCE = Patience(
@@ -185,8 +188,10 @@ class SimulatedStorage:
         self._host = host
 
     def look(self) -> SimulatedView:
-        with self._faults.around("storage.look", error=port_error, host=self._host):
-            return SimulatedView(self._store.read()["connected"])
+        with self._faults.around("storage.look", error=port_error, host=self._host) as fault:
+            store = self._store.as_of(fault.changes_ago) if fault else self._store
+            connected = store.read()["connected"]
+            return SimulatedView(dict(fault.shown([*connected.items()])) if fault else connected)
 
 
 class SimulatedView:
@@ -198,6 +203,7 @@ class SimulatedView:
     def __init__(self, connected: dict[str, Any]) -> None:
         shown = {e["path"]: e for e in connected.values() if e["driver"] != "rbd"}
         self._paths = frozenset(shown)
+        self._connected = connected
         self.things = [
             Thing(
                 kind=KINDS.get(entry["driver"], "multipath_map"),
@@ -210,6 +216,24 @@ class SimulatedView:
 
     def place(self, path: str) -> str:
         return path
+
+    def names(self, path: str) -> frozenset[str]:
+        there = path in self._paths or not path.startswith("/dev/")
+        return frozenset({path} if there else ())
+
+    def is_shared(self, path: str) -> bool:
+        return not path.startswith("/dev/")
+
+    def is_of(self, device: Mapping[str, Any], info: ConnectionInfo) -> bool | None:
+        if device.get("type") != "block" or device["path"] not in self._paths:
+            return None
+        entry = self._connected.get(connection.target_digest(info))
+        return entry is not None and entry["path"] == device["path"]
+
+    def size(self, path: str) -> int | None:
+        of_path = (entry for entry in self._connected.values() if entry["path"] == path)
+        found = (entry.get("bytes") for entry in of_path)
+        return next(found, None) if path.startswith("/dev/") else None
 
     def present(self, device: Mapping[str, Any]) -> bool | None:
         return device.get("path") in self._paths
@@ -228,13 +252,14 @@ class SimulatedGuests(HypervisorGuests):
     `.pause`, `.resume`, `.remove`, `.migrate`, `.stay`, `.arrived`, `.copy`, `.stay_on`,
     `.grow`, `.snapshot`, `.unsnapshot`, `.merge`, `.end_merge`.
 
-    A `lie` is one of libvirt's awkward answers, chosen by `code` (hypervisor.py).
+    A `lie` is one of libvirt's awkward answers, chosen by `code` (hypervisor.py).  The first three
+    may be `stale`, `cut` or in another order.
     """
 
     def __init__(
         self, store: HostState, faults: Faults, host: str, patience: Patience = PATIENCE
     ) -> None:
-        self.hypervisor = SimulatedHypervisor(store)
+        self._store, self.hypervisor = store, SimulatedHypervisor(store)
         super().__init__(self.hypervisor, patience, Host("qemu"))
         self._faults = faults
         self._host = host
@@ -246,17 +271,27 @@ class SimulatedGuests(HypervisorGuests):
         with around as fault, self.hypervisor.lying(fault.code if fault and fault.lies else None):
             yield
 
+    @contextmanager
+    def _looking_around(self, call: str) -> Iterator[tuple[HypervisorGuests, Shown]]:
+        """Guests as they are, or once were, and what is shown of a list of them."""
+        around = self._faults.around(f"guests.{call}", error=port_error, host=self._host)
+        with around as fault:
+            store = self._store.as_of(fault.changes_ago if fault else 0)
+            found = HypervisorGuests(SimulatedHypervisor(store), self._patience)
+            yield found, fault.shown if fault else list
+
     def inventory(self) -> list[Guest]:
-        with self._faults.around("guests.inventory", error=port_error, host=self._host):
-            return super().inventory()
+        with self._looking_around("inventory") as (guests, shown):
+            return shown(guests.inventory())
 
     def survey(self) -> GuestsShown:
-        with self._faults.around("guests.survey", error=port_error, host=self._host):
-            return super().survey()
+        with self._looking_around("survey") as (guests, shown):
+            found = guests.survey()
+            return replace(found, guests=tuple(shown(found.guests)))
 
     def secrets(self) -> list[str]:
-        with self._faults.around("guests.secrets", error=port_error, host=self._host):
-            return super().secrets()
+        with self._looking_around("secrets") as (guests, shown):
+            return shown(guests.secrets())
 
     def power(self, server_id: str) -> PowerState | None:
         with self._around("power", server_id):

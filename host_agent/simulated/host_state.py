@@ -31,6 +31,7 @@ import json
 import os
 import threading
 import xml.etree.ElementTree as ET
+from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -38,6 +39,7 @@ from typing import Any
 
 from host_agent.libvirt import disk_xml
 from host_agent.shared.contract import PowerState
+from host_agent.shared.faults import CHANGES_MAX
 
 #: What the URI of a simulated host begins with: its state file follows, or a name of HOSTS.
 SCHEME = "simulated:"
@@ -63,6 +65,8 @@ class HostState:
         self._path = path
         self._lock = threading.RLock()
         self._text = "{}"  # the state, if no file has it: nobody can change it in passing
+        #: What it was before each of the last changes that this process made.
+        self._past: deque[str] = deque(maxlen=CHANGES_MAX)
         with self.edit() as state:
             for key, value in (initial or {}).items():
                 state.setdefault(key, value)
@@ -75,19 +79,30 @@ class HostState:
             if self._path is None:
                 draft = json.loads(self._text)
                 yield draft
+                self._past.append(self._text)
                 self._text = json.dumps(draft)
                 return
             self._path.parent.mkdir(parents=True, exist_ok=True)
             guard = held.enter_context(self._path.with_name(self._path.name + ".lock").open("w"))
             fcntl.flock(guard, fcntl.LOCK_EX)
             state = _read(self._path)
+            before = json.dumps(state)
             yield state
             _write(self._path, state)
+            self._past.append(before)
 
     def read(self) -> dict[str, Any]:
         """A copy of the state as it is now.  A file is replaced whole, so needs no lock."""
         with self._lock:
             return json.loads(self._text) if self._path is None else _read(self._path)
+
+    def as_of(self, changes: int) -> HostState:
+        """This host so many changes ago, to be read alone; as it was first, if it had fewer."""
+        with self._lock:
+            known = list(self._past)
+        if not changes or not known:
+            return self
+        return HostState(initial=json.loads(known[-min(changes, len(known))]))
 
 
 def store_at(uri: str) -> HostState | None:

@@ -128,6 +128,15 @@ class SimulatedHypervisor:
         # QEMU knows how large a volume is that it has copied to; its guest was not told.
         return int(guest.get("behind", {}).get(target, guest["sizes"][target]))
 
+    def sizes(self) -> dict[tuple[str, str], int]:
+        guests = self._store.read()["guests"]
+        live = {id_: guest for id_, guest in guests.items() if guest["live"]}
+        return {
+            (id_, target): int(size)
+            for id_, guest in live.items()
+            for target, size in {**guest.get("sizes", {}), **guest.get("behind", {})}.items()
+        }
+
     def resize(self, server_id: str, target: str, size: int) -> None:
         """As QEMU does: a device has its own size, a file or an image gets this one."""
         if _swallowed():

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from host_agent.shared.ports import ConnectionInfo
+
 
 @dataclass(frozen=True, kw_only=True)
 class Thing:
@@ -39,6 +41,20 @@ class StorageView(Protocol):
 
     def place(self, path: str) -> str:
         """The one name of what is at a path: of a device by whichever of its names."""
+
+    def names(self, path: str) -> frozenset[str]:
+        """All by which the data there can be told, and what it is a part of; none, if nothing is
+        there, or nobody can say what.
+        """
+
+    def is_shared(self, path: str) -> bool:
+        """Whether it is a file of a share, or an image that QEMU opens itself."""
+
+    def is_of(self, device: Mapping[str, Any], info: ConnectionInfo) -> bool | None:
+        """Whether the device that connecting `info` returned is still that disk; None: unknown."""
+
+    def size(self, path: str) -> int | None:
+        """Of a device, in bytes; None: it is none, or not there."""
 
     def present(self, device: Mapping[str, Any]) -> bool | None:
         """Whether a device is there that connecting returned (Brick.connect); None: unknown."""

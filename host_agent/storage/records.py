@@ -38,6 +38,9 @@ class Record:
     #: What connecting returned (Brick.connect), by the connection's target_digest.  Without it
     #: a disconnect has to guess the device, and takes one path for the multipath (LP 1785669).
     devices: dict[str, dict[str, Any]] = field(default_factory=dict)
+    #: Where the data was while it was connected last: there the guest's definition has its disk
+    #: until that is made anew.
+    former: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return f"Record({self.attachment_id}, {len(self.infos)} connections)"
@@ -76,6 +79,17 @@ class Record:
         names = (i.get("name") for i in self.infos if i.get("driver_volume_type") == "rbd")
         return [name for name in names if isinstance(name, str)]
 
+    @property
+    def places(self) -> list[str]:
+        """Where a disk of it may be, as far as that is known."""
+        return [*self.paths, *self.names, *self.former]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is known of all connections where their data is."""
+        by_name = len(self.names)
+        return len(self.infos) == by_name + sum(self.device_of(i) is not None for i in self.infos)
+
     def device_of(self, info: ConnectionInfo) -> dict[str, Any] | None:
         """What connecting it returned; None: made by an agent that did not keep that."""
         return self.devices.get(connection.target_digest(info))
@@ -100,11 +114,16 @@ class FileRecords(MutableMapping[str, Record]):
         try:
             data = json.loads(path.read_text())
             known = {name: data[name] for name in Record.__dataclass_fields__ if name in data}
-            return Record(**{**known, "infos": tuple(data["infos"])})
+            for name in ("infos", "former"):
+                known[name] = tuple(known.get(name) or ())
+            record = Record(**known)
         except FileNotFoundError:
             raise KeyError(attachment_id) from None
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise _failed(path, error) from error
+        if record.attachment_id != attachment_id:  # by it another one's connection would be ended
+            raise _copied(path, record)
+        return record
 
     def __setitem__(self, attachment_id: str, record: Record) -> None:
         path = self._file(attachment_id)
@@ -148,6 +167,19 @@ class FileRecords(MutableMapping[str, Record]):
             os.close(handle)
 
 
+def of_server(records: Records, server_id: str) -> list[Record]:
+    """Those for a server; one that cannot be read says nothing of it."""
+    found = []
+    for attachment_id in list(records):
+        try:
+            record = records.get(attachment_id)
+        except PortError:
+            continue
+        if record is not None and record.server_id == server_id:
+            found.append(record)
+    return found
+
+
 def remember(records: Records, new: Record, info: ConnectionInfo) -> Record:
     """Note that `info` may be connected from now on, for what `new` tells; what is noted."""
     known = records.get(new.attachment_id)
@@ -170,6 +202,14 @@ def _may_hold(records: Records, attachment_id: str, digest: str) -> bool:
         return True
     infos = record.infos if record is not None else ()
     return any(connection.target_digest(each) == digest for each in infos)
+
+
+def _copied(path: Path, record: Record) -> PortError:
+    text = (
+        f"The connection record {path} is of attachment {record.attachment_id}: it was copied or "
+        "renamed, and nothing is done by it. Remove it, or give it its name back."
+    )
+    return PortError(ErrorKind.RETRYABLE, "record_failed", text)
 
 
 def _failed(path: Path, error: Exception) -> PortError:

@@ -18,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from host_agent.shared.ports import ConnectionInfo
 from host_agent.storage.port import Thing
 
 #: The file systems that os-brick mounts for volumes that are files.
@@ -25,6 +26,7 @@ SHARES = frozenset({"nfs", "nfs4", "fuse.glusterfs", "fuse.quobyte", "fuse.vstor
 #: What the kernel says of a path that works: of SCSI, and of NVMe.
 WORKING = frozenset({"running", "live"})
 LOGGED_IN = "LOGGED_IN"
+SECTOR_BYTES = 512  # in which sysfs tells sizes, whatever the device's own are
 DISCOVERY_NQN = "nqn.2014-08.org.nvmexpress.discovery"
 #: Of a multipath map, and of a partition of one, as multipath-tools and kpartx name them.
 _MAP = "mpath-"
@@ -76,6 +78,7 @@ class KernelView:
         self._numbers = {mount.number for mount in self._mounts}
         self._sources = {self.place(mount.source) for mount in self._mounts}
         self._sources.update(map(self.place, self._swaps()))
+        self._targets: dict[str, str] = {}  # of iSCSI, by disk
         found = (*self._sessions(), *self._subsystems(), *self._maps(), *self._shares())
         self.things: tuple[Thing, ...] = (*found, *self._loop_devices())
 
@@ -87,6 +90,44 @@ class KernelView:
             return path
         real = os.path.realpath(self._root / path[1:])
         return f"/{os.path.relpath(real, self._root)}"
+
+    def names(self, path: str) -> frozenset[str]:
+        """Of a device also its WWID, its paths and the maps over it; of a file also its share's."""
+        if path.startswith("/dev/"):
+            name = Path(self.place(path)).name
+            return frozenset(self._told_by(name)) if name in self._blocks else frozenset()
+        if not path.startswith("/"):
+            return frozenset() if path.startswith("pool ") else frozenset({path})
+        mount = self._mount_of(path)
+        if mount is None or not mount.is_remote:
+            return frozenset({path})
+        return frozenset({path, mount.source + path.removeprefix(mount.at)})
+
+    def _told_by(self, name: str) -> Iterator[str]:
+        below = self._children(name, "slaves") if self._is_map(name) else []
+        for each in (name, *below, *filter(self._is_map, self._children(name, "holders"))):
+            yield f"/dev/{each}"
+            if wwid := self._text(each, "device/wwid") or self._text(each, "wwid"):
+                yield wwid
+
+    def is_shared(self, path: str) -> bool:
+        mount = self._mount_of(path)
+        return not path.startswith("/") or (mount is not None and mount.kind in SHARES)
+
+    def is_of(self, device: Mapping[str, Any], info: ConnectionInfo) -> bool | None:
+        name = Path(self.place(str(device.get("path")))).name
+        if not str(device.get("path")).startswith("/dev/") or name not in self._blocks:
+            return None
+        if not self._is_same(name, device):
+            return False
+        wanted = {info.get("target_iqn"), *(info.get("target_iqns") or ())} - {None}
+        target = self._targets.get(name)  # a map's paths may lead to others that were discovered
+        return None if target is None or not wanted else target in wanted
+
+    def size(self, path: str) -> int | None:
+        name = Path(self.place(path)).name
+        sectors = self._text(name, "size") if path.startswith("/dev/") else ""
+        return int(sectors) * SECTOR_BYTES if sectors.isdecimal() else None
 
     def present(self, device: Mapping[str, Any]) -> bool | None:
         """Whether what connecting returned is there, and is the same disk as then."""
@@ -110,9 +151,12 @@ class KernelView:
 
     def _is_file(self, path: str) -> bool:
         """Below a share: so it is while that is mounted; else it is looked for."""
+        mount = self._mount_of(path)
+        return (mount is not None and mount.is_remote) or os.path.lexists(self._root / path[1:])
+
+    def _mount_of(self, path: str) -> Mount | None:
         over = [each for each in self._mounts if path.startswith(f"{each.at.rstrip('/')}/")]
-        over.sort(key=lambda mount: len(mount.at))
-        return (bool(over) and over[-1].is_remote) or os.path.lexists(self._root / path[1:])
+        return max(over, key=lambda mount: len(mount.at), default=None)
 
     def held(self, place: str) -> bool:
         """By a mount, swap, a loop device, or a device above it; a map alone holds nothing."""
@@ -144,6 +188,7 @@ class KernelView:
     def _sessions(self) -> Iterator[Thing]:
         for session in _entries(self._sys / "class/iscsi_session"):
             disks = list(_disks_of(session))
+            self._targets |= dict.fromkeys(disks, _read(session / "targetname"))
             in_use = _read(session / "state") == LOGGED_IN
             working = in_use and (not disks or any(map(self._works, disks)))
             yield self._thing(

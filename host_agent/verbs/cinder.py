@@ -11,7 +11,7 @@ from host_agent.shared.lane import Lane
 from host_agent.shared.ports import ConnectionInfo, VolumeView
 from host_agent.shared.volume_states import FAILED
 from host_agent.storage import connection
-from host_agent.verbs.cinder_flow import NewFlow, OldFlow, flow_of
+from host_agent.verbs.cinder_flow import NewFlow, OldFlow, flow_of, own_connector
 from host_agent.verbs.context import (
     RunContext,
     final,
@@ -20,6 +20,7 @@ from host_agent.verbs.context import (
     path_of,
     refuse_if_copies_differ,
     refuse_if_plugged,
+    refuse_other_source,
 )
 from host_agent.verbs.disk import connect, disconnect_unless_shared, keep_unconnected
 
@@ -49,7 +50,9 @@ def attachment_refresh(ctx: RunContext, lane: Lane) -> dict[str, Any]:
     connects it anew (decision 0081).  A running one cannot: whether it has to is seen when its
     disk is replaced.
     """
+    refuse_other_source(ctx, lane.server_id, lane.disk_serial)
     if not ctx.guests.disk(lane.server_id, lane.disk_serial).running:
+        own_connector(ctx)  # before anything is let go of for it
         disconnect_unless_shared(ctx, lane)
         keep_unconnected(ctx, lane)
     flow = flow_of(ctx, lane)

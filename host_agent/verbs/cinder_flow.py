@@ -55,8 +55,8 @@ class NewFlow:
         and one that failed halfway is a bare reservation.
         """
         ctx, lane = self._ctx, self._lane
-        self._make_room()
         connector = self._connector()
+        self._make_room()
         with sending(ctx.sent, self._pair()):
             made = ctx.cinder.attachment_create(
                 lane.volume_id, lane.server_id, connector, lane.access_mode
@@ -83,8 +83,9 @@ class NewFlow:
         return self._connect()
 
     def _connect(self) -> ConnectionInfo:
+        connector = self._connector()
         with sending(self._ctx.sent, self._id()):
-            view = self._ctx.cinder.attachment_update(self._id(), self._connector())
+            view = self._ctx.cinder.attachment_update(self._id(), connector)
         if not view.connection_info:
             view = self._view()
         return self._learnt(replace(view, status="attaching"))  # the answer may say what it was
@@ -135,10 +136,10 @@ class NewFlow:
         """Cinder takes the device's name from it, to show it (LP 1945450), and the mode, if the
         attachment was made without one.
         """
-        connector = {**self._ctx.brick.connector(), "mode": self._lane.access_mode}
+        connector = {**own_connector(self._ctx), "mode": self._lane.access_mode}
         if self._lane.device_name is not None:
             connector["mountpoint"] = f"/dev/{self._lane.device_name}"
-        self.connector_host = connector.get("host")
+        self.connector_host = self._ctx.host
         return connector
 
     def _seen(self) -> AttachmentView:
@@ -239,8 +240,8 @@ class OldFlow:
         self.connector_host: str | None = None
 
     def info(self) -> ConnectionInfo:
-        connector = self._ctx.brick.connector()
-        self.connector_host = connector.get("host")
+        connector = own_connector(self._ctx)
+        self.connector_host = self._ctx.host
         return self._ctx.old_cinder.initialize_connection(self._lane.volume_id, connector)
 
     update = refresh = info  # what Cinder is asked for is nothing it keeps
@@ -252,10 +253,9 @@ class OldFlow:
         if self.row() is not None:  # in a move the server has it already
             return
         ctx, lane = self._ctx, self._lane
-        host = ctx.brick.connector()["host"]
         # A read-only volume is refused as "rw".
         mode = connection.access_mode(self.info(), lane.access_mode)
-        ctx.old_cinder.attach(lane.volume_id, lane.server_id, f"/dev/{device}", host, mode)
+        ctx.old_cinder.attach(lane.volume_id, lane.server_id, f"/dev/{device}", ctx.host, mode)
 
     def delete(self) -> list[str]:
         """Of a lane that moves only this host's connection ends: the server keeps its row; and so
@@ -313,13 +313,30 @@ class OldFlow:
             self._ctx.old_cinder.detach(self._lane.volume_id, row.id)
 
     def _terminate(self) -> None:
-        connector = self._ctx.brick.connector()
+        connector = own_connector(self._ctx)
         self._ctx.old_cinder.terminate_connection(self._lane.volume_id, connector)
 
 
 def flow_of(ctx: RunContext, lane: Lane) -> NewFlow | OldFlow:
     """The way this lane's volume is attached."""
     return OldFlow(ctx, lane) if lane.legacy else NewFlow(ctx, lane)
+
+
+def own_connector(ctx: RunContext) -> dict[str, Any]:
+    """What Cinder is told this host by; FINAL `foreign_connector` unless it names this host.
+
+    Cinder takes whatever it is given, and the attachment then names another host, or none
+    (LP 1693333, LP 2012365): whoever asks which host has the volume is told wrongly from then on.
+    """
+    connector = ctx.brick.connector()
+    if (named := connector.get("host")) != ctx.host:
+        names = f"host {named}" if named else "no host"
+        raise final(
+            "foreign_connector",
+            f"The storage connector that os-brick makes on host {ctx.host} names {names}, so it is "
+            "not given to Cinder. See that [agent] host is this machine's name, then try again.",
+        )
+    return connector
 
 
 def _connection_of(view: AttachmentView) -> ConnectionInfo:

@@ -27,7 +27,9 @@ from host_agent.shared.ports import (
 )
 from host_agent.storage import connection
 from host_agent.storage.keys import NO_KEYS
-from host_agent.storage.records import Records
+from host_agent.storage.port import Storage, StorageView
+from host_agent.storage.records import Record, Records, of_server
+from host_agent.storage.sources import by_name, certain, elsewhere, volume_behind
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,14 +57,16 @@ class RunContext:
     Some of it is memory within the run, nothing more: `connected` is the disk that it has
     connected (see Lane.disk), `ready` are the volumes that it has seen ready, `attachments`
     those that it has seen connected, by their ids.  `multiattach`: whether this host can do
-    it (S3).
+    it (S3).  `host` is the name by which ledger and Cinder know this one.
     """
 
+    host: str
     cinder: Cinder
     old_cinder: OldCinder
     brick: Brick
     guests: Guests
     users: Users
+    storage: Storage
     clock: Clock
     waits: Waits
     keys: Keys = NO_KEYS
@@ -111,6 +115,61 @@ def refuse_if_plugged(ctx: RunContext, lane: Lane) -> None:
             f"Guest {lane.server_id} still has the disk of volume {lane.volume_id}, "
             "so the volume is not disconnected.",
         )
+
+
+def refuse_other_source(ctx: RunContext, server_id: str, serial: str) -> None:
+    """Raise FINAL `other_source` if the guest's disk is on something else than is connected for it.
+
+    Somebody has put a file above it (`virsh snapshot-create --disk-only`), or other data behind it:
+    taken from the guest now, what it wrote there would be in a file that nobody knows.
+    """
+    state = ctx.guests.disk(server_id, serial)
+    records = [each for each in of_server(ctx.records, server_id) if each.serial == serial]
+    sources = certain(state.sources, live=state.live is not None)
+    if not records or set(sources) <= {place for record in records for place in record.places}:
+        return  # nobody has to look at storage for that
+    if elsewhere(sources, records, _looked_at(ctx)):
+        known = sorted({place for record in records for place in record.places})
+        raise final(
+            "other_source",
+            f"The disk of guest {server_id} with serial {serial} is on {', '.join(sources)}, and "
+            f"this host has connected {', '.join(known)} for it: what the guest has written may "
+            "be there. Nothing was changed. Bring the data back (`virsh blockcommit --active "
+            "--pivot`, if it is a snapshot), or copy it, then ask again.",
+        )
+
+
+def refuse_other_sources(ctx: RunContext, server_id: str) -> None:
+    """The same of all disks of a guest that this host has connected something for."""
+    for serial in sorted({record.serial for record in of_server(ctx.records, server_id)}):
+        refuse_other_source(ctx, server_id, serial)
+
+
+def refuse_if_open(ctx: RunContext, record: Record) -> None:
+    """Raise FINAL `disk_still_plugged` if a guest here has what is connected by it without our
+    serial: whoever goes by serials does not see that disk.
+    """
+    opened = [disk for disk in ctx.guests.survey().opened if disk.serial is None]
+    if not any(disk.sources for disk in opened):
+        return
+    view = _looked_at(ctx)
+    volumes = by_name([record], view)
+    for disk in opened:
+        for source in certain(disk.sources, live=disk.live):
+            if volume_behind(source, volumes, view) == record.volume_id:
+                raise final(
+                    "disk_still_plugged",
+                    f"Guest {disk.server_id} has {source} as its disk {disk.target}, without the "
+                    f"serial of volume {record.volume_id}: take it out of the guest first.",
+                )
+
+
+def _looked_at(ctx: RunContext) -> StorageView:
+    try:
+        return ctx.storage.look()
+    except OSError as error:
+        text = f"What storage this host has cannot be seen: {error.strerror or error}."
+        raise PortError(ErrorKind.RETRYABLE, "storage_unseen", text) from error
 
 
 def is_swap(lane: Lane) -> bool:

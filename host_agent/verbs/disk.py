@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import string
+from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -20,7 +21,9 @@ from host_agent.verbs.context import (
     no_attachment_id,
     path_of,
     refuse_if_copies_differ,
+    refuse_if_open,
     refuse_if_plugged,
+    refuse_other_source,
 )
 from host_agent.verbs.disks import bus_of, disk_for
 from host_agent.verbs.encryption import is_encrypted, key_to
@@ -35,7 +38,11 @@ NAME_CHOICES_MAX = 5
 
 
 def volume_connect(ctx: RunContext, lane: Lane) -> dict[str, Any]:
-    """Make the volume visible on this host, by what Cinder says of its attachment now."""
+    """Make the volume visible on this host, by what Cinder says of its attachment now.
+
+    A guest that is to be started anew by that must not have its disk on something else.
+    """
+    refuse_other_source(ctx, lane.server_id, lane.disk_serial)
     info = flow_of(ctx, lane).info()
     disk = connect(ctx, lane, info)
     mode = connection.access_mode(info, lane.access_mode)
@@ -104,15 +111,22 @@ def _unconnected(lane: Lane) -> Record:
 def volume_disconnect(ctx: RunContext, lane: Lane) -> dict[str, Any]:
     """Remove the volume from this host, unless another server here uses it."""
     refuse_if_plugged(ctx, lane)
+    own = ctx.records.get(lane.attachment_id or "")
+    if own is not None and not ctx.users.others(lane.volume_id, own.attachment_id):
+        refuse_if_open(ctx, own)
     shared = disconnect_unless_shared(ctx, lane)
     ctx.records.pop(lane.attachment_id or "", None)
     return {"shared": shared}
 
 
 def keep_unconnected(ctx: RunContext, lane: Lane) -> None:
-    """Record that the attachment stays here, and that nothing is connected for it."""
+    """Record that the attachment stays here, and that nothing is connected for it; where it was,
+    the guest's definition has its disk still.
+    """
     record = _unconnected(lane)
-    ctx.records[record.attachment_id] = record
+    before = ctx.records.get(record.attachment_id)
+    former = tuple(dict.fromkeys(before.places)) if before else ()
+    ctx.records[record.attachment_id] = replace(record, former=former)
 
 
 def disconnect_unless_shared(ctx: RunContext, lane: Lane) -> bool:
@@ -201,6 +215,7 @@ def disk_plug(ctx: RunContext, lane: Lane) -> dict[str, Any]:
 
 def disk_unplug(ctx: RunContext, lane: Lane) -> dict[str, Any]:
     """Take the disk from the guest; a missing disk or guest is success (LP 1727260)."""
+    refuse_other_source(ctx, lane.server_id, lane.disk_serial)
     state = ctx.guests.unplug(lane.server_id, lane.disk_serial)
     if is_plugged(state):
         raise PortError(
@@ -213,7 +228,9 @@ def disk_unplug(ctx: RunContext, lane: Lane) -> dict[str, Any]:
 
 def disk_replace(ctx: RunContext, lane: Lane) -> dict[str, Any]:
     """Let the guest's definition follow its volume's new connection."""
-    ctx.guests.replace(lane.server_id, disk_for(lane, _connected(ctx, lane)))
+    disk = disk_for(lane, _connected(ctx, lane))
+    refuse_other_source(ctx, lane.server_id, lane.disk_serial)
+    ctx.guests.replace(lane.server_id, disk)
     return {}
 
 

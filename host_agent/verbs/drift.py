@@ -13,7 +13,7 @@ from typing import Any
 from host_agent.shared.lane import Lane
 from host_agent.shared.ports import DiskState
 from host_agent.storage.records import Record
-from host_agent.verbs.context import RunContext, final, is_plugged, path_of
+from host_agent.verbs.context import RunContext, final, is_plugged, path_of, refuse_if_open
 from host_agent.verbs.encryption import is_encrypted
 
 _NO_DISK = DiskState(live=None, persistent=None, running=False)
@@ -89,6 +89,7 @@ def connection_release(ctx: RunContext, lane: Lane) -> dict[str, Any]:
         )
     shared = _is_shared(ctx, own)
     if not shared:
+        refuse_if_open(ctx, own)
         for info in own.infos:
             ctx.brick.disconnect(info, own.device_of(info))
         if is_encrypted(own.infos):

@@ -10,7 +10,7 @@ from host_agent.shared.lane import Lane
 from host_agent.shared.ports import Disk, PortError
 from host_agent.shared.text import one_line
 from host_agent.verbs.cinder_flow import flow_of
-from host_agent.verbs.context import RunContext, final
+from host_agent.verbs.context import RunContext, final, refuse_other_sources
 from host_agent.verbs.disk import connect, forget_former
 from host_agent.verbs.disks import disk_for
 
@@ -25,6 +25,7 @@ def guest_spawn(ctx: RunContext, order: GuestOrder) -> dict[str, Any]:
             "no_definition",
             f"Guest {order.server_id} cannot be defined: the ledger has no definition of it.",
         )
+    refuse_other_sources(ctx, order.server_id)
     disks = [_disk(ctx, lane) for lane in order.lanes]
     power = ctx.guests.spawn(order.server_id, order.definition, disks, running=order.running)
     for lane in order.lanes:
@@ -46,6 +47,9 @@ def guest_start(ctx: RunContext, order: GuestOrder) -> dict[str, Any]:
 
 
 def guest_stop(ctx: RunContext, order: GuestOrder) -> dict[str, Any]:
+    """Stop it; if its volumes are to be connected anew or elsewhere then, only if they can be."""
+    if any(lane.other is not None for lane in order.lanes):
+        refuse_other_sources(ctx, order.server_id)
     return {"power_state": ctx.guests.stop(order.server_id, force=order.force).value}
 
 
@@ -70,6 +74,7 @@ def _held(ctx: RunContext, order: GuestOrder, act: Callable[[str], PowerState]) 
 
 def guest_remove(ctx: RunContext, order: GuestOrder) -> dict[str, Any]:
     """Power the guest off and forget its definition; not here is success."""
+    refuse_other_sources(ctx, order.server_id)
     ctx.guests.remove(order.server_id)
     return {}
 
@@ -77,6 +82,7 @@ def guest_remove(ctx: RunContext, order: GuestOrder) -> dict[str, Any]:
 def guest_migrate(ctx: RunContext, order: GuestOrder) -> dict[str, Any]:
     """Move the running guest; its disks become what the destination has connected."""
     disks = [_disk_there(lane) for lane in order.lanes]
+    refuse_other_sources(ctx, order.server_id)
     ctx.guests.migrate(order.server_id, _destination(order), disks, ctx.watch)
     return {}
 

@@ -6,18 +6,23 @@ each asks first whether it still does: nobody's snapshot is merged away that was
 
 from __future__ import annotations
 
+import posixpath
 from typing import Any
 
 from host_agent.shared.lane import Lane
 from host_agent.shared.ports import Merge
-from host_agent.verbs.context import RunContext, final
+from host_agent.verbs.context import RunContext, final, refuse_other_source
 from host_agent.verbs.disk import disk_replace, forget_former
 
 
 def disk_snapshot(ctx: RunContext, lane: Lane) -> dict[str, Any]:
     """Let the guest write to the file that Cinder has made above the present one."""
     _refuse_unless(ctx, lane, "creating")
-    ctx.guests.snapshot(lane.server_id, lane.disk_serial, _snapshot(lane)["file"])
+    file = _snapshot(lane)["file"]
+    sources = ctx.guests.disk(lane.server_id, lane.disk_serial).sources
+    if file not in map(posixpath.basename, sources):  # else an earlier run has begun it
+        refuse_other_source(ctx, lane.server_id, lane.disk_serial)
+    ctx.guests.snapshot(lane.server_id, lane.disk_serial, file)
     return {}
 
 

@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
-import psycopg
-import psycopg_pool
 from aiohttp import web
 from eventsourcing import persistence
 from pydantic import ValidationError
@@ -32,17 +30,11 @@ from ledger.auth.tokens import (
     WrongTokensError,
 )
 from ledger.log.writer import UnknownOutcomeError
+from projections.database_trouble import is_away
 
 RETRY_AFTER_S = "2"
 #: Of a refused value, so many characters are repeated to the caller.
 VALUE_CHARS_MAX = 100
-
-#: The database cannot be reached, or is busy for too long.
-_DATABASE_ERRORS = (
-    psycopg.OperationalError,
-    psycopg_pool.PoolTimeout,
-    persistence.OperationalError,
-)
 
 _NOVA_NAMES = {
     400: "badRequest",
@@ -193,7 +185,7 @@ def _explain_inside(error: Exception, request_id: str) -> Failure:
                 hint="Check before you repeat it; with an Idempotency-Key, just repeat it.",
                 headers=headers,
             )
-        case _ if isinstance(error, _DATABASE_ERRORS):
+        case _ if isinstance(error, persistence.OperationalError) or is_away(error):
             return Failure(
                 status=503,
                 code="database_unavailable",

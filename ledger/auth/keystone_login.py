@@ -7,9 +7,7 @@ Keystone at our speed.
 
 from __future__ import annotations
 
-import math
 import time
-from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -22,6 +20,7 @@ from host_agent.shared.cinder.http import Transport
 from host_agent.shared.lines import CONNECT_S
 from host_agent.shared.telemetry import CALL_BOUNDS_S, Tallies
 from ledger.auth.keystone_client import READ_S, is_keystones
+from ledger.auth.rate import Rate
 from ledger.auth.tokens import AuthError, KeystoneAwayError, WrongTokensError
 from ledger.rooms import FullError, Room
 
@@ -64,18 +63,18 @@ class KeystoneLogin:
 
     def __init__(self, ask: Asks, clock: Callable[[], float] = time.monotonic) -> None:
         self._ask = ask
-        self._refused = _Refused(clock)
+        self._refused = Rate(REFUSED_MAX, REFUSED_S, ADDRESSES_MAX, clock)
         self._room = Room("keystone-login", THREADS, THREADS_PER_ADDRESS)
         self.close = self._room.close
 
     async def token(self, login: Login, address: str) -> str:
         """A token for the project.  Raises AuthError: KeystoneAwayError, WrongTokensError, ..."""
-        self._refused.refuse_more(address)
+        self._refuse_more(address)
         if max(map(len, (login.user, login.domain, login.project, login.password))) > CHARS_MAX:
             raise AuthError(f"No name or password has more than {CHARS_MAX} characters.")
 
         def ask() -> str:
-            self._refused.refuse_more(address)  # others may have been refused meanwhile
+            self._refuse_more(address)  # others may have been refused meanwhile
             return self._ask(login)
 
         try:
@@ -94,6 +93,15 @@ class KeystoneLogin:
             why = type(error).__name__
             raise KeystoneAwayError(f"Keystone could not be asked ({why}); try again.") from None
 
+    def _refuse_more(self, address: str) -> None:
+        """Raises WrongTokensError if there were too many."""
+        if wait_s := self._refused.wait_s(address):
+            raise WrongTokensError(
+                f"{REFUSED_MAX} log-ins of this address were refused in {REFUSED_S:g} s: "
+                f"wait {wait_s} s.",
+                retry_after_s=wait_s,
+            )
+
 
 def _refusal(error: Exception) -> str | None:
     """Keystone's own status, if it is a no to this log-in; None if it could not be asked.
@@ -106,32 +114,6 @@ def _refusal(error: Exception) -> str | None:
     if error.response is None or not is_keystones(error.response):
         return None
     return f"HTTP {error.http_status}"
-
-
-class _Refused:
-    """When log-ins of an address were refused, the newest last."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._at: OrderedDict[str, deque[float]] = OrderedDict()
-
-    def note(self, address: str) -> None:
-        self._at.setdefault(address, deque(maxlen=REFUSED_MAX)).append(self._clock())
-        self._at.move_to_end(address)
-        while len(self._at) > ADDRESSES_MAX:
-            self._at.popitem(last=False)
-
-    def refuse_more(self, address: str) -> None:
-        at = self._at.get(address)
-        if at is None or len(at) < REFUSED_MAX:
-            return
-        left_s = at[0] + REFUSED_S - self._clock()
-        if left_s > 0:
-            raise WrongTokensError(
-                f"{REFUSED_MAX} log-ins of this address were refused in {REFUSED_S:g} s: "
-                f"wait {math.ceil(left_s)} s.",
-                retry_after_s=math.ceil(left_s),
-            )
 
 
 def by_password(

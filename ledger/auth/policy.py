@@ -25,7 +25,9 @@ import structlog
 from oslo_config import cfg
 from oslo_policy import policy as oslo
 
+from host_agent.shared.files import regular_file
 from host_agent.shared.settings import ConfigError
+from ledger.auth.reading import Reading
 from ledger.auth.rules import ALL_PROJECTS, IS_ADMIN, NAMES, OURS, RULES
 from ledger.auth.tokens import Identity
 
@@ -74,9 +76,9 @@ class _Question(NamedTuple):
 class Policy:
     """The rules as they are now.
 
-    `trouble`: what is wrong with the file as it is now, None if nothing is.  `stale`: whether it
-    is for this that an earlier one is in force.  Raises PolicyError if the first one cannot be
-    used: what the operator wants is not known then, and the defaults may be too much.
+    `trouble`: what is wrong with the file as it is now, None if nothing is.  Raises PolicyError if
+    the first one cannot be used: what the operator wants is not known then, and the defaults may be
+    too much.
     """
 
     def __init__(self, file: Path | None = None) -> None:
@@ -84,8 +86,9 @@ class Policy:
         self._answers = _Answers({})
         self._looked: object = None
         self._read: object = None
+        self._reading = Reading()
         self.trouble: str | None = None
-        self.stale = False
+        self._failed = False
         if file is not None:
             self._load(file)
 
@@ -113,15 +116,21 @@ class Policy:
             return identity
         return replace(identity, everywhere=True)
 
+    @property
+    def stale(self) -> bool:
+        """Whether an earlier file is in force than the one there is, as far as anybody knows."""
+        return self._failed or self._reading.trouble() is not None
+
     async def check(self) -> str | None:
         """For /readyz."""
-        return self.trouble
+        hangs = self._reading.trouble()
+        return f"{self._file}: {hangs}" if hangs else self.trouble
 
     async def follow(self) -> None:
         """Read the file whenever it has changed, until cancelled."""
         while self._file is not None:
             await asyncio.sleep(RELOAD_S)
-            await asyncio.to_thread(self.refresh)
+            await self._reading.look(self.refresh)
 
     def refresh(self) -> None:
         """Read the file if it is another one, and nobody has written to it since the last look.
@@ -154,7 +163,7 @@ class Policy:
         except PolicyError as error:
             raise PolicyError(f"{file}: {error}") from None
         typos = sorted(name for name in overrides if name.startswith(OURS) and name not in NAMES)
-        self.stale = False
+        self._failed = False
         self.trouble = f"{file}: there are no rules {', '.join(typos)}" if typos else None
         _log.info("policy_loaded", file=str(file), unknown=typos)
 
@@ -162,7 +171,7 @@ class Policy:
         trouble = f"{why}; the rules before it go on"
         if trouble != self.trouble:
             _log.error("policy_not_loaded", file=str(self._file), why=why)
-        self.trouble, self.stale = trouble, True
+        self.trouble, self._failed = trouble, True
 
 
 class _Answers:
@@ -217,7 +226,7 @@ def _state(status: os.stat_result) -> object:
 def _content(file: Path) -> tuple[object, str]:
     """The file's state, and its text.  Raises PolicyError."""
     try:
-        with file.open("rb") as opened:
+        with regular_file(file) as same, same.open("rb") as opened:
             state = _state(os.fstat(opened.fileno()))
             raw = opened.read(FILE_BYTES_MAX + 1)
     except OSError as error:

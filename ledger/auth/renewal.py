@@ -16,6 +16,7 @@ import structlog
 
 from host_agent.shared.settings import ConfigError
 from host_agent.shared.tls import LOOK_S, Watched
+from ledger.auth.reading import Reading
 from ledger.auth.tls import service_tls
 from ledger.auth.tokens import Identity, StaticTokens
 from ledger.config import Settings
@@ -73,11 +74,17 @@ class Renewal:
         self.tls = service_tls(settings.listen, clock)
         self.static = StaticTokens(settings)
         self._tokens = RenewedTokens(settings, self.static, again) if again else None
+        self._reading = Reading()
 
     def warnings(self) -> dict[str, Callable[[], Awaitable[str | None]]]:
         """What is to be mended, by whom it concerns, for /readyz."""
         parts = {"tls": self.tls, "settings": self._tokens}
-        return {name: part.warning for name, part in parts.items() if part is not None}
+        own = {name: part.warning for name, part in parts.items() if part is not None}
+        return {**own, "renewal": self._hangs}
+
+    async def _hangs(self) -> str | None:
+        hangs = self._reading.trouble()
+        return hangs and f"the settings' file or those of TLS: {hangs}"
 
     async def run(self, end: End) -> None:
         """Look for what is new until cancelled."""
@@ -90,7 +97,7 @@ class Renewal:
 
     async def look(self, end: End) -> None:
         """Take what is new now."""
-        if self.tls is not None and await asyncio.to_thread(self.tls.look):
+        if self.tls is not None and await self._reading.look(self.tls.look):
             end(lambda identity: identity.certified)
-        if self._tokens is not None and (gone := await asyncio.to_thread(self._tokens.look)):
+        if self._tokens is not None and (gone := await self._reading.look(self._tokens.look)):
             end(lambda identity: identity.counted_as in gone)

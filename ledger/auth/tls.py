@@ -12,7 +12,6 @@ import asyncio
 import hashlib
 import ssl
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import structlog
@@ -20,6 +19,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from host_agent.shared import tls
+from host_agent.shared.files import regular_file
 from host_agent.shared.settings import ConfigError
 from host_agent.shared.tls import Validity, Watched, moment
 from ledger.auth.tokens import Certificate
@@ -189,6 +189,7 @@ def _made(listen: Listen) -> _Made:
 
 def _read(file: str) -> bytes:
     try:
-        return Path(file).read_bytes()
+        with regular_file(file) as same:
+            return same.read_bytes()
     except OSError as error:
         raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None

@@ -12,7 +12,7 @@ import getpass
 import json
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -132,6 +132,7 @@ class Client:
                     headers=headers,
                     timeout=timeout_s,
                     raise_exc=False,
+                    rate_semaphore=nullcontext(),  # as for Cinder (shared.cinder.session)
                 )
         except SlowError as error:
             error.hint = self._why_slow()

@@ -41,7 +41,7 @@ class Looks(Lister):
                 standing(look),
                 sum((look["found"] or {}).values()),
                 sum((look["braked"] or {}).values()),
-                len(look["unknown"] or {}),
+                sum(" " not in name for name in look["unknown"] or {}),  # volumes are there, too
                 clock(look["began_at"]),
                 clock(look["ended_at"]),
             )

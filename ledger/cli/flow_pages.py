@@ -16,7 +16,7 @@ from types import ModuleType
 
 from handlers import flows
 from handlers.flows import FLOWS
-from handlers.plan import Flow, Place, Side
+from handlers.plan import Ask, Flow, Place, Side
 from handlers.verb_texts import VERBS
 from handlers.verbs import FENCED_INSTEAD
 from ledger.cli import diagram
@@ -101,6 +101,14 @@ def _page(module: ModuleType, flow: Flow) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+#: Presence beats absence (decision 0088): who else must not show what the flow works on.
+_ASKED = {
+    Ask.NOTHING: "It starts and frees nothing that others could have, so nobody else is asked.",
+    Ask.GUEST: "Refused while anybody else shows the server's guest.",
+    Ask.VOLUMES: "Refused while anybody else shows the server's guest, or one of its volumes.",
+}
+
+
 def _rules(flow: Flow) -> Iterator[str]:
     """What holds for the flow as a whole."""
     if flow.exclusive:
@@ -113,6 +121,7 @@ def _rules(flow: Flow) -> Iterator[str]:
         states = ", ".join(f"`{status}`" for status in sorted(flow.volumes.statuses))
         moved = ", also while Cinder migrates them" if flow.volumes.migrating else ""
         yield f"Accepted while its volumes are, in Cinder, {states}{moved}."
+    yield _ASKED[flow.asks]
     yield f"The pivot is `{flow.pivot}`." if flow.pivot else "There is no pivot."
 
 

@@ -34,6 +34,7 @@ from psycopg_pool import ConnectionPool
 import sql
 from aggregates.base import EventContext
 from ledger.log.writer import Writer
+from projections.database_trouble import is_away
 
 READ_CONNECTIONS_MAX = 8
 READ_WAIT_S = 10.0
@@ -49,12 +50,11 @@ def library_errors() -> Iterator[None]:
     """Raise the library's errors for psycopg's, as its own recorders do."""
     try:
         yield
-    except psycopg.OperationalError as error:
-        raise persistence.OperationalError(str(error)) from error
     except psycopg.DataError as error:
         raise persistence.DataError(str(error)) from error
     except psycopg.Error as error:
-        raise persistence.DatabaseError(str(error)) from error
+        kind = persistence.OperationalError if is_away(error) else persistence.DatabaseError
+        raise kind(str(error)) from error
 
 
 class LedgerRecorder(ApplicationRecorder):
@@ -162,7 +162,9 @@ class LedgerRecorder(ApplicationRecorder):
             for _ in range(READ_ATTEMPTS - 1):
                 try:
                     return self._fetch(text, parameters)
-                except psycopg.OperationalError:
+                except psycopg.Error as error:
+                    if not is_away(error):
+                        raise
                     self._pool.check()
             return self._fetch(text, parameters)
 

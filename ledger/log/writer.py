@@ -14,8 +14,9 @@ while the callers of this one return.
 * A stream gets events from one append of a batch only; another append that needs the stream
   waits, in its order, for the next batch.
 * If the connection is lost, or the server asks to try again, the same batch is sent again
-  with growing pauses.  Each append has an id: if it was stored already, the answer is its
-  position, not a conflict with itself.
+  with growing pauses.  An error without an SQLSTATE is a lost connection, whatever the connection
+  counts as.  Each append has an id: if it was stored already, the answer is its position, not a
+  conflict with itself.
 * An append that cannot be stored for a reason of its own (text the database refuses)
   fails alone: the batch is repeated append by append.
 * An append without an answer at its deadline fails with UnknownOutcomeError.  Its caller has
@@ -51,7 +52,7 @@ import sql
 from aggregates.base import NOBODY, EventContext
 from host_agent.shared.telemetry import Tally
 from ledger.log import binary
-from projections.database_trouble import Trouble
+from projections.database_trouble import Trouble, is_lost
 
 log = structlog.get_logger(__name__)
 
@@ -402,7 +403,7 @@ class Writer:
         return alive
 
     def _is_transient(self, error: psycopg.Error) -> bool:
-        lost = self._connection is None or self._connection.closed
+        lost = is_lost(error) or self._connection is None or self._connection.closed
         return lost or (error.sqlstate or "").startswith(_TRY_AGAIN)
 
     def _pause(self, pause_s: float) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
@@ -20,7 +20,7 @@ from aggregates.base import EventContext
 from aggregates.finding import Finding, FindingState
 from handlers.drift import judge
 from handlers.drift.classes import BY_NAME, DriftClass
-from handlers.drift.judge import Case, Sight
+from handlers.drift.judge import Case, Life, Sight
 from handlers.drift.rows import About, Key, Row, Subject
 from ledger.log.unit import AggregateStore, Unit, run_optimistically
 from ledger.reconcile.reads import LedgerReads
@@ -31,24 +31,32 @@ T = TypeVar("T")
 BATCH = 50
 #: How many findings of a class that is not believed are named.
 EXAMPLES = 3
+_NOBODY: Mapping[str, Life] = {}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """A case, as of which position it was judged, and of which life of its host."""
+    """A case, as of which position it was judged, and of which lives of its hosts (judge.Sight)."""
 
     case: Case
     position: int
-    boot_id: str | None = None
-    epoch: int | None = None
+    lives: Mapping[str, Life] = field(default_factory=dict)
+
+    @property
+    def age_s(self) -> float:
+        """Of the oldest survey that has told of it."""
+        return max((life["age_s"] for life in self.lives.values()), default=0.0)
 
     @property
     def finding_id(self) -> str:
         return judge.finding_id(self.case.drift_class, self.case.key)
 
     @classmethod
-    def of(cls, drift_class: DriftClass, row: Row, **when: Any) -> Seen:
-        return cls(case=Case.of(drift_class, row), **when)
+    def of(
+        cls, drift_class: DriftClass, row: Row, position: int, lives: Mapping[str, Life] = _NOBODY
+    ) -> Seen:
+        case = Case.of(drift_class, row)
+        return cls(case=case, position=position, lives={host: lives[host] for host in case.hosts})
 
     def to_json(self) -> dict[str, Any]:
         key, case = self.case.key, self.case
@@ -56,20 +64,21 @@ class Seen:
             "key": [key.subject.value, key.id, key.host],
             "about": vars(case.about),
             "differs": dict(case.differs),
-            "when": [self.position, self.boot_id, self.epoch],
+            "when": [self.position, dict(self.lives)],
         }
 
     @classmethod
     def from_json(cls, drift_class: str, data: Mapping[str, Any]) -> Seen:
         subject, id_, host = data["key"]
-        position, boot_id, epoch = data["when"]
+        position, lives = data["when"]
         case = Case(
             drift_class=BY_NAME[drift_class],
             key=Key(subject=Subject(subject), id=id_, host=host),
             about=About(**data["about"]),
             differs=data["differs"],
+            hosts=frozenset(lives),
         )
-        return cls(case=case, position=position, boot_id=boot_id, epoch=epoch)
+        return cls(case=case, position=position, lives=lives)
 
 
 class Cases:
@@ -123,10 +132,12 @@ class Cases:
         return found
 
     def believe(
-        self, braked: Mapping[str, int], after: str | None
+        self, braked: Mapping[str, int], heard: frozenset[str], after: str | None
     ) -> Iterator[tuple[str, Counter[str], int]]:
         """Make findings of them, batch by batch: up to which id; how many of each class were opened
         by it; how many are explained by what has happened since they were seen.
+
+        `heard`: the hosts that the look has asked, and that have answered.
         """
         for page in self._reads.paged("cases", "finding_id", after, look_id=self._look_id):
             for batch in batched(page, BATCH):
@@ -135,9 +146,11 @@ class Cases:
                     for row in batch
                     if not (row["opens"] and row["drift_class"] in braked)
                 ]
-                yield batch[-1]["finding_id"], *self._believe(seen)
+                yield batch[-1]["finding_id"], *self._believe(seen, heard)
 
-    def _believe(self, batch: Sequence[tuple[Seen, float | None]]) -> tuple[Counter[str], int]:
+    def _believe(
+        self, batch: Sequence[tuple[Seen, float | None]], heard: frozenset[str]
+    ) -> tuple[Counter[str], int]:
         moves = self._reads.moves([seen.case.about for seen, _ in batch])
         sights = [
             (
@@ -145,10 +158,11 @@ class Cases:
                 Sight(
                     look_id=self._look_id,
                     position=seen.position,
-                    apart=apart_s is not None and apart_s >= judge.APART_S,
+                    apart=apart_s is not None
+                    and apart_s - seen.age_s >= judge.apart_s(seen.case.drift_class),
                     moved_at=move.moved_at,
-                    boot_id=seen.boot_id,
-                    epoch=seen.epoch,
+                    heard=heard,
+                    lives=seen.lives,
                 ),
             )
             for (seen, apart_s), move in zip(batch, moves, strict=True)

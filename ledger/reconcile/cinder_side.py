@@ -7,6 +7,10 @@ the admin role gets an empty one with 200.  So
 * what a list lacks is asked for by its id, and is gone only if Cinder itself says 404;
 * a volume whose list does not fit is asked for again, by itself, and only that is judged.
 
+A single thing that Cinder does not tell, while it answers its lists, is unknown, and the look goes
+on; if it does not answer these either, it is away, and waited for.  A look loses only so much time
+by single things (SINGLES_S): after it, it asks for no more of them.
+
 The pace is a share of one API worker: after an answer that took t, (1 - share) / share * t pass.
 """
 
@@ -20,6 +24,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from handlers.drift.join import Listed, volume_as
+from handlers.drift.predicates import LASTING
 from handlers.drift.rows import UNKNOWN, CinderAttachment, CinderVolume, Unknown
 from host_agent.shared.cinder.lists import ListedAttachment, ListedVolume
 from host_agent.shared.contract import ErrorKind
@@ -32,6 +37,8 @@ L = TypeVar("L", bound=ListedAttachment | ListedVolume)
 PAGE_ROWS = 100
 #: How long a look waits for a Cinder that does not answer, and how often it asks meanwhile.
 PATIENCE_S, AGAIN_S = 600.0, 15.0
+#: What a look may lose in all by single things that Cinder does not tell.
+SINGLES_S = 600.0
 #: Ids that a walk can go on behind, if the last of them is deleted meanwhile.
 MARKERS = 5
 
@@ -57,11 +64,17 @@ class Lists(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class VolumeShown:
-    """A volume and its attachments, each asked for by itself; `attachments`: by id."""
+    """A volume and its attachments, each asked for by itself; `attachments`: by id.
+
+    `why_unknown`: why Cinder has not told all of it; None: it has.
+    """
 
     volume: CinderVolume | Unknown | None
     made_for: str | None
+    multiattach: bool
     attachments: dict[str, Listed | Unknown | None]
+    why_unknown: str | None = None
+    size_gb: int | None = None
 
 
 class CinderSide:
@@ -81,6 +94,8 @@ class CinderSide:
         self._stop = stop
         self._patience_s = patience_s
         self._clock = clock
+        self._lost_s = 0.0  # by single things
+        self._why_unknown: str | None = None  # the last of these
         self.asked = 0
 
     def own_project(self) -> str | None:
@@ -114,6 +129,11 @@ class CinderSide:
             if self._shows(attachment_id, volume_id):
                 return
             blind += 1
+        if self._why_unknown is not None:
+            raise NotBelievedError(
+                f"Cinder shows none of {blind} attachments that the ledger knows, and does not "
+                f"tell of each of them whether it has it: {self._why_unknown}. Mend Cinder first."
+            )
         if blind:
             raise NotBelievedError(
                 f"Cinder shows none of {blind} attachments that the ledger knows, and none of "
@@ -122,8 +142,8 @@ class CinderSide:
             )
 
     def _shows(self, attachment_id: str, volume_id: str) -> bool:
-        listed = self._patient(lambda: self._lists.attachments_of(volume_id))
-        if any(row.id == attachment_id for row in listed):
+        listed = self._found(lambda: self._lists.attachments_of(volume_id))
+        if isinstance(listed, list) and any(row.id == attachment_id for row in listed):
             return True
         return isinstance(self._found(lambda: self._lists.volume(volume_id)), ListedVolume)
 
@@ -131,27 +151,46 @@ class CinderSide:
 
     def shown(self, volume_id: str, attachment_ids: Iterable[str]) -> VolumeShown:
         """A volume as it is now, with all its attachments; some that it may have."""
+        self._why_unknown = None
         volume = self._found(lambda: self._lists.volume(volume_id))
         rows = self._found(lambda: self._lists.attachments_of(volume_id))
         if rows is UNKNOWN or isinstance(volume, Unknown):
             unknown = dict.fromkeys(attachment_ids, UNKNOWN)
-            return VolumeShown(volume=UNKNOWN, made_for=None, attachments={**unknown})
-        ids = {row.id for row in rows or ()}
+            return VolumeShown(
+                volume=UNKNOWN,
+                made_for=None,
+                multiattach=True,
+                attachments={**unknown},
+                why_unknown=self._why_unknown,
+            )
+        summary = {row.id: row for row in rows or ()}
         listed = {row.id: row for row in volume.attached} if volume else {}
-        asked = sorted(ids.union(attachment_ids))
-        attachments = {id_: self._attachment(id_, listed.get(id_)) for id_ in asked}
+        asked = sorted(summary.keys() | set(attachment_ids))
+        attachments = {
+            id_: self._attachment(id_, listed.get(id_), summary.get(id_)) for id_ in asked
+        }
         there = sum(each is not None for each in attachments.values())
         return VolumeShown(
             volume=cinder_volume(volume, there) if volume else None,
             made_for=volume.made_for if volume else None,
+            multiattach=volume.multiattach if volume else True,
             attachments=attachments,
+            why_unknown=self._why_unknown,
+            size_gb=volume.size_gb if volume else None,
         )
 
     def _attachment(
-        self, attachment_id: str, listed: ListedAttachment | None
+        self,
+        attachment_id: str,
+        listed: ListedAttachment | None,
+        summary: ListedAttachment | None,
     ) -> Listed | Unknown | None:
-        """`listed`: as its volume tells it, if it is in use."""
-        found = self._found(lambda: self._lists.attachment(attachment_id))
+        """`listed`: as its volume tells it, if it is in use; `summary`: as the list of the volume's
+        attachments does.  That is believed where Cinder refuses to show it alone, as it does one
+        that was made by its old calls (400): it is there, and its mode is not known.
+        """
+        refused = summary if summary is not None else UNKNOWN
+        found = self._found(lambda: self._lists.attachment(attachment_id), refused)
         if not isinstance(found, ListedAttachment):
             return found
         shown = CinderAttachment(
@@ -164,12 +203,32 @@ class CinderSide:
             id=found.id, volume_id=found.volume_id, server_id=found.server_id, shown=shown
         )
 
-    def _found(self, ask: Callable[[], T]) -> T | Unknown | None:
-        """None only if Cinder itself says that there is no such thing."""
-        try:
-            return self._patient(ask)
-        except PortError as error:
-            return None if error.code == "not_found" else UNKNOWN
+    def _found(self, ask: Callable[[], T], refused: T | Unknown = UNKNOWN) -> T | Unknown | None:
+        """None only if Cinder itself says that there is no such thing; `refused` if it refuses.
+
+        Raises a PortError if Cinder does not answer at all.
+        """
+        for again in (True, False):
+            if self._lost_s >= SINGLES_S:
+                self._why_unknown = (
+                    f"not asked for: single things had taken {SINGLES_S:.0f} s without an answer"
+                )
+                return UNKNOWN
+            began = self._clock()
+            try:
+                return self._paced(ask)
+            except PortError as error:
+                if error.code == "not_found":
+                    return None
+                if error.code == "refused" and refused is not UNKNOWN:
+                    return refused
+                self._lost_s += self._clock() - began
+                self._why_unknown = str(error).rstrip(".")
+                if error.kind is ErrorKind.FINAL:
+                    return UNKNOWN
+            if again:
+                self._patient(lambda: self._lists.volumes((), 1))
+        return UNKNOWN
 
     # --- how it is asked ----------------------------------------------------------------------
 
@@ -201,4 +260,7 @@ class CinderSide:
 
 def cinder_volume(volume: ListedVolume, attachments: int) -> CinderVolume:
     made = volume.made_for is not None
-    return volume_as(volume.status, attachments, volume.migration_status, made)
+    since = volume.updated_at if volume.status in LASTING else None
+    return volume_as(
+        volume.status, attachments, volume.migration_status, made, volume.project_id, since
+    )

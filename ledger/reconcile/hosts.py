@@ -3,20 +3,33 @@
 First all hosts of the look are asked for a survey, some at a time, and waited for; then each is
 compared by the survey that came since the look began.  A host that has not answered is unknown,
 and so is what it could not look at.
+
+Of hosts that the look does not ask, their newest surveys count, with their age, for what they show
+and not for what they do not show: guests of servers to which nothing has happened since.
 """
 
 from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from handlers.drift import join, judge
 from handlers.drift.classes import BY_NAME, DriftClass
 from handlers.drift.join import Hosted
-from handlers.drift.judge import Sight
-from handlers.drift.rows import AttachmentRow, Key, Party, ServerRow, StorageRow, Subject, key_of
+from handlers.drift.judge import Life, Sight
+from handlers.drift.rows import (
+    About,
+    AttachmentRow,
+    Key,
+    Party,
+    ServerRow,
+    StorageRow,
+    Subject,
+    UnlabelledRow,
+    key_of,
+)
 from handlers.drift.rows import Row as Joined
 from host_agent.shared.survey import CONNECTIONS, GUESTS, SECRETS, STORAGE, Survey
 from ledger.reconcile.cases import Cases, Seen
@@ -27,7 +40,7 @@ from projections.surveys import Standing, Surveys
 
 #: How long the hosts that are asked together may take to answer, and how often it is looked.
 ANSWER_S, LOOK_AGAIN_S = 30.0, 0.2
-#: A survey that came since a look began, and is older than this, is of a look that was stopped.
+#: A survey that is older than this tells nothing.
 AGE_MAX_S = 3600.0
 
 
@@ -39,12 +52,15 @@ class HostPass:
     surveys: Surveys
     cases: Cases
     state: State
+    sizes: Mapping[str, int]  # as IdPass has filled it
     silent_after_s: float
     wait: Callable[[float], None]
     clock: Callable[[], float] = time.monotonic
-    #: Where guests are shown whose servers are not there, by server; and who could look.
+    #: Where guests are shown whose servers are not there, by server; who was asked and could look;
+    #: the lives of these, and of those whose older surveys count.
     _strays: dict[str, tuple[tuple[str, str], ...]] | None = field(default=None, init=False)
     _seeing: frozenset[str] = field(default=frozenset(), init=False)
+    _lives: dict[str, Life] = field(default_factory=dict, init=False)
     #: As of which position hosts are judged: the first at which one was asked for its survey.
     _since: int = field(default=0, init=False)
 
@@ -81,15 +97,30 @@ class HostPass:
 
     def _find_strays(self) -> None:
         """Guests that are shown where their servers are not: few, unless something is wrong."""
-        fresh = [each for each in self._standings(None) if self._why_unknown(each) is None]
-        asked = (each.asked_position for each in fresh if each.asked_position is not None)
+        known = [each for each in self._standings(None) if each.why_unknown is None]
+        fresh = {each.host: each for each in known if self._why_unknown(each) is None}
+        asked = (each.asked_position for each in fresh.values() if each.asked_position is not None)
         self._since = min([self.state.position, *asked])
-        seeing = self.reads.rows("seeing", hosts=[each.host for each in fresh])
-        self._seeing = frozenset(row["host"] for row in seeing)
+        self._lives = {each.host: _life(each, asked=each.host in fresh) for each in known}
+        seeing = self.reads.rows("seeing", hosts=[each.host for each in known])
+        telling = [row["host"] for row in seeing]
+        self._seeing = frozenset(telling) & fresh.keys()
+        self.state.heard = sorted(self._seeing)
+        at = self.state.scope.get("host")
+        shown = self.reads.rows("powers", hosts=telling, host=at)
         found: dict[str, list[tuple[str, str]]] = defaultdict(list)
-        for row in self.reads.rows("powers", hosts=sorted(self._seeing)):
+        for row in self._still(shown, {each.host: each.asked_position or 0 for each in known}):
             found[row["server_id"]].append((row["host"], row["power"]))
         self._strays = {server_id: tuple(sorted(where)) for server_id, where in found.items()}
+
+    def _still(self, shown: Sequence[Row], asked_at: Mapping[str, int]) -> Iterator[Row]:
+        """Those to which nothing has happened since, of what older surveys show."""
+        older = [row for row in shown if row["host"] not in self._seeing]
+        moves = self.reads.moves([About(server_id=row["server_id"]) for row in older])
+        yield from (row for row in shown if row["host"] in self._seeing)
+        for row, move in zip(older, moves, strict=True):
+            if not move.explains(asked_at[row["host"]]):
+                yield row
 
     def _why_unknown(self, standing: Standing) -> str | None:
         if standing.why_unknown is not None:
@@ -105,15 +136,15 @@ class HostPass:
         survey = self._survey(standing) if why is None else None
         if survey is None:
             why = why or "its survey is in a form that this version does not know"
-        elif survey.blind:
+        else:
+            self._lives[host] = _life(standing, asked=True)  # it may have answered since
+        if survey is not None and survey.blind:
             why = "could not look: " + "; ".join(survey.why_blind)
         if why is not None:
             self.state.unknown[host] = why
         here = self._hosted(host, survey)
-        rows = list(self._rows(here))
-        if self.state.scope:
-            rows = [row for row in rows if self._in_scope(row)]
-        self._keep(rows, here)
+        rows = [row for row in self._rows(here) if self._in_scope(row.about)]
+        self._keep(rows)
         self._miss(rows, here)
         self.state.compare(row for row in rows if not isinstance(row, AttachmentRow))
 
@@ -125,44 +156,56 @@ class HostPass:
         assert self._strays is not None, "they are looked for first"
         shown = [guest.server_id for guest in survey.guests] if survey else []
         recorded = [each.attachment_id for each in survey.connections] if survey else []
-        servers = self.reads.rows("servers_of_host", host=host, shown=uuids(shown))
+        shown += [row["server_id"] for row in self.reads.rows("told_by", host=host)]
+        servers = self.reads.rows(
+            "servers_of_host", host=host, shown=uuids(shown), alone=not self._others_are_asked
+        )
+        here = [row["server_id"] for row in servers if row["here"]]
         return Hosted(
             host=host,
             survey=survey,
             servers=servers,
-            mappings=self.reads.rows("mappings_of", ids=[row["server_id"] for row in servers]),
+            mappings=self.reads.rows("mappings_of", ids=here),
             attachments=self.reads.rows("attachments_of_host", host=host, recorded=uuids(recorded)),
             strays=self._strays,
             other_hosts=self._other_hosts(host, servers),
+            sizes=self.sizes,
         )
 
     def _other_hosts(self, host: str, servers: Sequence[Row]) -> dict[tuple[str, str], str | None]:
-        """What the second host of servers that are resized shows of them."""
+        """What other hosts show that are to have servers, too, or alone."""
         assert self._strays is not None, "they are looked for first"
         found: dict[tuple[str, str], str | None] = {}
         for row in servers:
-            for other in {row["host"], row["resize_source"]} & self._seeing - {host}:
-                shown = dict(self._strays.get(row["server_id"], ()))
+            shown = dict(self._strays.get(row["server_id"], ()))
+            others = {row["host"], row["resize_source"]} - {host, None}
+            for other in others & (self._seeing | shown.keys()):
                 found[other, row["server_id"]] = shown.get(other)
         return found
 
     def _rows(self, here: Hosted) -> Iterator[Joined]:
         """All that is to be judged by this host: of attachments only what it says of them."""
         yield from join.of_host(here)
+        others = {None} if self._others_are_asked else {stored["host"] for stored in here.servers}
         for stored in here.servers:
-            if stored["host"] is None:
+            if stored["host"] in others - {here.host}:
                 yield join.server(here, stored)
 
-    def _in_scope(self, row: Joined) -> bool:
+    @property
+    def _others_are_asked(self) -> bool:
+        """So that each server is judged where it is to be."""
+        return "host" not in self.state.scope
+
+    def _in_scope(self, of: About) -> bool:
         """Of a server or volume alone its own."""
-        of, scope = row.about, self.state.scope
+        scope = self.state.scope
         return scope.get("server") in {None, of.server_id} and (
             scope.get("volume") in {None, of.volume_id}
         )
 
     # --- what is kept -------------------------------------------------------------------------
 
-    def _keep(self, rows: Sequence[Joined], here: Hosted) -> None:
+    def _keep(self, rows: Sequence[Joined]) -> None:
         drifting = [
             (each, row)
             for row in rows
@@ -171,9 +214,8 @@ class HostPass:
             if _is_named(row)
         ]
         moves = self.reads.moves([row.about for _, row in drifting])
-        boot_id, epoch = (here.survey.boot_id, here.survey.epoch) if here.survey else (None, None)
         seen = [
-            Seen.of(each, row, position=self._since, boot_id=boot_id, epoch=epoch)
+            Seen.of(each, row, self._since, self._lives)
             for (each, row), move in zip(drifting, moves, strict=True)
             if not move.explains(self._since)
         ]
@@ -188,7 +230,7 @@ class HostPass:
             for row in self.reads.rows(
                 "unseen_on", host=here.host, servers=servers, look_id=self.state.look_id
             )
-            if over(row, rows, here)
+            if self._in_scope(about(row)) and over(row, rows, here)
         ]
         moves = self.reads.moves([about(row) for row in open_])
         gone = [
@@ -197,10 +239,15 @@ class HostPass:
             if not move.explains(self._since)
         ]
         if gone:
-            unknown = frozenset(self.state.unknown) - {here.host}
-            look_id = self.state.look_id
-            sight = Sight(look_id=look_id, position=self._since, unknown_hosts=unknown)
+            heard = self._seeing | {here.host}
+            sight = Sight(look_id=self.state.look_id, position=self._since, heard=heard)
             self.cases.miss(gone, sight)
+
+
+def _life(standing: Standing, *, asked: bool) -> Life:
+    """Of a host's survey; one that this look has asked for has no age."""
+    age_s = 0.0 if asked else round(standing.age_s or 0.0, 1)
+    return {"boot_id": standing.boot_id, "epoch": standing.epoch, "age_s": age_s}
 
 
 def _is_named(row: Joined) -> bool:
@@ -228,6 +275,8 @@ def over(finding: Row, rows: Sequence[Joined], here: Hosted) -> bool:
     drift_class = BY_NAME[finding["drift_class"]]
     if Party.HOST not in drift_class.parties:
         return False
+    if drift_class.row is ServerRow and not here.sees(GUESTS):
+        return False
     key = Key(
         subject=Subject(finding["subject"]),
         id=finding["key"],
@@ -245,6 +294,9 @@ def _would_have(finding: Row, drift_class: DriftClass, here: Hosted) -> bool:
         part = SECRETS if finding["key"].startswith("secret/") else STORAGE
         return finding["host"] == here.host and here.sees(part)
     if not here.sees(_PARTS[subject]):
+        return False
+    guest = here.guests.get(finding["server_id"] or "")
+    if drift_class.row is UnlabelledRow and guest is not None and guest.unlabelled is None:
         return False
     if subject in {Subject.CONNECTION, Subject.ATTACHMENT}:
         return bool(finding["host"] == here.host)

@@ -7,10 +7,10 @@ anew of the ledger, and only that is judged (`volume`).  A look at a part walks 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from handlers.drift import join, judge
 from handlers.drift.classes import DriftClass
@@ -36,16 +36,30 @@ B = TypeVar("B")
 
 #: Ids that are compared at once.
 CHUNK = 200
+#: Sizes of volumes that a look keeps in memory, some ten megabytes; of more they are unknown.
+SIZES_MAX = 100_000
+
+
+class Again(NamedTuple):
+    """The rows of a volume that was asked for by itself; `whole`: what is not there is nowhere."""
+
+    rows: list[Joined]
+    whole: bool
 
 
 @dataclass(frozen=True, kw_only=True)
 class IdPass:
-    """One look's pass.  Its phases yield the last ids that are done, so that it can go on there."""
+    """One look's pass.  Its phases yield the last ids that are done, so that it can go on there.
+
+    `sizes`: filled with how large the volumes are that servers have, in GiB, for the pass over
+    hosts.  Who goes on with a look elsewhere does not know those that were listed before.
+    """
 
     reads: LedgerReads
     cinder: CinderSide
     cases: Cases
     state: State
+    sizes: dict[str, int]
 
     # --- phases -------------------------------------------------------------------------------
 
@@ -54,11 +68,11 @@ class IdPass:
         ours = ((row["attachment_id"], row) for row in chain.from_iterable(pages))
         listed = chain.from_iterable(self.cinder.attachments(self.state.after))
         for chunk in batched(merged(ours, ((row.id, row) for row in listed)), CHUNK):
-            servers = self._servers((stored, theirs) for _, stored, theirs in chunk)
+            owners = self._owners((stored, theirs) for _, stored, theirs in chunk)
             rows = [
                 row
                 for _, stored, theirs in chunk
-                if (row := _attachment(stored, theirs, servers)) is not None
+                if (row := _attachment(stored, theirs, owners)) is not None
             ]
             self._judge(rows)
             self.state.compare(rows)
@@ -71,6 +85,9 @@ class IdPass:
         listed = chain.from_iterable(self.cinder.volumes(self.state.after))
         for chunk in batched(merged(ours, ((row.id, row) for row in listed)), CHUNK):
             facts = self._facts(chunk)
+            for id_, stored, volume in chunk:
+                if stored is not None and volume is not None:
+                    self._size(id_, volume.size_gb)
             rows = [_volume(facts[id_], listed) for id_, _, listed in chunk if id_ in facts]
             self._judge([*rows, *self._attached(chunk, facts)])
             self.state.compare(rows)
@@ -81,11 +98,15 @@ class IdPass:
         """The volumes of a part of the cloud, each asked for by itself."""
         for page in self.reads.scoped("scoped_volumes", "volume_id", self.state.last):
             for stored in page:
-                rows = self.volume(stored["volume_id"])
+                rows = self.volume(stored["volume_id"]).rows
                 self._keep([(each, row) for row in rows for each in judge.drifting(row)])
                 self.state.compare(rows)
                 self.state.done += 1
                 yield [stored["volume_id"]]
+
+    def _size(self, volume_id: str, size_gb: int | None) -> None:
+        if size_gb is not None and len(self.sizes) < SIZES_MAX:
+            self.sizes[volume_id] = size_gb
 
     def _facts(self, chunk: Sequence[tuple[str, Row | None, object]]) -> dict[str, Row]:
         """By volume; of those that no server has they are asked for now."""
@@ -110,16 +131,31 @@ class IdPass:
         if not attached:
             return []
         stored = self.reads.attachments(row.id for row in attached)
-        servers = self._servers((stored.get(row.id), row) for row in attached)
-        rows = (_attachment(stored.get(row.id), row, servers) for row in attached)
+        shared = {volume.id for _, _, volume in chunk if volume is not None and volume.multiattach}
+        owners = self._owners(((stored.get(row.id), row) for row in attached), facts, shared)
+        rows = (_attachment(stored.get(row.id), row, owners) for row in attached)
         return [row for row in rows if row is not None]
 
-    def _servers(
-        self, pairs: Iterable[tuple[Row | None, ListedAttachment | None]]
-    ) -> dict[str, Row]:
-        """Of what the ledger does not know: few, and most often none."""
-        asked = [theirs.server_id for stored, theirs in pairs if theirs and stored is None]
-        return self.reads.servers(asked) if asked else {}
+    def _owners(
+        self,
+        pairs: Iterable[tuple[Row | None, ListedAttachment | None]],
+        facts: Mapping[str, Row] | None = None,
+        shared: Container[str] = (),
+    ) -> Owners:
+        """Of what the ledger does not know: few, and most often none.  Whether a volume is for
+        several (`shared`) the list of attachments does not tell; that of volumes does, and has all
+        that are attached.
+        """
+        asked = [theirs for stored, theirs in pairs if theirs and stored is None]
+        servers = self.reads.servers(each.server_id for each in asked) if asked else {}
+        strange = [
+            each.volume_id
+            for each in asked
+            if each.server_id not in servers and (facts is not None or each.status != "attached")
+        ]
+        if facts is None:
+            facts = self.reads.volume_facts(strange) if strange else {}
+        return Owners(servers, _taken(facts, (id_ for id_ in strange if id_ not in shared)))
 
     # --- what is suspected --------------------------------------------------------------------
 
@@ -133,39 +169,45 @@ class IdPass:
                 for each, _ in why:
                     self.state.pass_over(each)
                 continue
-            again = self.volume(volume_id)
+            again = self.volume(volume_id).rows
             self._count_unlisted(why, again)
             self._keep([(each, row) for row in again for each in judge.drifting(row)])
         self._keep(by_ledger)
 
-    def volume(self, volume_id: str) -> list[Joined]:
+    def volume(self, volume_id: str) -> Again:
         """A volume and its attachments, as both say now; nothing, while it is being made."""
         stored = {r["attachment_id"]: r for r in self.reads.of_volume(volume_id)}
         shown = self.cinder.shown(volume_id, (i for i, r in stored.items() if not r["legacy"]))
+        if shown.why_unknown is not None:
+            self.state.not_judged(volume_id, shown.why_unknown)
+        self._size(volume_id, shown.size_gb)
         if shown.made_for is not None and self.reads.one("making", mark=shown.made_for):
             self.state.in_flight += 1
-            return []
+            return Again([], whole=False)
         facts = self.reads.volume_facts([volume_id])[volume_id]
-        server_id = facts["server_id"]
+        made: Row = {}
         if shown.made_for is not None and not (facts["had"] or facts["mappings"]):
-            server_id = self.reads.made_for(shown.made_for)
+            made = self.reads.made_for(shown.made_for)
         servers = self.reads.servers(
             each.server_id for each in shown.attachments.values() if isinstance(each, Listed)
         )
+        owners = Owners(servers, {} if shown.multiattach else _taken({volume_id: facts}))
         rows: list[Joined] = [
             join.volume(
                 volume_id,
                 shown.volume,
                 mappings=facts["mappings"],
                 had=facts["had"],
-                server_id=server_id,
+                server_id=made.get("server_id", facts["server_id"]),
+                projects=facts["projects"],
+                made_by=made.get("operation_id"),
             )
         ]
         for id_ in sorted(stored.keys() | shown.attachments.keys()):
-            row = _joined(stored.get(id_), shown.attachments.get(id_, UNKNOWN), servers)
+            row = _joined(stored.get(id_), shown.attachments.get(id_, UNKNOWN), owners)
             if row is not None:
                 rows.append(row)
-        return rows
+        return Again(rows, whole=shown.why_unknown is None)
 
     def _count_unlisted(
         self, why: Sequence[tuple[DriftClass, Joined]], again: Sequence[Joined]
@@ -203,6 +245,19 @@ class IdPass:
 _SHOWN = (CinderAttachment, CinderVolume)
 
 
+@dataclass(frozen=True)
+class Owners:
+    """`servers`: of ours, by id.  `taken`: by volume, the server of ours that has it alone."""
+
+    servers: Mapping[str, Row]
+    taken: Mapping[str, str]
+
+
+def _taken(facts: Mapping[str, Row], of: Iterable[str] | None = None) -> dict[str, str]:
+    some = facts.keys() if of is None else of
+    return {id_: facts[id_]["server_id"] for id_ in some if id_ in facts and facts[id_]["mappings"]}
+
+
 def _is_there(facts: Row | None, listed: ListedAttachment) -> bool:
     """Whether the ledger has it, on that host and by that name, as far as both tell them."""
     for id_, host, device in facts["held"] if facts else ():
@@ -213,19 +268,19 @@ def _is_there(facts: Row | None, listed: ListedAttachment) -> bool:
 
 
 def _attachment(
-    stored: Row | None, listed: ListedAttachment | None, servers: dict[str, Row]
+    stored: Row | None, listed: ListedAttachment | None, owners: Owners
 ) -> AttachmentRow | None:
     if listed is None:
-        return _joined(stored, None, servers)
+        return _joined(stored, None, owners)
     shown = join.shown_as(listed.status, listed.host, listed.mode, listed.mountpoint)
     theirs = Listed(
         id=listed.id, volume_id=listed.volume_id, server_id=listed.server_id, shown=shown
     )
-    return _joined(stored, theirs, servers)
+    return _joined(stored, theirs, owners)
 
 
 def _joined(
-    stored: Row | None, listed: Listed | Unknown | None, servers: dict[str, Row]
+    stored: Row | None, listed: Listed | Unknown | None, owners: Owners
 ) -> AttachmentRow | None:
     """None: neither has it, or it is Cinder's side of what the ledger has by the old calls."""
     if stored is not None:
@@ -233,7 +288,10 @@ def _joined(
         return join.attachment(stored, listed, server=server, mapped=mapped, device=device)
     if not isinstance(listed, Listed):
         return None
-    server = servers.get(listed.server_id or "", {"server": None, "legacy": ()})
+    server = owners.servers.get(listed.server_id or "")
+    if server is None:
+        taken_by = owners.taken.get(listed.volume_id)
+        return join.attachment(None, listed, server=None, mapped=False, taken_by=taken_by)
     if listed.volume_id in server["legacy"]:
         return None
     return join.attachment(None, listed, server=server["server"], mapped=False)
@@ -248,6 +306,7 @@ def _volume(facts: Row, listed: ListedVolume | None) -> Joined:
         mappings=facts["mappings"],
         had=facts["had"],
         server_id=facts["server_id"],
+        projects=facts["projects"],
     )
 
 

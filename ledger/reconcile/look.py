@@ -32,7 +32,7 @@ from aggregates.look import Look, LookState
 from handlers.drift import judge
 from handlers.drift.classes import BY_NAME
 from handlers.drift.judge import Sight
-from handlers.drift.rows import Key, Party, Subject, key_of, known
+from handlers.drift.rows import Key, Party, Subject, key_of
 from host_agent.shared.ports import PortError
 from ledger.log.unit import AggregateStore, Unit, run_optimistically
 from ledger.reconcile.cases import Cases
@@ -49,6 +49,7 @@ from ledger.reconcile.reads import PROJECTIONS, LedgerReads, about
 from ledger.reconcile.state import State
 from ledger.upkeep.long_work import Checkmark, Work
 from projections.base import Row
+from projections.database_trouble import is_away
 from projections.surveys import Surveys
 from projections.tables import prepare
 
@@ -158,12 +159,16 @@ class _Look:
         self._cases = Cases(self._reads, sides.store, state.look_id, self._context, sides.confirmed)
         patience_s = 0.0 if state.scope else PATIENCE_S
         self._cinder = CinderSide(sides.lists, sides.share, sides.stop, patience_s=patience_s)
-        ids = IdPass(reads=self._reads, cinder=self._cinder, cases=self._cases, state=state)
+        sizes: dict[str, int] = {}
+        ids = IdPass(
+            sizes=sizes, reads=self._reads, cinder=self._cinder, cases=self._cases, state=state
+        )
         hosts = HostPass(
             reads=self._reads,
             surveys=Surveys(connection),
             cases=self._cases,
             state=state,
+            sizes=sizes,
             silent_after_s=sides.silent_after_s,
             wait=self._cinder.wait,
         )
@@ -190,9 +195,11 @@ class _Look:
             yield from self._all_phases()
         except (NotBelievedError, PortError) as error:
             self._end("void", trouble=str(error))
-        except (StoppedError, BehindError, psycopg.OperationalError, PersistenceError):
+        except (StoppedError, BehindError, PersistenceError):
             raise  # it can be gone on with
-        except Exception as error:  # noqa: BLE001 - it would fail again, and keep others away
+        except Exception as error:  # it would fail again, and keep others away
+            if is_away(error):
+                raise
             _log.exception("look_failed", look_id=self._state.look_id)
             self._end("void", trouble=f"{type(error).__name__}: the service's log says more")
         else:
@@ -234,7 +241,8 @@ class _Look:
 
     def _believe(self) -> Iterator[list[str]]:
         state = self._state
-        for last, opened, explained in self._cases.believe(self._braked(), state.last):
+        heard = frozenset(state.heard)
+        for last, opened, explained in self._cases.believe(self._braked(), heard, state.last):
             state.open(opened)
             state.in_flight += explained
             yield [last]
@@ -259,12 +267,10 @@ class _Look:
             return False
         key = Key(subject=Subject(finding["subject"]), id=finding["key"])
         found = self._ids.volume(finding["volume_id"])
-        row = next((each for each in found if key_of(each) == key), None)
+        row = next((each for each in found.rows if key_of(each) == key), None)
         if row is not None:
             return drift_class in judge.sound(row)
-        return any(
-            drift_class.parties == (Party.LEDGER,) or known(each, (Party.CINDER,)) for each in found
-        )
+        return found.whole or (bool(found.rows) and drift_class.parties == (Party.LEDGER,))
 
     def _miss(self, findings: list[Row]) -> None:
         moves = self._reads.moves([about(row) for row in findings])

@@ -14,14 +14,19 @@ from aggregates.attachment import Attachment, AttachmentState
 from aggregates.finding import Finding
 from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping, MappingState
+from aggregates.operation import Operation
 from aggregates.volume import Volume
 from handlers.drift import again, rows
+from handlers.drift.classes import Repair
 from handlers.drift.rows import UNKNOWN, Row, Subject
+from handlers.made import Evidence, asked_by
 from host_agent.shared.contract import ErrorKind
 from host_agent.shared.lane import Lane
 from host_agent.shared.ports import AttachmentView, PortError, VolumeView
 from host_agent.shared.survey import ConnectionShown, DiskShown, StorageShown
 from host_agent.shared.volume_states import letting_go
+from ledger.reconcile.repair_cases import shown_by
+from ledger.steps.made import evidence_of
 
 if TYPE_CHECKING:
     from ledger.effects import EffectContext
@@ -37,7 +42,7 @@ def look_again(lane: Lane, context: EffectContext) -> dict[str, Any]:
     finding = context.book.get(Finding, started.finding["id"])
     assert finding.found is not None, "and repairs what was found"
     row = _ROWS[Subject(finding.found.subject)](finding, lane, context)
-    view = _attachment(lane.attachment_id, context)
+    view = _attachment(lane, context)
     asked = again.Asked(
         row=row,
         lane=lane,
@@ -45,6 +50,7 @@ def look_again(lane: Lane, context: EffectContext) -> dict[str, Any]:
         statuses=tuple(each.status for each in _attachments(lane, context)),
         bare=view is not None and view.status == "reserved" and not view.connection_info,
         held=frozenset(_held_on(lane, context)),
+        made=_made(finding, lane, context) if started.flow == Repair.DELETE_VOLUME else None,
     )
     if (refused := again.refusal(started.flow, finding, asked)) is not None:
         raise PortError(ErrorKind.FINAL, *refused)
@@ -60,7 +66,7 @@ def drop_attachment(lane: Lane, context: EffectContext) -> dict[str, Any]:
         raise PortError(ErrorKind.FINAL, again.GONE, text)
     with letting_go(context.cinder, context.old_cinder, lane) as deletion:
         deletion.shown = context.cinder.attachment_delete(lane.attachment_id)
-    if not deletion.shown and (left := _attachment(lane.attachment_id, context)) is not None:
+    if not deletion.shown and (left := _attachment(lane, context)) is not None:
         text = f"Attachment {left.id} is still there ({left.status!r}) after its deletion."
         raise PortError(ErrorKind.RETRYABLE, "attachment_left", text)  # LP 1935057
     return {"ended": {lane.attachment_id: lane.volume_id}}
@@ -78,7 +84,7 @@ def settle_volume(lane: Lane, context: EffectContext) -> dict[str, Any]:
 
 
 def drop_volume(lane: Lane, context: EffectContext) -> dict[str, Any]:
-    """No server has had the volume; Cinder refuses to delete one that is in use."""
+    """We made it, and nobody has it (`_made`); Cinder refuses to delete one that is in use."""
     context.cinder.volume_delete(lane.volume_id)
     return {"deleted": [lane.volume_id]}
 
@@ -103,20 +109,21 @@ def _volume_row(finding: Finding, lane: Lane, context: EffectContext) -> Row:
     volume = context.book.get(Volume, lane.volume_id)
     servers = {*volume.holders.values(), lane.server_id}
     instances = [context.book.get(Instance, server_id) for server_id in servers]
+    has = [each for each in instances if each.device_of(lane.volume_id) is not None]
     return rows.VolumeRow(
         id=lane.volume_id,
         about=_about(finding),
-        mappings=sum(each.device_of(lane.volume_id) is not None for each in instances),
+        mappings=len(has),
         had=volume.had,
-        cinder=_volume_in_cinder(finding, lane, context),
+        cinder=_volume_in_cinder(lane, context),
+        projects=tuple(sorted({each.project_id for each in has if each.project_id})),
+        made_by=_made_by(finding),
     )
 
 
-def _volume_in_cinder(
-    finding: Finding, lane: Lane, context: EffectContext
-) -> rows.CinderVolume | None:
+def _volume_in_cinder(lane: Lane, context: EffectContext) -> rows.CinderVolume | None:
     """As a list has it: attachments that are not in use are not in it (ledger.reconcile.ids)."""
-    view, in_cinder = _volume(lane, context), finding.differs.get("cinder") or {}
+    view = _volume(lane, context)
     if view is None:
         return None
     attached = len(context.old_cinder.old_attachments(lane.volume_id))
@@ -124,8 +131,27 @@ def _volume_in_cinder(
         status=view.status,
         attachments=attached or len(context.book.get(Volume, lane.volume_id).holders),
         migration_status=view.migration_status,
-        made=bool(in_cinder.get("made")),  # its mark, which nobody takes off
+        made=view.origin.mark is not None,
+        project_id=view.project_id,
     )
+
+
+def _made_by(finding: Finding) -> str | None:
+    """The operation that was to make a volume with its mark, as the look found it."""
+    found = finding.differs.get("ledger")
+    return found.get("made_by") if isinstance(found, dict) else None
+
+
+def _made(finding: Finding, lane: Lane, context: EffectContext) -> Evidence | None:
+    """What there is to say whether the volume is one that we made (handlers.made)."""
+    volume, operation_id = _volume(lane, context), _made_by(finding)
+    if volume is None:
+        return None
+    making = context.book.get(Operation, operation_id) if operation_id else None
+    mark = context.book.get(Volume, volume.id).mark or volume.origin.mark
+    wanted = asked_by(making, mark)[0] if making and mark else None
+    listed = context.cinder.volumes_made(mark, wanted.get("project_id")) if wanted and mark else []
+    return evidence_of(volume, mark, making, context, [each.id for each in listed])
 
 
 def _server_row(finding: Finding, lane: Lane, context: EffectContext) -> Row:
@@ -248,7 +274,7 @@ def _held_on(lane: Lane, context: EffectContext) -> Iterator[str]:
 
 
 def _in_cinder(lane: Lane, context: EffectContext) -> rows.CinderAttachment | None:
-    view = _attachment(lane.attachment_id, context)
+    view = _attachment(lane, context)
     if view is None:
         return None
     rows_of = context.old_cinder.old_attachments(view.volume_id)
@@ -260,14 +286,11 @@ def _in_cinder(lane: Lane, context: EffectContext) -> rows.CinderAttachment | No
     )
 
 
-def _attachment(attachment_id: str | None, context: EffectContext) -> AttachmentView | None:
+def _attachment(lane: Lane, context: EffectContext) -> AttachmentView | None:
     """Absence is Cinder's own 404, never a row that is not in a list."""
-    try:
-        return context.cinder.attachment(attachment_id) if attachment_id else None
-    except PortError as error:
-        if error.code != "not_found":
-            raise
+    if lane.attachment_id is None:
         return None
+    return shown_by(context.cinder, lane.attachment_id, lane.volume_id or None)
 
 
 def _volume(lane: Lane, context: EffectContext) -> VolumeView | None:

@@ -96,9 +96,11 @@ class LedgerReads:
         """Its open attachments."""
         return self.rows("attachments_of", volume_id=volume_id) if is_uuid(volume_id) else []
 
-    def made_for(self, mark: str) -> str | None:
-        """The server for which a volume with this mark was made, if the log still has that."""
-        return next((row["server_id"] for row in self.rows("made_for", mark=mark)), None)
+    def made_for(self, mark: str) -> Row:
+        """The operation that was to make a volume with this mark, and for which server; empty if
+        the log has none, or no more.
+        """
+        return next(iter(self.rows("made_for", mark=mark)), {})
 
     def moves(self, abouts: Sequence[About]) -> list[Move]:
         """What has happened, and who is at work; in this order."""

@@ -38,7 +38,7 @@ class Cases:
     def of(self, finding: Finding, book: Book) -> Case:
         """The case as it is now.  Raises RepairError if no server of it is known."""
         about = finding.about()
-        shown = self._attachment(about.attachment_id)
+        shown = self._attachment(about.attachment_id, about.volume_id)
         volume_id = (shown.volume_id if shown else None) or about.volume_id or _secret_of(finding)
         volume = book.get(Volume, volume_id) if volume_id else None
         server_id = about.server_id or (volume.last_server if volume else None)
@@ -70,11 +70,33 @@ class Cases:
         every = {*own, named, finding.about().host, *self._histories.had(str(instance.id))}
         return sorted(host for host in every if host)
 
-    def _attachment(self, attachment_id: str | None) -> AttachmentView | None:
-        return _remembered(self._attachments, attachment_id, self._cinder.attachment)
+    def _attachment(
+        self, attachment_id: str | None, volume_id: str | None
+    ) -> AttachmentView | None:
+        if attachment_id not in self._attachments and attachment_id is not None:
+            self._attachments[attachment_id] = shown_by(self._cinder, attachment_id, volume_id)
+        return self._attachments.get(attachment_id or "")
 
     def _volume(self, volume_id: str | None) -> VolumeView | None:
         return _remembered(self._volumes, volume_id, self._cinder.volume)
+
+
+def shown_by(cinder: Cinder, attachment_id: str, volume_id: str | None) -> AttachmentView | None:
+    """An attachment as Cinder has it now; None: only if Cinder itself says 404.
+
+    One that it refuses to show by itself (400: it was made by the old calls, of a volume that is a
+    file) is in the list of its volume's, if it is there.
+    """
+    try:
+        return cinder.attachment(attachment_id)
+    except PortError as error:
+        if error.code == "not_found":
+            return None
+        rows = cinder.attachments(volume_id, None) if error.code == "refused" and volume_id else []
+        found = next((row for row in rows if row.id == attachment_id), None)
+        if found is None:
+            raise
+        return found
 
 
 def _secret_of(finding: Finding) -> str | None:

@@ -12,6 +12,9 @@ from handlers.drift import judge
 from handlers.drift.classes import DriftClass
 from handlers.drift.rows import SUBJECTS, Row
 
+#: How many volumes a look names that Cinder has not told all of.
+NAMED_MAX = 100
+
 
 @dataclass(kw_only=True)
 class State:
@@ -22,7 +25,9 @@ class State:
     `total`: about how many things there are to compare; `done`: those that are.  `open_`: findings
     by class that were open when it began.  `cases`: what it has seen, by class, and
     `passed`: what it has not even asked about, because there is too much of the class.
-    `unlisted`: attachments that Cinder has and its list has not.
+    `unknown`: hosts, and volumes that Cinder has not told all of, and why; `not_told`: how often
+    it has not.  `unlisted`: attachments that Cinder has and its list has not.  `heard`: the hosts
+    that were asked, and have told of their guests.
     """
 
     look_id: str
@@ -42,8 +47,10 @@ class State:
     passed: dict[str, int] = field(default_factory=dict)
     opened: dict[str, int] = field(default_factory=dict)
     unknown: dict[str, str] = field(default_factory=dict)
+    not_told: int = 0
     in_flight: int = 0
     unlisted: int = 0
+    heard: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         """As it is now.  A look makes one after each step, most of which nobody keeps."""
@@ -66,6 +73,14 @@ class State:
 
     def open(self, opened: Mapping[str, int]) -> None:
         _add(self.opened, opened)
+
+    def not_judged(self, volume_id: str, why: str) -> None:
+        """Cinder has not told all of a volume."""
+        self.not_told += 1
+        if self.not_told <= NAMED_MAX:
+            self.unknown[f"volume {volume_id}"] = why
+        else:
+            self.unknown["more volumes"] = f"{self.not_told - NAMED_MAX} times, for such reasons"
 
     def hopeless(self, drift_class: DriftClass) -> bool:
         """Whether it has so many cases of the class that new ones will not be believed."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import Any
 
@@ -39,8 +39,8 @@ DEFAULT_PORT = 8776
 #: Calls whose answer has no content: a `lie` answers success without doing them.
 _LIES = frozenset({"attachment_complete", "attachment_delete", "volume_delete"})
 
-#: Calls for which a `lie` leaves out the second half of the answer.
-_CUT = {"attachment_list": "attachments", "volume_list": "volumes"}
+#: What the rows of a list are called in its answer.
+_ROWS = {f"{row}_list": f"{row}s" for row in ("attachment", "volume", "snapshot", "backup")}
 
 _FAULT_NAMES = {
     400: "badRequest",
@@ -94,14 +94,16 @@ class CinderServer:
     async def _perform(self, call: str, handler: Handler, asked: Call) -> web.Response:
         ids = _ids(self.model, asked)
         with self.model.lock:
+            self.model.remembers = self.faults.looks_back
             self.model.note_call(call, **ids)
         async with self.faults.around_async(call, error=_Injected, **ids) as fault:
-            lies = fault is not None and fault.lies
-            if lies and call in _LIES:
+            if fault is not None and fault.lies and call in _LIES:
                 return web.json_response({}, status=HTTPStatus.ACCEPTED)
+            if fault is not None and fault.changes_ago:
+                asked = replace(asked, model=self.model.as_of(fault.changes_ago))
             response = await handler(asked)
-            if lies and call in _CUT:
-                return _cut(response, _CUT[call])
+            if fault is not None and fault.do in {"cut", "reorder"}:
+                return _shown(response, _ROWS[call], fault)
             if self.store is not None and asked.request.method != "GET":
                 self.store.save(self.model)
         return response
@@ -157,9 +159,9 @@ class CinderServer:
             request.transport.abort()
 
 
-def _cut(response: web.Response, name: str) -> web.Response:
-    rows = json.loads(response.text or "")[name]
-    return web.json_response({name: rows[: len(rows) // 2]})
+def _shown(response: web.Response, name: str, fault: Fault) -> web.Response:
+    """A list without links to what follows."""
+    return web.json_response({name: fault.shown(json.loads(response.text or "")[name])})
 
 
 def _about(request: web.Request, fault: Fault) -> str:

@@ -30,7 +30,7 @@ _KEYS: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("availability_zone", "project_id", "user_id"), str),
     **dict.fromkeys(("provider", "encryption_key_id"), str),
     **dict.fromkeys(("name", "description", "migration_status"), (str, type(None))),
-    **dict.fromkeys(("snapshot_id", "image_id"), (str, type(None))),
+    **dict.fromkeys(("snapshot_id", "source_volid", "image_id"), (str, type(None))),
     **dict.fromkeys(("multiattach", "bootable", "encrypted", "readonly"), bool),
     "service_uuid": (str, type(None)),
     "shared_targets": (bool, type(None)),

@@ -14,20 +14,24 @@ from aiohttp import web
 
 from ledger.simulation import cinder_views as views
 from ledger.simulation.cinder_actions import volume_action
+from ledger.simulation.cinder_backups import backup_create, backup_restore
+from ledger.simulation.cinder_backups import view as backup_view
 from ledger.simulation.cinder_call import NO_SUCH_ACTION, Call, Handler, may_delete, wrong
-from ledger.simulation.cinder_rows import Attachment, CinderFault, Volume
+from ledger.simulation.cinder_rows import Attachment, Backup, CinderFault, Snapshot, Volume
 from ledger.simulation.cinder_snapshots import (
     made_of,
     snapshot_action,
     snapshot_create,
     snapshot_show,
 )
+from ledger.simulation.cinder_snapshots import view as snapshot_view
 
 PAGE_ROWS_MAX = 1000  # Cinder's osapi_max_limit
 _ATTACHMENT_FILTERS = frozenset({"volume_id", "instance_id", "status", "attach_status"})
 _NOT_FILTERS = frozenset({"limit", "marker", "offset", "sort", "sort_key", "sort_dir"})
 
-R = TypeVar("R", Volume, Attachment)
+S = TypeVar("S", Snapshot, Backup)
+R = TypeVar("R", Volume, Attachment, Snapshot, Backup)
 
 
 def _page(call: Call, rows: Iterable[R]) -> list[R]:
@@ -72,8 +76,10 @@ async def volume_create(call: Call) -> web.Response:
     if not str(size).isdigit() or int(str(size)) < 1:
         raise CinderFault(400, "Invalid input received: Volume size must be an integer > 0.")
     snapshot_id, image_id = wanted.get("snapshot_id"), wanted.get("imageRef")
+    source = wanted.get("source_volid")
     with call.model.lock:
         bootable = made_of(call.model, snapshot_id, image_id, int(str(size)))
+        bootable = call.model.current(source).bootable if source else bootable
         volume = call.model.add_volume(
             driver=backend.name,
             multiattach=multiattach,
@@ -83,6 +89,7 @@ async def volume_create(call: Call) -> web.Response:
             size=int(str(size)),
             availability_zone=wanted.get("availability_zone") or "nova",
             snapshot_id=snapshot_id,
+            source_volid=source,
             image_id=image_id,
             bootable=bootable,
             project_id=call.project,
@@ -111,6 +118,8 @@ async def volume_list(call: Call) -> web.Response:
     query = call.request.query
     every = query.get("all_tenants", "0").lower() in ("1", "true") and call.is_admin
     metadata = _metadata_filter(query.get("metadata", "{}"))
+    if "source_volid" in query and not call.is_admin:
+        raise CinderFault(400, "Invalid filters source_volid are found in query options.")
     with call.model.lock:
         rows = [
             volume
@@ -118,6 +127,7 @@ async def volume_list(call: Call) -> web.Response:
             if (every or volume.project_id == call.project)
             and query.get("name", volume.name) == volume.name
             and query.get("status", volume.status) == volume.status
+            and query.get("source_volid", volume.source_volid) == volume.source_volid
             and metadata.items() <= volume.metadata.items()
         ]
         page = _page(call, rows)
@@ -143,6 +153,30 @@ async def volume_delete(call: Call) -> web.Response:
     with call.model.lock:
         call.model.delete_volume(call.volume_id)
     return web.Response(status=202)
+
+
+async def snapshot_list(call: Call) -> web.Response:
+    with call.model.lock:
+        rows = _page(call, _of_volume(call, call.model.snapshots.values()))
+        return web.json_response({"snapshots": [snapshot_view(row) for row in rows]})
+
+
+async def backup_list(call: Call) -> web.Response:
+    with call.model.lock:
+        rows = _page(call, _of_volume(call, call.model.backups.values()))
+        return web.json_response({"backups": [backup_view(row) for row in rows]})
+
+
+def _of_volume(call: Call, rows: Iterable[S]) -> list[S]:
+    """Those of the volume that is asked for; of all projects for administrators who want them."""
+    query = call.request.query
+    every = query.get("all_tenants", "0").lower() in ("1", "true") and call.is_admin
+    return [
+        row
+        for row in rows
+        if (every or row.project_id == call.project)
+        and query.get("volume_id", row.volume_id) == row.volume_id
+    ]
 
 
 # --- attachments ---------------------------------------------------------------------------------
@@ -193,7 +227,7 @@ def _check_uuid(name: str, value: Any) -> None:
 async def attachment_show(call: Call) -> web.Response:
     call.need(views.NEW_ATTACH)
     with call.model.lock:
-        view = views.attachment_detail(call.model.attachment(call.attachment_id))
+        view = views.attachment_detail(call.model.shown_attachment(call.attachment_id))
     return web.json_response({"attachment": view})
 
 
@@ -278,8 +312,14 @@ ROUTES: tuple[tuple[str, str, str, Handler], ...] = (
     ("GET", f"{_VOLUME}/encryption", "volume_encryption", volume_encryption),
     ("POST", f"{_VOLUME}/action", "volume_action", volume_action),
     ("POST", "/snapshots", "snapshot_create", snapshot_create),
+    ("GET", "/snapshots", "snapshot_list", snapshot_list),
+    ("GET", "/snapshots/detail", "snapshot_list", snapshot_list),
     ("GET", "/snapshots/{snapshot_id}", "snapshot_show", snapshot_show),
     ("POST", "/snapshots/{snapshot_id}/action", "snapshot_action", snapshot_action),
+    ("POST", "/backups", "backup_create", backup_create),
+    ("GET", "/backups", "backup_list", backup_list),
+    ("GET", "/backups/detail", "backup_list", backup_list),
+    ("POST", "/backups/{backup_id}/restore", "backup_restore", backup_restore),
     ("POST", "/attachments", "attachment_create", attachment_create),
     ("GET", "/attachments", "attachment_list", attachment_list),
     ("GET", "/attachments/detail", "attachment_list", attachment_list),

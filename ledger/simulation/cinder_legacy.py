@@ -82,7 +82,7 @@ def attach(model: CinderModel, volume: Volume, body: dict[str, Any]) -> None:
     row = Attachment(id=model.new_id(), volume_id=volume.id, instance=instance, status="attached")
     row.mountpoint, row.mode = body["mountpoint"], mode
     row.host = body.get("host_name")
-    row.attached_at = model.clock()
+    row.attached_at, row.by_old_calls = model.clock(), True
     model.put_attachment(row)
     volume.status, volume.attach_status = "in-use", "attached"
 

@@ -19,6 +19,7 @@ this model and hold `lock` around each call.
 
 from __future__ import annotations
 
+import copy
 import threading
 import time
 import uuid
@@ -26,9 +27,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from host_agent.shared.fault_calls import READS
+from host_agent.shared.faults import CHANGES_MAX
 from ledger.simulation import cinder_connection
 from ledger.simulation.cinder_backends import Backend, default_backends, split_type, type_of
-from ledger.simulation.cinder_rows import Attachment, CinderFault, Late, Snapshot, Volume
+from ledger.simulation.cinder_rows import Attachment, Backup, CinderFault, Late, Snapshot, Volume
 
 MAX_VOLUMES = 100_000
 MAX_RECENT_CALLS = 10_000
@@ -77,10 +80,14 @@ class CinderModel:
         self.volumes: dict[str, Volume] = {}
         self.attachments: dict[str, Attachment] = {}
         self.snapshots: dict[str, Snapshot] = {}
+        self.backups: dict[str, Backup] = {}
         self._by_volume: dict[str, dict[str, Attachment]] = {}
         self.counts: dict[str, int] = {}
         self.recent: deque[dict[str, str]] = deque(maxlen=MAX_RECENT_CALLS)
         self.secrets: deque[str] = deque(maxlen=MAX_SECRETS)
+        #: For reads that are stale: what was so before each of the last changes, if `remembers`.
+        self.remembers = False
+        self._past: deque[CinderModel] = deque(maxlen=CHANGES_MAX)
 
     # --- backends ------------------------------------------------------------------------------
 
@@ -262,6 +269,18 @@ class CinderModel:
             raise CinderFault(404, f"{text}{attachment_id}.")
         return found
 
+    def shown_attachment(self, attachment_id: str) -> Attachment:
+        """The row as a GET of it shows it.  Real Cinder adds the format that it has noted of a file
+        to the connection information, and trips over a row that never had any.
+        """
+        row = self.attachment(attachment_id)
+        volume = self.volumes.get(row.volume_id)
+        is_file = volume is not None and volume.driver == "nfs"
+        if is_file and row.by_old_calls and not row.connection_info:
+            text = "The server could not comply with the request since it is either malformed or "
+            raise CinderFault(400, text + "otherwise incorrect.")
+        return row
+
     def attachments_of(self, volume_id: str) -> list[Attachment]:
         return list(self._by_volume.get(volume_id, {}).values())
 
@@ -390,6 +409,29 @@ class CinderModel:
         """Record a call, for tests and for /sim/calls."""
         self.counts[call] = self.counts.get(call, 0) + 1
         self.recent.append({"call": call, **{k: v for k, v in ids.items() if v is not None}})
+        if self.remembers and call not in READS:
+            self._past.append(self._as_it_is())
+
+    def _as_it_is(self) -> CinderModel:
+        """Row by row, whatever somebody has done to them past this model."""
+        tables = ("volumes", "attachments", "snapshots", "backups")
+        copied = {
+            name: {id_: copy.copy(row) for id_, row in getattr(self, name).items()}
+            for name in tables
+        }
+        rows = copied["attachments"]
+        by_volume = {
+            volume_id: {id_: rows[id_] for id_ in ids if id_ in rows}
+            for volume_id, ids in self._by_volume.items()
+        }
+        then = copy.copy(self)
+        vars(then).update(copied, _by_volume=by_volume)
+        return then
+
+    def as_of(self, changes: int) -> CinderModel:
+        """All rows so many changing calls ago, to be read alone; the oldest that it remembers."""
+        known = len(self._past)
+        return self._past[-min(changes, known)] if changes and known else self
 
 
 def still_used(instance: str | None) -> CinderFault:

@@ -59,6 +59,7 @@ class Volume:
     user_id: str = DEFAULT_USER
     description: str | None = None
     snapshot_id: str | None = None
+    source_volid: str | None = None
     image_id: str | None = None
     metadata: dict[str, str] = field(default_factory=dict)
     created_at: float = 0.0
@@ -69,6 +70,12 @@ class Volume:
     going: Late | None = None
     imaging: Late | None = None
     next_image_id: str | None = None
+    changes: int = 0  # of its status, each of which Cinder tells as another time of its last change
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "status" and value != getattr(self, name, value):
+            object.__setattr__(self, "changes", self.changes + 1)
+        object.__setattr__(self, name, value)
 
     def end_imaging(self, *, error: bool = False) -> None:
         """What Cinder's volume manager does at the end of a reimage (`reimage`)."""
@@ -99,6 +106,19 @@ class Snapshot:
 
 
 @dataclass(slots=True, kw_only=True)
+class Backup:
+    """A backup row; what of its volume it keeps."""
+
+    id: str
+    volume_id: str
+    size: int
+    project_id: str
+    name: str | None = None
+    image_id: str | None = None
+    metadata: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True)
 class Attachment:
     """An attachment row; connected once it has connection_info."""
 
@@ -112,3 +132,4 @@ class Attachment:
     mountpoint: str | None = None
     host: str | None = None
     attached_at: float | None = None
+    by_old_calls: bool = False  # os-attach: made without connection information

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ledger.simulation.cinder_model import CinderModel
-from ledger.simulation.cinder_rows import Attachment, Late, Snapshot, Volume
+from ledger.simulation.cinder_rows import Attachment, Backup, Late, Snapshot, Volume
 
 
 def dump(model: CinderModel) -> dict[str, Any]:
@@ -21,6 +21,7 @@ def dump(model: CinderModel) -> dict[str, Any]:
             "volumes": [asdict(volume) for volume in model.volumes.values()],
             "attachments": [asdict(row) for row in model.attachments.values()],
             "snapshots": [asdict(row) for row in model.snapshots.values()],
+            "backups": [asdict(row) for row in model.backups.values()],
             "secrets": list(model.secrets),
         }
 
@@ -35,8 +36,10 @@ def restore(model: CinderModel, data: dict[str, Any]) -> None:
         model.put_volume(Volume(**item))
     for item in data["attachments"]:
         model.put_attachment(Attachment(**item))
-    for item in data.get("snapshots", ()):  # older files know of none
+    for item in data.get("snapshots", ()):  # older files know of none, nor of backups
         model.snapshots[item["id"]] = Snapshot(**item)
+    for item in data.get("backups", ()):
+        model.backups[item["id"]] = Backup(**item)
     model.secrets.extend(data["secrets"])
 
 

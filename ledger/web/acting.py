@@ -72,7 +72,7 @@ async def show(call: Call, act: Act) -> web.StreamResponse:
     if form is not None:
         return rendered(call, "act.html", {**shown, "form": form})
     answer = web.Response()  # who asks shows otherwise who it is; its cookie is for the form
-    name = browser.begin_session(request, answer, "")
+    name = browser.begin_session(request, answer, "", call.identity)
     form = request.app[SESSIONS].shown(name, request.path)
     page = rendered(call, "act.html", {**shown, "form": form})
     page.cookies.update(answer.cookies)

@@ -10,9 +10,10 @@ from aiohttp import hdrs, web
 
 from ledger.api.app import CONSOLE
 from ledger.api.call import Call
+from ledger.api.components import COMPONENTS
 from ledger.api.connections import address_of
 from ledger.api.problem import ApiError
-from ledger.auth.tokens import Asked, AuthError
+from ledger.auth.tokens import Asked, AuthError, Identity
 from ledger.web.sessions import AGE_S, Sessions
 
 #: A form has a token or a few texts, and where to go on; a token of Keystone's is much shorter.
@@ -28,15 +29,24 @@ def cookie(*, secure: bool) -> str:
     return "__Host-attachment-ledger" if secure else "attachment-ledger"
 
 
+def over_tls(request: web.Request) -> bool:
+    """Whether browsers come by https: to us, or to a proxy that the settings say is before us."""
+    public_url = request.app[COMPONENTS].settings.listen.public_url
+    return request.secure or public_url.startswith("https://")
+
+
 def session_name(request: web.Request) -> str:
     """What the browser's cookie says; "" without one."""
-    return request.cookies.get(cookie(secure=request.secure), "")
+    return request.cookies.get(cookie(secure=over_tls(request)), "")
 
 
-def begin_session(request: web.Request, response: web.StreamResponse, token: str) -> str:
+def begin_session(
+    request: web.Request, response: web.StreamResponse, token: str, identity: Identity
+) -> str:
     """A new session, which takes the place of the browser's; its name."""
     end_session(request)
-    name, secure = request.app[SESSIONS].begin(token), request.secure
+    secure, owner = over_tls(request), identity.counted_as or ""  # without log-ins all are one
+    name = request.app[SESSIONS].begin(token, owner)
     response.set_cookie(
         cookie(secure=secure),
         name,
@@ -105,8 +115,9 @@ async def form_of(request: web.Request) -> dict[str, str]:
 
 
 def path_here(to: str) -> str:
-    """Where to go on; never to another site."""
-    return to if to.startswith(CONSOLE) and "\\" not in to else CONSOLE
+    """Where to go on; never to another site, and nothing that ends the line of a header."""
+    safe = to.isascii() and to.isprintable() and "\\" not in to
+    return to if safe and to.startswith(CONSOLE) else CONSOLE
 
 
 def gone_to(path: str) -> web.Response:

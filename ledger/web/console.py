@@ -21,7 +21,7 @@ from ledger.api.call import Call
 from ledger.api.problem import ApiError
 from ledger.api.route import Route
 from ledger.web import acting, drawn, live, login, texts
-from ledger.web.browser import SESSIONS, as_session, gone_to, wants_stream
+from ledger.web.browser import SESSIONS, as_session, gone_to, over_tls, wants_stream
 from ledger.web.pages import PAGES, TIME, Page
 from ledger.web.reads import BY_NAME, answer_of, read_all
 from ledger.web.rendering import error_page, moving_part, rendered
@@ -38,6 +38,9 @@ HEADERS = {
     "Referrer-Policy": "same-origin",  # with none, browsers send our own forms with Origin: null
     "X-Frame-Options": "DENY",  # for browsers that do not know frame-ancestors
 }
+#: How long a browser asks this host by https alone (RFC 6797), from each page on.  It holds for all
+#: ports of the host, and other programs of a cloud may be there without TLS: so not for months.
+HTTPS_ALONE_S = 86_400
 #: Of files, how long a browser may keep them.
 FILES_S = 300
 _TYPES = {
@@ -57,6 +60,7 @@ _RULES = ("attachment-ledger:console:pages",)
 def with_console(app: web.Application) -> web.Application:
     """The application with the pages; before it serves."""
     app[SESSIONS] = Sessions()
+    app[login.LOGINS] = login.logins()
     app[live.TOGETHER] = live.Together()
     app[ERROR_PAGE] = error_page
     app.middlewares.insert(1, as_session)  # within what names the request
@@ -151,6 +155,8 @@ def files() -> dict[str, bytes]:
 async def _add_headers(request: web.Request, response: web.StreamResponse) -> None:
     if request.path.startswith("/ui"):
         response.headers.update(HEADERS)
+        if over_tls(request):
+            response.headers[hdrs.STRICT_TRANSPORT_SECURITY] = f"max-age={HTTPS_ALONE_S}"
 
 
 def _route(name: str, path: str, handler: Any, answers: dict[int, Any], **more: Any) -> Route:

@@ -107,6 +107,7 @@ async def _wait(
     while _may_go_on(call):
         if await changed.wait(HEARTBEAT_S) or loop.time() >= old_at:
             return _may_go_on(call)
+        await refuse_gone(call)  # though nothing happens: a token has an end
         await _write(response, ": still here\n\n")
     return False
 

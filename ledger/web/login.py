@@ -8,12 +8,22 @@ import structlog
 from aiohttp import web
 
 from ledger.api.call import Call
-from ledger.api.problem import explain
+from ledger.api.problem import ApiError, explain
 from ledger.api.route import Route
 from ledger.auth.keystone_login import Login
-from ledger.auth.tokens import AuthError
+from ledger.auth.rate import Rate
+from ledger.auth.tokens import AuthError, Identity
 from ledger.web import browser
 from ledger.web.rendering import rendered
+
+#: Log-ins of a user that are let in, ...
+LOGINS_MAX = 20
+#: ... in so much time.
+LOGINS_S = 60.0
+#: Users of whom that is remembered.
+USERS_MAX = 10_000
+
+LOGINS: web.AppKey[Rate] = web.AppKey("logins", Rate)
 
 _log = structlog.get_logger(__name__)
 
@@ -33,8 +43,9 @@ async def login(call: Call) -> web.StreamResponse:
     sent = await browser.form_of(request)
     try:
         token = await _token(call, sent)
-        await call.components.authenticator.authenticate(browser.as_sent(request, token))
-    except AuthError as error:
+        identity = await call.components.authenticator.authenticate(browser.as_sent(request, token))
+        _refuse_more(request, identity)
+    except (AuthError, ApiError) as error:
         _log.info("console_login_refused", why=type(error).__name__)
         failure = explain(error, call.request_id, None)  # 503, not 401, if Keystone is away
         context = _form(call, sent, failure.detail)
@@ -42,7 +53,7 @@ async def login(call: Call) -> web.StreamResponse:
         refused.headers.update(failure.headers)
         return refused
     response = browser.gone_to(browser.path_here(sent.get("to", "")))
-    browser.begin_session(request, response, token)
+    browser.begin_session(request, response, token, identity)
     return response
 
 
@@ -54,6 +65,24 @@ async def logout(call: Call) -> web.StreamResponse:
     for secure in (True, False):
         response.del_cookie(browser.cookie(secure=secure), path="/")
     return response
+
+
+def logins() -> Rate:
+    """Of a process."""
+    return Rate(LOGINS_MAX, LOGINS_S, USERS_MAX)
+
+
+def _refuse_more(request: web.Request, identity: Identity) -> None:
+    """Count a log-in.  Raises ApiError 429 if there were too many: sessions are made of them."""
+    rate, user = request.app[LOGINS], identity.counted_as or ""
+    if wait_s := rate.wait_s(user):
+        raise ApiError(
+            429,
+            "too_many_logins",
+            f"This user has logged in {LOGINS_MAX} times in {LOGINS_S:g} s: wait {wait_s} s.",
+            Retry_After=str(wait_s),
+        )
+    rate.note(user)
 
 
 async def _token(call: Call, sent: dict[str, str]) -> str:

@@ -5,6 +5,9 @@ carry it (SameSite=Strict), and it is worth nothing elsewhere.  Here it is known
 The token is proven again with every request, as if it had been sent, so that what ends it ends the
 session.  Sessions are of one process: behind several, a browser has to come back to the same.
 
+There are so many, and each user has a share of them: whoever logs in often ends sessions of its
+own.  When all together are too many, one ends of whoever has most.
+
 A form that does something is of a session, too: its name is in it, nobody else knows it, and what
 it stands for is done once, however often it is sent.
 """
@@ -15,15 +18,17 @@ import asyncio
 import hashlib
 import secrets
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 #: A session that nobody uses ends after so many seconds, and any after so many.
 IDLE_S = 1_800.0
 AGE_S = 28_800.0
-#: Sessions of a process; of more the one unused for longest ends.
+#: Sessions of a process; of more one ends of who has most, the one unused for longest.
 SESSIONS_MAX = 1_000
+#: Of these, a user's; of more the one of its own that is unused for longest ends.
+SESSIONS_OF_USER_MAX = 50
 #: Forms of a session that can be sent; of more the one shown first is no good any more.
 FORMS_MAX = 50
 
@@ -40,6 +45,7 @@ class Form:
 @dataclass
 class _Session:
     token: str = field(repr=False)
+    owner: str = field(repr=False)
     ends: float  # whatever happens
     used: float
     forms: OrderedDict[str, Form] = field(default_factory=OrderedDict, repr=False)
@@ -52,15 +58,15 @@ class Sessions:
         self._clock = clock
         self._sessions: OrderedDict[bytes, _Session] = OrderedDict()
 
-    def begin(self, token: str) -> str:
+    def begin(self, token: str, owner: str) -> str:
         """A session with a token that is proven; what its cookie is to say.
 
-        Without a token, "", it is for forms alone: who asks shows otherwise who it is.
+        Without a token, "", it is for forms alone: who asks shows otherwise who it is.  `owner`: as
+        what the user is counted.
         """
+        self._make_room(owner)
         name, now = secrets.token_urlsafe(32), self._clock()
-        self._sessions[_hash(name)] = _Session(token, now + AGE_S, now)
-        while len(self._sessions) > SESSIONS_MAX:
-            self._sessions.popitem(last=False)
+        self._sessions[_hash(name)] = _Session(token, owner, now + AGE_S, now)
         return name
 
     def token(self, name: str, *, used: bool = True) -> str | None:
@@ -91,6 +97,15 @@ class Sessions:
     def end(self, name: str) -> None:
         """Log out."""
         self._sessions.pop(_hash(name), None)
+
+    def _make_room(self, owner: str) -> None:
+        counts = Counter(session.owner for session in self._sessions.values())
+        if counts[owner] < SESSIONS_OF_USER_MAX:
+            if len(self._sessions) < SESSIONS_MAX:
+                return
+            [(owner, _)] = counts.most_common(1)
+        oldest = next(key for key, each in self._sessions.items() if each.owner == owner)
+        del self._sessions[oldest]
 
     def _live(self, name: str, *, used: bool = True) -> _Session | None:
         key, now = _hash(name), self._clock()

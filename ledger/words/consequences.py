@@ -88,10 +88,12 @@ def will(operation: Operation, act: str) -> str:
 def second_look(finding: dict[str, Any]) -> dict[str, str]:
     """At what a look sees a suspected finding again, which confirms it; {}: none has to.
 
-    Only a look at a host asks hosts.
+    Of a server several hosts may tell: only a look at it asks them all.
     """
     if finding.get("state") != "suspected":
         return {}
+    if finding["subject"] == "server":
+        return {"server": finding["server_id"]}
     at = {"host": finding["host"], "volume": finding["volume_id"]}
     return dict([(kind, which) for kind, which in at.items() if which][:1])
 

@@ -69,6 +69,17 @@ def _waived(template: str) -> Callable[[Body], str]:
     return tell
 
 
+def _older(template: str) -> Callable[[Body], str]:
+    """Hosts whose word is older than the look, and how old it is, belong into the sentence."""
+
+    def tell(body: Body) -> str:
+        ages = {host: life.get("age_s") for host, life in body.get("seen_on", {}).items()}
+        words = [f"what {host} showed {age:.0f} s before" for host, age in ages.items() if age]
+        return ", by ".join([template.format_map(_Blank(body)), *words])
+
+    return tell
+
+
 def _started(body: Body) -> str:
     plan = body.get("plan", {})
     words = [f"volume {_lane(lane)}" for lane in plan.get("lanes", [])]
@@ -299,9 +310,9 @@ SENTENCES: dict[str, Callable[[Body], str]] = {
     "BlockDeviceMapping.RootAttached": _text("Volume {volume_id} takes the root's place"),
     "BlockDeviceMapping.DeleteOnTerminationSet": _delete_flag,
     "BlockDeviceMapping.MappingEnded": _text("The server has this volume no more"),
-    "Finding.DriftFound": _text("Found to differ: {drift_class} ({severity})"),
+    "Finding.DriftFound": _older("Found to differ: {drift_class} ({severity})"),
     "Finding.DriftConfirmed": _text("A second look sees the same difference"),
-    "Finding.DriftChanged": _text("It differs otherwise than before"),
+    "Finding.DriftChanged": _older("It differs otherwise than before"),
     "Finding.DriftGone": _text("A look does not see the difference any more"),
     "Finding.DriftIgnored": _ignored,
     "Finding.DriftHeeded": _text("The difference is ignored no longer: {reason}"),

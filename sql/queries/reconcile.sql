@@ -49,7 +49,7 @@ SELECT i.server_id, CASE WHEN i.deleted THEN 'deleted' ELSE 'live' END AS server
 -- name: volumes
 -- Volumes that servers have, in the order of their ids, after one, with their facts (volume_facts).
 -- mappings_by_volume, attachments_by_volume.
-SELECT v.volume_id, m.mappings, m.server_id, a.open, a.had, a.held
+SELECT v.volume_id, m.mappings, m.server_id, m.projects, a.open, a.had, a.held
   FROM (SELECT DISTINCT volume_id FROM mappings
          WHERE volume_id IS NOT NULL AND (%(after)s::uuid IS NULL OR volume_id > %(after)s)
          ORDER BY volume_id
@@ -58,10 +58,11 @@ SELECT v.volume_id, m.mappings, m.server_id, a.open, a.had, a.held
  ORDER BY v.volume_id;
 
 -- name: volume_facts
--- How many mappings and open attachments volumes have, whose they are, whether any server has ever
--- had them; and of each open attachment its id, host and name of the disk (`held`).
+-- How many mappings and open attachments volumes have, whose they are, of which projects, whether
+-- any server has ever had them; and of each open attachment its id, host and name of the disk
+-- (`held`).
 -- mappings_by_volume, attachments_by_volume.
-SELECT v.volume_id, m.mappings, m.server_id, a.open, a.had, a.held
+SELECT v.volume_id, m.mappings, m.server_id, m.projects, a.open, a.had, a.held
   FROM unnest(%(ids)s::uuid[]) AS v (volume_id)
 \ir parts/volume_facts.sql
  ORDER BY v.volume_id;
@@ -74,30 +75,27 @@ SELECT EXISTS (
        AND lanes @> jsonb_build_array(jsonb_build_object('bdm_id', %(mark)s::text))) AS making;
 
 -- name: made_for
--- For which server an operation was to make a volume with this mark.  Reads all operations: it is
--- asked of a volume that no server has ever had.
-SELECT server_id FROM operations
+-- Which operation was to make a volume with this mark, and for which server.  Reads all operations:
+-- it is asked of a volume that no server has ever had.
+SELECT operation_id, server_id FROM operations
  WHERE lanes @> jsonb_build_array(jsonb_build_object('bdm_id', %(mark)s::text))
  ORDER BY started_position
  LIMIT 1;
 
 -- name: scoped_volumes
--- The volumes that a part of the cloud has: a host, a server, or a volume itself, after one.
+-- The volumes that a part of the cloud has, a host, a server, or a volume itself, and those of
+-- open findings about it, after one.
 SELECT volume_id FROM (
-    SELECT volume_id FROM attachments
-     WHERE state <> 'deleted' AND (host = %(host)s OR server_id = %(server)s::uuid)
-    UNION
-    SELECT m.volume_id FROM mappings AS m JOIN instances AS i USING (server_id)
-     WHERE m.volume_id IS NOT NULL AND (i.host = %(host)s OR i.server_id = %(server)s::uuid)
-    UNION
-    SELECT %(volume)s::uuid WHERE %(volume)s::uuid IS NOT NULL) AS v
- WHERE %(after)s::uuid IS NULL OR volume_id > %(after)s
+\ir parts/volumes_of_part.sql
+       ) AS v
+ WHERE volume_id IS NOT NULL AND (%(after)s::uuid IS NULL OR volume_id > %(after)s)
  ORDER BY volume_id
  LIMIT %(limit)s;
 
 -- name: hosts
 -- Hosts in the order of their names, after one; of a part of the cloud, if one is given: those
--- that are to have its servers, or hold its attachments.
+-- that are to have its servers, or hold its attachments; by whose word findings about it are open;
+-- and those that showed a guest of the server last, for which the surveys of all hosts are read.
 SELECT host FROM hosts
  WHERE (%(after)s::text IS NULL OR host > %(after)s)
    AND (%(whole)s OR host = %(host)s OR host IN (
@@ -107,18 +105,42 @@ SELECT host FROM hosts
         UNION
         SELECT a.host FROM attachments AS a
          WHERE state <> 'deleted'
-           AND (server_id = %(server)s::uuid OR volume_id = %(volume)s::uuid)))
+           AND (server_id = %(server)s::uuid OR volume_id = %(volume)s::uuid)
+        UNION
+        SELECT f.host FROM findings AS f
+         WHERE f.over_position IS NULL
+           AND (f.server_id = %(server)s::uuid OR f.volume_id = %(volume)s::uuid)
+        UNION
+        SELECT jsonb_path_query(f.differs, '$.host[*][0]')#>>'{}' FROM findings AS f
+         WHERE f.over_position IS NULL AND f.subject = 'server'
+           AND f.server_id = %(server)s::uuid
+        UNION
+        SELECT s.host FROM surveys AS s
+         WHERE %(server)s::text IS NOT NULL
+           AND s.document->'guests' @> jsonb_build_array(
+                   jsonb_build_object('server_id', %(server)s::text))))
  ORDER BY host
  LIMIT %(limit)s;
 
 -- name: servers_of_host
 -- The servers that are to have a guest on a host, and those that it shows and that are to have
--- none anywhere.  instances_by_host, primary key.
-SELECT server_id, host, resize_source, power_state, faults, deleted FROM instances
+-- none anywhere; if no other host is asked, also those that are to have it elsewhere (`here`: not).
+-- instances_by_host, primary key.
+SELECT server_id, host, resize_source, power_state, faults, deleted, true AS here FROM instances
  WHERE NOT deleted AND (host = %(host)s OR resize_source = %(host)s)
 UNION ALL
-SELECT server_id, NULL, NULL, power_state, faults, deleted FROM instances
- WHERE server_id = ANY(%(shown)s::uuid[]) AND (deleted OR host IS NULL AND resize_source IS NULL);
+SELECT server_id, NULL, NULL, power_state, faults, deleted, true FROM instances
+ WHERE server_id = ANY(%(shown)s::uuid[]) AND (deleted OR host IS NULL AND resize_source IS NULL)
+UNION ALL
+SELECT server_id, host, resize_source, power_state, faults, deleted, false FROM instances
+ WHERE server_id = ANY(%(shown)s::uuid[]) AND %(alone)s
+   AND NOT deleted AND host <> %(host)s AND resize_source IS DISTINCT FROM %(host)s;
+
+-- name: told_by
+-- The servers of which a host has told what a finding that is open goes by.
+SELECT server_id::text FROM findings
+ WHERE over_position IS NULL AND subject = 'server'
+   AND differs->'host' @> jsonb_build_array(jsonb_build_array(%(host)s::text));
 
 -- name: mappings_of
 -- What servers have, live mappings with a volume.  mappings_by_server.
@@ -139,14 +161,18 @@ SELECT host FROM surveys
  WHERE host = ANY(%(hosts)s) AND token IS NOT NULL AND NOT document->'blind' ? 'guests';
 
 -- name: powers
--- The power state of servers' guests, by the surveys of hosts other than their servers' own.
+-- The power state of servers' guests, by the surveys of hosts other than their servers' own; if one
+-- host alone is looked at, also by those, of the servers whose guests it shows.
 -- Reads the surveys of all these hosts.
 SELECT g->>'server_id' AS server_id, s.host, g->>'power_state' AS power
   FROM surveys AS s
  CROSS JOIN LATERAL jsonb_array_elements(s.document->'guests') AS g
   JOIN instances AS i ON i.server_id::text = g->>'server_id'
  WHERE s.token IS NOT NULL AND s.host = ANY(%(hosts)s)
-   AND (i.host IS DISTINCT FROM s.host OR i.deleted);
+   AND (i.host IS DISTINCT FROM s.host OR i.deleted
+        OR EXISTS (SELECT FROM surveys AS o
+                    WHERE o.host = %(host)s AND o.document->'guests' @> jsonb_build_array(
+                              jsonb_build_object('server_id', g->>'server_id'))));
 
 -- name: moves
 -- Of things in the order given: whether an operation that is not over has claimed them, and where
@@ -242,7 +268,9 @@ SELECT f.finding_id, f.drift_class, f.subject, f.key, f.host, f.server_id, f.vol
  WHERE f.state <> 'over' AND f.subject = ANY(%(subjects)s)
    AND (%(after)s::uuid IS NULL OR f.finding_id > %(after)s)
    AND (%(whole)s OR f.host = %(host)s OR f.server_id = %(server)s::uuid
-        OR f.volume_id = %(volume)s::uuid)
+        OR f.volume_id IN (
+\ir parts/volumes_of_part.sql
+        ))
    AND NOT EXISTS (SELECT FROM look_cases AS c
                     WHERE c.look_id = %(look_id)s AND c.finding_id = f.finding_id)
  ORDER BY f.finding_id

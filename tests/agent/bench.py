@@ -207,11 +207,13 @@ class Bench:
 
     def world(self) -> Ports:
         return Ports(
+            host=self.host,
             cinder=self.cinder,
             old_cinder=self.old_cinder,
             brick=self.brick,
             guests=self.guests,
             users=self.users,
+            storage=SimulatedStorage(self.store, self.faults, self.host),
             keys=self.keys,
             records=self.records,
         )

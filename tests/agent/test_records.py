@@ -13,6 +13,7 @@ import pytest
 from host_agent.shared.contract import ErrorKind, Verb
 from host_agent.shared.ports import PortError
 from host_agent.storage.records import FileRecords, Record, is_known, remember
+from host_agent.survey import recorded
 from tests.agent.bench import ATTACH, DETACH, Bench
 from tests.doubles.host_checks import connected_paths
 
@@ -83,6 +84,18 @@ def test_record_that_cannot_be_read_is_told_and_not_ignored(tmp_path: Path) -> N
     with pytest.raises(PortError, match=attachment_id) as raised:
         FileRecords(tmp_path).get(attachment_id)
     assert raised.value.kind is ErrorKind.RETRYABLE
+
+
+def test_a_record_under_the_name_of_another_attachment_is_none_to_go_by(tmp_path: Path) -> None:
+    """A copy of a record would end the connection of the one that it was copied from."""
+    records, mine, copy = FileRecords(tmp_path), record(), str(uuid.uuid4())
+    remember(records, mine, info())
+    (tmp_path / f"{copy}.json").write_text((tmp_path / f"{mine.attachment_id}.json").read_text())
+    with pytest.raises(PortError, match=f"{copy}.*is of attachment {mine.attachment_id}") as raised:
+        records.get(copy)
+    assert raised.value.kind is ErrorKind.RETRYABLE
+    assert records.get(mine.attachment_id) is not None
+    assert recorded(records).why == raised.value.message, "the survey says so, too"
 
 
 @pytest.mark.parametrize("id_", ["", None, "../secret", "a"])

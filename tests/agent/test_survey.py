@@ -51,7 +51,9 @@ def test_it_changes_nothing_and_takes_no_lock(bench: Bench) -> None:
     before = bench.store.read()
     surveyed(bench)
     assert bench.store.read() == before
-    assert set(bench.calls) == {"guests.survey", "guests.secrets"}, "Cinder is not asked"
+    assert set(bench.calls) == {"guests.survey", "guests.sizes", "guests.secrets"}, (
+        "Cinder is not asked"
+    )
 
 
 @pytest.mark.parametrize("verbs", [ATTACH, DETACH], ids=["attach", "detach"])
@@ -363,7 +365,7 @@ def test_a_survey_asks_the_hypervisor_once_whatever_the_guests(bench: Bench) -> 
     store.reads = 0
     survey = surveyed(bench)
     assert [len(guest.disks) for guest in survey.guests] == [2] * 5
-    assert store.reads == 3, "guests, secrets, storage"
+    assert store.reads == 4, "guests, their sizes, secrets, storage"
 
 
 def test_a_survey_costs_as_much_for_each_record_however_many_there_are(bench: Bench) -> None:

@@ -30,7 +30,7 @@ def over_kernel(bench: Bench, kernel: Kernel) -> Survey:
 
 def recording(bench: Bench, path: str, **told: Any) -> Record:
     """A record of something that was connected as this device."""
-    ids = {
+    ids: dict[str, Any] = {
         name: str(uuid.uuid4()) for name in ("attachment_id", "volume_id", "server_id", "serial")
     }
     device = {"path": path, **told.pop("device", {})}

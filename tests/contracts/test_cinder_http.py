@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -43,6 +44,28 @@ def talking(running: RunningCinder, time_: FakeTime | None = None, **more: Any) 
         yield client
     finally:
         client.close()
+
+
+class SetBack:
+    """The machine's clock, two hours behind where it was; nobody is to wait until it is there."""
+
+    @staticmethod
+    def time() -> float:
+        return time.time() - 7_200
+
+    @staticmethod
+    def sleep(seconds: float) -> None:
+        raise AssertionError(f"a call is held for {seconds:.0f} s")
+
+
+def test_no_call_waits_because_the_clock_was_set_back(
+    running: RunningCinder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    volume = running.model.add_volume().id
+    with talking(running) as client:
+        client.volume(volume)
+        monkeypatch.setattr("keystoneauth1._fair_semaphore.time", SetBack)
+        assert client.volume(volume).status == "available"
 
 
 # --- microversion and endpoint -------------------------------------------------------------------
@@ -332,6 +355,17 @@ def test_with_keystone_the_service_tokens_roles_decide(roles: tuple[str, ...], o
         assert "'service'" in error.message
     assert password not in repr(settings)
     client.close()
+
+
+def test_who_is_no_administrator_is_not_told_what_was_made_of_a_volume() -> None:
+    """Its lists of snapshots and backups have less than there is; that of clones is refused."""
+    with running_cinder() as served, talking(served) as client:
+        volume = served.model.add_volume(project_id="another")
+        served.model.add_snapshot(volume.id)
+        assert client.dependents(volume.id).snapshots
+        served.model.without_admin_role.add(client.own_user() or "")
+        told = client.dependents(volume.id)
+        assert (told.snapshots, told.clones) == ((), None)
 
 
 # --- secrets -------------------------------------------------------------------------------------

@@ -60,7 +60,7 @@ def walked(page: Paged, limit: int) -> list[Any]:
 
 def in_another_project(world: World) -> str:
     wanted = {"size_gb": 1, "volume_type": world.kind, "project_id": world.other_project}
-    volume_id = world.port.volume_create(wanted, new_uuid()).id
+    volume_id = world.port.volume_create(wanted, new_uuid())
     world.clean_later(volume_id)
     worlds.until_available(world.port, volume_id)
     return volume_id
@@ -119,11 +119,29 @@ def test_what_is_reserved_is_a_volume_s_attachment_and_not_in_use(
 def test_a_volume_that_we_made_carries_our_mark(world: World, lists: CinderLists) -> None:
     key = new_uuid()
     wanted = {"size_gb": 1, "volume_type": world.kind, "project_id": world.project}
-    volume_id = world.port.volume_create(wanted, key).id
+    volume_id = world.port.volume_create(wanted, key)
     world.clean_later(volume_id)
     worlds.until_available(world.port, volume_id)
     assert lists.volume(volume_id).made_for == key
     assert lists.volume(world.new_volume()).made_for is None
+
+
+def test_a_listed_volume_tells_its_project_and_whether_several_may_have_it(
+    world: World, lists: CinderLists
+) -> None:
+    mine, others = lists.volume(world.new_volume()), lists.volume(in_another_project(world))
+    assert (mine.multiattach, mine.project_id) == (False, world.project)
+    assert others.project_id == world.other_project
+
+
+def test_a_volume_tells_another_last_change_when_its_status_has_changed_and_only_then(
+    world: World, lists: CinderLists
+) -> None:
+    volume = world.new_volume()
+    before = lists.volume(volume).updated_at
+    assert lists.volume(volume).updated_at == before
+    world.port.attachment_create(volume, new_uuid())
+    assert lists.volume(volume).updated_at != before
 
 
 def test_what_is_not_there_is_not_found(lists: CinderLists) -> None:
@@ -163,7 +181,7 @@ def test_who_is_no_administrator_gets_an_empty_list_and_no_refusal(
 def test_a_cut_page_is_no_end(simulated: SimulatedWorld) -> None:
     lists = lists_of(simulated)
     made = sorted(simulated.new_volume() for _ in range(9))
-    simulated.faults.replace([{"call": "volume_list", "do": "lie", "count": 2}])
+    simulated.faults.replace([{"call": "volume_list", "do": "cut", "count": 2}])
     assert [row.id for row in walked(lists.volumes, 4)] == made
     lists.close()
 

@@ -324,7 +324,7 @@ def test_faults_are_put_and_read_over_http(running: RunningCinder) -> None:
     rule: Any = {"call": "volume_show", "do": "fail", "status": 409}
     assert requests.put(url, json=[rule], timeout=5).status_code == 200
     assert requests.get(url, timeout=5).json()[0]["seen"] == 0
-    bad = requests.put(url, json=[rule, {"call": "x", "do": "explode"}], timeout=5)
+    bad = requests.put(url, json=[rule, {"call": "volume_show", "do": "explode"}], timeout=5)
     assert bad.status_code == 400
     assert "rule 2: 'do' is 'explode'" in bad.json()["error"]
     assert len(requests.get(url, timeout=5).json()) == 1

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 
+from handlers import made
 from host_agent.shared.cinder.settings import CinderSettings
 from host_agent.shared.contract import ErrorKind
+from host_agent.shared.origin import Dependents
 from host_agent.shared.ports import Encryption
 from host_agent.storage.keys import FIXED_KEY_ID
+from ledger.simulation import cinder_backups
 from ledger.simulation import cinder_migration as migration
 from ledger.simulation.cinder_rows import Volume
 from tests.contracts.cinder_worlds import (
@@ -25,7 +29,7 @@ from tests.contracts.cinder_worlds import (
 
 def create(world: World, key: str, **more: Any) -> str:
     wanted = {"size_gb": 1, "volume_type": world.kind, "project_id": world.project, **more}
-    volume_id = world.port.volume_create(wanted, key).id
+    volume_id = world.port.volume_create(wanted, key)
     world.clean_later(volume_id)
     return volume_id
 
@@ -79,32 +83,77 @@ def test_a_volume_is_created_as_wanted(world: World) -> None:
     assert (seen.project_id, seen.multiattach, seen.bootable) == (world.project, False, False)
 
 
-def test_a_create_with_the_same_key_finds_the_volume(world: World) -> None:
-    key = new_uuid()
-    volume = create(world, key)
-    assert create(world, key) == volume
-    assert create(world, new_uuid()) != volume
-    until_available(world.port, volume)
-    assert create(world, key) == volume
-
-
 def test_a_volume_belongs_to_the_project_it_was_wanted_for(world: World) -> None:
-    key = new_uuid()
-    theirs = create(world, key, project_id=world.other_project)
+    theirs = create(world, new_uuid(), project_id=world.other_project)
     assert world.port.volume(theirs).project_id == world.other_project
-    assert create(world, key) != theirs  # nobody adopts another project's
-    assert create(world, key, project_id=world.other_project) == theirs
     until_available(world.port, theirs)
 
 
-def test_a_create_whose_answer_was_lost_is_not_repeated_here_and_found_again(
+def test_a_create_is_not_repeated_here_and_finds_nothing_that_was_made_before(
     simulated: SimulatedWorld,
 ) -> None:
     key = new_uuid()
     simulated.faults.replace([{"call": "volume_create", "do": "fail_after", "status": 504}])
     assert refusal(lambda: create(simulated, key)).kind is ErrorKind.UNKNOWN
+    [lost] = simulated.model.volumes
+    assert create(simulated, key) != lost
+    simulated.faults.replace([{"call": "volume_create", "do": "fail", "status": 503}])
+    assert refusal(lambda: create(simulated, key)).kind is ErrorKind.RETRYABLE
+    assert len(simulated.port.volumes_made(key, simulated.project)) == 2
+
+
+def test_a_volume_tells_who_created_it_when_with_which_mark_and_of_what(world: World) -> None:
+    key, began = new_uuid(), time.time()
+    ours = world.port.volume(create(world, key))
+    assert (ours.origin.user_id, ours.origin.mark) == (world.port.own_user(), key)
+    assert ours.origin.user_id is not None
+    assert abs((ours.origin.created_at or 0) - began) < made.CLOCKS_APART_S
+    assert (ours.origin.snapshot_id, ours.origin.source_volume_id) == (None, None)
+    snapshot = world.new_snapshot(world.new_volume())
+    other = world.port.volume(create(world, key, snapshot_id=snapshot))
+    assert other.origin.snapshot_id == snapshot
+    for volume in (ours.id, other.id):
+        until_available(world.port, volume)
+
+
+def test_what_was_made_of_a_volume_is_told_also_to_others_of_its_project(world: World) -> None:
+    volume = world.new_volume()
+    assert world.port.dependents(volume) == Dependents(snapshots=(), backups=(), clones=())
+    snapshot = world.new_snapshot(volume)
+    assert world.port.dependents(volume).snapshots == (snapshot,)
+    assert world.port.dependents(world.new_volume()).snapshots == ()
+
+
+def test_backups_and_clones_are_told_of_any_project(simulated: SimulatedWorld) -> None:
+    model, volume = simulated.model, simulated.new_volume()
+    backup = cinder_backups.add(model, volume)
+    backup.project_id = "another"
+    clone = model.add_volume(source_volid=volume, project_id="another").id
+    told = Dependents(snapshots=(), backups=(backup.id,), clones=(clone,))
+    assert simulated.port.dependents(volume) == told
+
+
+@pytest.mark.parametrize("call", ["snapshot_list", "backup_list", "volume_list"])
+def test_what_cinder_refuses_to_tell_is_not_told(simulated: SimulatedWorld, call: str) -> None:
+    rule = {"call": call, "do": "fail", "status": 403, "message": "no", "count": None}
+    simulated.faults.replace([rule])
+    told = vars(simulated.port.dependents(simulated.new_volume()))
+    assert [ids for ids in told.values() if ids is None] == [None]
+    simulated.faults.replace([{**rule, "status": 503}])
+    assert refusal(lambda: simulated.port.dependents(new_uuid())).kind is ErrorKind.RETRYABLE
+
+
+def test_a_restored_backup_has_the_mark_of_its_volume_and_another_creator(
+    simulated: SimulatedWorld,
+) -> None:
+    key = new_uuid()
     volume = create(simulated, key)
-    assert list(simulated.model.volumes) == [volume]
+    backup = cinder_backups.add(simulated.model, volume)
+    copy = cinder_backups.restored(simulated.model, backup.id, user_id="somebody")
+    origin = simulated.port.volume(copy.id).origin
+    assert (origin.mark, origin.user_id) == (key, "somebody")
+    marked = {view.id for view in simulated.port.volumes_made(key, simulated.project)}
+    assert marked == {volume, copy.id}
 
 
 def test_what_was_made_is_found_by_its_mark_in_its_project(world: World) -> None:
@@ -115,20 +164,6 @@ def test_what_was_made_is_found_by_its_mark_in_its_project(world: World) -> None
     assert [view.id for view in world.port.volumes_made(key, world.other_project)] == [theirs]
     for volume in (ours, theirs):
         until_available(world.port, volume)
-
-
-@pytest.mark.parametrize(
-    ("state", "migration_status"),
-    [("deleting", None), ("error_deleting", None), ("available", "target:of-another")],
-)
-def test_a_volume_that_is_no_ones_to_keep_is_not_found_again(
-    simulated: SimulatedWorld, state: str, migration_status: str | None
-) -> None:
-    key = new_uuid()
-    before = create(simulated, key)
-    row = simulated.model.volume(before)
-    row.status, row.migration_status, row.creating = state, migration_status, None
-    assert create(simulated, key) != before
 
 
 def test_the_source_of_a_volume_is_handed_on(simulated: SimulatedWorld) -> None:

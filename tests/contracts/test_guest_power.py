@@ -142,6 +142,16 @@ def test_guest_is_stopped_and_started_with_its_definition_kept(machine: Machine)
     assert machine.guests.disk(server_id, one.serial).live == "sdb"
 
 
+def test_a_transient_guest_is_defined_before_it_is_stopped(machine: Machine) -> None:
+    server_id = machine.new_guest(RUNNING, transient=True)
+    one = disk(machine)
+    machine.guests.plug(server_id, one)
+    assert machine.guests.stop(server_id, force=True) is SHUTDOWN
+    assert machine.guests.power(server_id) is SHUTDOWN
+    assert machine.guests.start(server_id) is RUNNING
+    assert machine.guests.disk(server_id, one.serial).live == "sdb"
+
+
 def test_guest_that_does_not_hear_is_powered_off(machine: Machine) -> None:
     server_id = machine.new_guest(RUNNING)  # a real one without a system hears nothing
     assert machine.guests.stop(server_id, force=False) is SHUTDOWN

@@ -228,15 +228,18 @@ def test_nobody_can_read_a_secret_and_it_is_never_on_a_disk(real: RealMachine) -
 
 
 @pytest.mark.lab
-def test_secret_that_nova_left_for_the_volume_is_used(real: RealMachine) -> None:
+def test_secret_that_nova_left_for_the_volume_is_used_and_not_dropped(real: RealMachine) -> None:
     """By its uuid, which guests of before are defined with."""
     volume_id, theirs = str(uuid.uuid4()), str(uuid.uuid4())
     usage = f"<usage type='volume'><volume>{volume_id}</volume></usage>"
     real.connection.secretDefineXML(f"<secret><uuid>{theirs}</uuid>{usage}</secret>")
     with suppress(PortError):
         assert real.guests.keep_secret(volume_id, PASSPHRASE) == theirs
-    assert real.connection.secretLookupByUUIDString(theirs).value() == PASSPHRASE.encode()
+    secret = real.connection.secretLookupByUUIDString(theirs)
+    assert secret.value() == PASSPHRASE.encode()
     real.guests.drop_secret(volume_id)
+    assert real.connection.secretLookupByUUIDString(theirs).UUIDString() == theirs
+    secret.undefine()
 
 
 @pytest.mark.lab

@@ -8,7 +8,7 @@ import pytest
 
 from host_agent.shared.contract import PowerState
 from host_agent.shared.survey import DiskShown, GuestShown
-from tests.contracts.machines import Machine, RealMachine, disk
+from tests.contracts.machines import VOLUME_BYTES, Machine, RealMachine, disk
 
 RUNNING, PAUSED, SHUTDOWN = PowerState.RUNNING, PowerState.PAUSED, PowerState.SHUTDOWN
 PASSPHRASE = "5ec2e7" * 8
@@ -107,6 +107,36 @@ def test_guests_and_their_disks_come_in_order_and_the_same_twice(machine: Machin
     again = machine.guests.survey().guests
     own = [guest for guest in survey.guests if guest.server_id in servers]
     assert [guest for guest in again if guest.server_id in servers] == own
+
+
+@pytest.mark.parametrize("power", [RUNNING, PAUSED])
+def test_running_guests_tell_how_large_their_disks_are(machine: Machine, power: PowerState) -> None:
+    server_id, one, other = machine.new_guest(power), disk(machine), disk(machine, "sdc")
+    for each in (one, other):
+        machine.guests.plug(server_id, each)
+    sizes = machine.guests.sizes()
+    for target in ("sdb", "sdc"):
+        told = sizes[server_id, target]
+        assert told == machine.hypervisor.size(server_id, target) == VOLUME_BYTES
+    machine.guests.grow(server_id, one.serial, 2 * VOLUME_BYTES, unit=VOLUME_BYTES)
+    assert machine.guests.sizes()[server_id, "sdb"] == 2 * VOLUME_BYTES
+
+
+def test_of_a_guest_that_is_off_no_size_is_told(machine: Machine) -> None:
+    server_id = machine.new_guest(SHUTDOWN)
+    machine.guests.plug(server_id, disk(machine))
+    assert not [id_ for id_, _ in machine.guests.sizes() if id_ == server_id]
+
+
+def test_every_disk_tells_what_it_reads_and_writes_and_its_id_if_it_has_one(
+    machine: Machine,
+) -> None:
+    server_id, one = machine.new_guest(RUNNING), disk(machine)
+    machine.guests.plug(server_id, one)
+    opened = [each for each in machine.guests.survey().opened if each.server_id == server_id]
+    [mine] = [each for each in opened if each.serial == one.serial]
+    assert (mine.target, mine.live, mine.sources) == ("sdb", True, (one.source["path"],))
+    assert all(each.serial is None for each in opened if each is not mine), "its own disks"
 
 
 def test_a_guests_own_disks_are_none_of_volumes(machine: Machine) -> None:

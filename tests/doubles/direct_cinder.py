@@ -8,7 +8,7 @@ so that the contract tests cannot tell the two apart.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -22,7 +22,6 @@ from host_agent.shared.cinder.client import (
     end_extension,
     end_migration,
     error_of_status,
-    is_leaving,
     old_attachment_views,
     snapshot_status,
     snapshot_view,
@@ -31,7 +30,9 @@ from host_agent.shared.cinder.client import (
     volume_view,
 )
 from host_agent.shared.cinder.settings import RetryLimits
+from host_agent.shared.contract import ErrorKind
 from host_agent.shared.faults import Fault, Faults
+from host_agent.shared.origin import Dependents
 from host_agent.shared.ports import (
     AttachmentView,
     ConnectionInfo,
@@ -47,10 +48,11 @@ from ledger.simulation import cinder_snapshots as snapshots
 from ledger.simulation import cinder_views as views
 from ledger.simulation import cinder_work
 from ledger.simulation.cinder_model import CinderModel
-from ledger.simulation.cinder_rows import DEFAULT_PROJECT, CinderFault
+from ledger.simulation.cinder_rows import DEFAULT_PROJECT, DEFAULT_USER, CinderFault
 from ledger.simulation.cinder_snapshots import made_of
 
 T = TypeVar("T")
+Shown = Callable[[Sequence[Any]], list[Any]]
 
 #: One attempt: a fault reaches the caller at once.
 NO_RETRY = RetryLimits(attempts_max=1)
@@ -102,12 +104,20 @@ class DirectCinder:
         if row is not None:
             ids = {"volume_id": row.volume_id, "server_id": row.instance, **ids}
         with self._model.lock:
+            self._model.remembers = self._faults.looks_back or self._model.remembers
             self._model.note_call(call, **ids)
         with self._faults.around(call, error=fault_as_port_error, **ids) as fault, self._model.lock:
             try:
                 yield fault
             except CinderFault as refused:
                 raise error_of_status(refused.status, refused.message) from None
+
+    @contextmanager
+    def _reading(self, call: str, **ids: str | None) -> Iterator[tuple[CinderModel, Shown]]:
+        """The rows, as they are or once were, and what is shown of a list of them."""
+        with self._around(call, **ids) as fault:
+            model = self._model.as_of(fault.changes_ago if fault else 0)
+            yield model, fault.shown if fault else list
 
     def _run(self, call: Callable[[], T], *, repeatable: bool = True) -> T:
         return self._retry.run(call, repeatable=repeatable)
@@ -128,9 +138,8 @@ class DirectCinder:
 
     def _shown(self, volume_id: str) -> dict[str, Any]:
         def read() -> dict[str, Any]:
-            with self._around("volume_show", volume_id=volume_id):
-                volume = self._model.read_volume(volume_id)
-                return views.volume_detail(self._model, volume, self._version)
+            with self._reading("volume_show", volume_id=volume_id) as (model, _):
+                return views.volume_detail(model, model.read_volume(volume_id), self._version)
 
         return self._run(read)
 
@@ -141,55 +150,69 @@ class DirectCinder:
 
         return self._run(read)
 
-    def volume_create(self, wanted: dict[str, Any], key: str) -> VolumeView:
-        def find_or_create() -> VolumeView:
-            found = self._made_with(key, wanted.get("project_id"))
-            return found[0] if found else self.volume(create())
-
-        def create() -> str:
-            with self._around("volume_create"):
-                backend, multiattach = self._model.backend_of_type(
-                    wanted.get("volume_type") or self._model.driver
-                )
-                of = (wanted.get("snapshot_id"), wanted.get("image_id"))
-                bootable = made_of(self._model, *of, wanted["size_gb"])
-                made = self._model.add_volume(
-                    driver=backend.name,
-                    multiattach=multiattach,
-                    size=wanted["size_gb"],
-                    name=wanted.get("name"),
-                    snapshot_id=wanted.get("snapshot_id"),
-                    image_id=wanted.get("image_id"),
-                    bootable=bootable,
-                    availability_zone=wanted.get("availability_zone") or "nova",
-                    project_id=project_id,
-                    metadata={MADE_FOR: key},
-                    available_after_reads=1,
-                )
-                return made.id
-
-        project_id = wanted.get("project_id") or DEFAULT_PROJECT
-        return self._run(find_or_create, repeatable=False)
+    def volume_create(self, wanted: dict[str, Any], key: str) -> str:
+        with self._around("volume_create"):
+            backend, multiattach = self._model.backend_of_type(
+                wanted.get("volume_type") or self._model.driver
+            )
+            of = (wanted.get("snapshot_id"), wanted.get("image_id"))
+            bootable = made_of(self._model, *of, wanted["size_gb"])
+            made = self._model.add_volume(
+                driver=backend.name,
+                multiattach=multiattach,
+                size=wanted["size_gb"],
+                name=wanted.get("name"),
+                snapshot_id=wanted.get("snapshot_id"),
+                image_id=wanted.get("image_id"),
+                bootable=bootable,
+                availability_zone=wanted.get("availability_zone") or "nova",
+                project_id=wanted.get("project_id") or DEFAULT_PROJECT,
+                metadata={MADE_FOR: key},
+                available_after_reads=1,
+            )
+            return made.id
 
     def snapshot(self, snapshot_id: str) -> SnapshotView:
         def read() -> SnapshotView:
-            with self._around("snapshot_show"):
-                return snapshot_view(snapshots.view(self._model.snapshot(snapshot_id)))
+            with self._reading("snapshot_show") as (model, _):
+                return snapshot_view(snapshots.view(model.snapshot(snapshot_id)))
 
         return self._run(read)
 
     def volumes_made(self, key: str, project_id: str | None) -> list[VolumeView]:
-        return self._run(lambda: self._made_with(key, project_id))
+        def read() -> list[VolumeView]:
+            with self._reading("volume_list") as (model, shown):
+                return [
+                    volume_view(views.volume_detail(model, row, self._version))
+                    for row in shown(model.listed_volumes())
+                    if row.metadata.get(MADE_FOR) == key
+                    and row.project_id == (project_id or DEFAULT_PROJECT)
+                ]
 
-    def _made_with(self, key: str, project_id: str | None) -> list[VolumeView]:
-        with self._around("volume_list"):
-            made = [
-                volume_view(views.volume_detail(self._model, row, self._version))
-                for row in self._model.listed_volumes()
-                if row.metadata.get(MADE_FOR) == key
-                and row.project_id == (project_id or DEFAULT_PROJECT)
-            ]
-        return [view for view in made if not is_leaving(view)]
+        return self._run(read)
+
+    def dependents(self, volume_id: str) -> Dependents:
+        def ids(call: str, rows: Callable[[CinderModel], Any], of: str) -> tuple[str, ...] | None:
+            def read() -> tuple[str, ...]:
+                with self._reading(call, volume_id=volume_id) as (model, shown):
+                    found = [row.id for row in rows(model) if getattr(row, of) == volume_id]
+                    return tuple(shown(found)[:1])
+
+            try:
+                return self._run(read)
+            except PortError as error:
+                if error.kind is not ErrorKind.FINAL:
+                    raise
+                return None
+
+        return Dependents(
+            snapshots=ids("snapshot_list", lambda model: model.snapshots.values(), "volume_id"),
+            backups=ids("backup_list", lambda model: model.backups.values(), "volume_id"),
+            clones=ids("volume_list", lambda model: model.listed_volumes(), "source_volid"),
+        )
+
+    def own_user(self) -> str | None:
+        return DEFAULT_USER
 
     def volume_delete(self, volume_id: str) -> None:
         def delete() -> None:
@@ -231,19 +254,20 @@ class DirectCinder:
 
     def attachment(self, attachment_id: str) -> AttachmentView:
         def read() -> AttachmentView:
-            with self._around("attachment_show", attachment_id=attachment_id):
-                row = self._model.attachment(attachment_id)
+            with self._reading("attachment_show", attachment_id=attachment_id) as (model, _):
+                row = model.shown_attachment(attachment_id)
                 return _view(views.attachment_detail(row))
 
         return self._run(read)
 
     def attachments(self, volume_id: str | None, server_id: str | None) -> list[AttachmentView]:
         def read() -> list[AttachmentView]:
-            with self._around("attachment_list", volume_id=volume_id, server_id=server_id):
-                every = self._model.attachments.values()
-                rows = every if volume_id is None else self._model.attachments_of(volume_id)
+            ids = {"volume_id": volume_id, "server_id": server_id}
+            with self._reading("attachment_list", **ids) as (model, shown):
+                every = [*model.attachments.values()]
+                rows = every if volume_id is None else model.attachments_of(volume_id)
                 wanted = [row for row in rows if server_id in {None, row.instance}]
-                return [_view(views.attachment_detail(row)) for row in wanted]
+                return [_view(views.attachment_detail(row)) for row in shown(wanted)]
 
         return self._run(read)
 

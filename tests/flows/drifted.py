@@ -20,6 +20,7 @@ from handlers.repair import RepairDrift
 from host_agent.libvirt import disk_xml
 from host_agent.shared.contract import PowerState
 from host_agent.shared.faults import Faults
+from host_agent.shared.origin import MADE_FOR
 from host_agent.shared.survey import ConnectionShown, DiskShown, StorageShown
 from host_agent.simulated.adapters import SimulatedBrick, SimulatedGuests
 from host_agent.simulated.host_state import guest_state
@@ -203,6 +204,7 @@ def _volume_row(world: World, status: str, **more: Any) -> rows.VolumeRow:
         mappings=len(volume.holders),
         had=volume.had,
         cinder=rows.CinderVolume(status=status, **shown),
+        projects=("p",) if volume.holders else (),
     )
 
 
@@ -213,11 +215,12 @@ def volume_detaching() -> World:
 
 
 def volume_of_nobody() -> World:
-    """A request was carried out whose sender had died, and its operation is over."""
+    """The log has it as made, and what was made of that step was given up."""
     world = World()
     unit = Unit(world.store)
     mark = str(world.store.log[0][0].originator_id)
     unit.get(Volume, world.volumes[0]).made(world.server_id, mark)
+    world.cinder.volume(world.volumes[0]).metadata[MADE_FOR] = mark
     unit.save(CONTEXT)
     return found(world, "volume_of_nobody", _volume_row(world, "available", made=True))
 

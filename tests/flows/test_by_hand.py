@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from aggregates.errors import GuestNotThereError
+from aggregates.server import VmState
 from handlers.drift.classes import BY_NAME
 from host_agent.shared.contract import PowerState
 from tests.world import HOST, World
@@ -32,3 +34,33 @@ def test_a_refresh_gives_cinder_the_host_that_has_the_volume(power: PowerState) 
     world.done(world.act("refresh"))
     assert (row.host, row.status) == (HOST, "attached")
     assert world.wrong() == []
+
+
+def undefined(world: World) -> World:
+    """Somebody undefines the guest while it runs."""
+    with world.host.edit() as state:
+        state["guests"][world.server_id]["persistent"] = None
+    return world
+
+
+def test_a_guest_without_a_definition_is_defined_before_it_is_stopped() -> None:
+    world = World()
+    world.done(world.attach())
+    undefined(world).done(world.act("stop"))
+    assert world.instance.vm_state is VmState.STOPPED
+    guest = world.host.read()["guests"][world.server_id]
+    assert (guest["live"], guest["persistent"] is None) == (None, False)
+    world.register(HOST)
+    assert world.instance.power_state == "shutdown"
+    world.done(world.act("start"))
+    assert world.instance.power_state == "running"
+    assert world.wrong() == []
+
+
+def test_a_guest_that_is_not_there_is_not_stopped_again_and_again() -> None:
+    world = World()
+    with world.host.edit() as state:
+        del state["guests"][world.server_id]
+    world.done(world.act("stop"))  # before its host has told
+    with pytest.raises(GuestNotThereError, match=f"{HOST} shows no guest of it"):
+        world.act("stop")

@@ -328,19 +328,20 @@ def test_what_cinder_says_only_when_it_connects_is_learnt_and_kept() -> None:
 
 
 @pytest.mark.parametrize("legacy", [False, True])
-def test_an_agent_with_another_hosts_connector_is_refused_in_words(legacy: bool) -> None:
+def test_an_agent_that_takes_itself_for_another_host_is_refused_in_words(legacy: bool) -> None:
     """It speaks for one host, and would connect the volume for another."""
     world = World(RUNNING, legacy=legacy)
     brick = world.ports["brick"]
     real = brick.connector
     brick.connector = lambda: {**real(), "host": OTHER}
+    world.ports["host"] = OTHER
     operation = world.run(world.attach())
     assert operation.outcome == "failed"
     assert operation.first_error is not None
     assert operation.first_error["code"] == "foreign_connector"
     assert f"Host {HOST} gave" in operation.first_error["message"]
     assert f"of host {OTHER}" in operation.first_error["message"]
-    brick.connector = real
+    brick.connector, world.ports["host"] = real, HOST
     assert world.wrong() == []
     assert world.mappings() == []
     assert world.attachments() == []

@@ -18,9 +18,14 @@ from handlers import presence
 from handlers.actions import ActOnServer
 from handlers.flows import FLOWS
 from handlers.plan import Ask
+from handlers.presence import Shown
 from handlers.progress import plan_of
+from handlers.repair import RepairDrift
 from host_agent.shared.contract import SERVICE_VERSION, Guest, PowerState, Registration
 from ledger.requests import Fleet
+from tests.flows import drifted
+from tests.flows.drifted import finding
+from tests.flows.drifts import DRIFTS
 from tests.flows.scenarios import BY_NAME, SCENARIOS, Scenario, turn_of
 from tests.tiers import every
 from tests.world import CONTEXT, HOST, NAMES, OTHER, SERVER, World, events
@@ -248,10 +253,24 @@ def test_a_sign_is_kept_once_and_goes_when_the_host_shows_it_no_more() -> None:
 def test_a_flow_says_that_it_asks_for_nobody_or_it_asks_for_all() -> None:
     quiet = {name for name, flow in FLOWS.items() if flow.asks is Ask.NOTHING}
     assert quiet == {
-        *("stop", "pause", "grow", "grow_for_cinder", "snapshot", "delete_snapshot"),
+        *("grow", "grow_for_cinder", "snapshot", "delete_snapshot"),
         *("complete_attachment", "replace_attachment", "replace_reservation"),
         *("release_connection", "define_disk", "drop_secret", "forget_guest"),
     }
+
+
+@pytest.mark.parametrize("flow", ["release_connection", "settle_volume"])
+def test_nothing_is_repaired_while_a_disk_of_the_volume_may_be_other_data(flow: str) -> None:
+    """Not even what asks nobody else (`DriftClass.stops_repairs`)."""
+    name = next(name for name, drift in DRIFTS.items() if drift.flow == flow)
+    world = DRIFTS[name].world()
+    other = Shown(finding_id="f", drift_class="disk_source_differs", hosts=(), volume_id="v")
+    request = RepairDrift(finding_id=str(finding(world).id), reason="test")
+    had = lambda server: drifted.hosts_of(world, server)  # noqa: E731
+    unsure = replace(world.fleet, had=had, shown=lambda _server, _volumes: [other])
+    with pytest.raises(errors.RepairError, match="may be other data"):
+        world.requests.repair(request, CONTEXT, unsure)
+    world.done(world.requests.repair(request, CONTEXT, replace(world.fleet, had=had)).operation_id)
 
 
 def test_a_refused_request_leaves_nothing_behind_and_can_be_repeated() -> None:

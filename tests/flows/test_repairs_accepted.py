@@ -16,6 +16,8 @@ from handlers.plan import LANES_MAX
 from handlers.progress import plan_of
 from handlers.repair import RepairDrift
 from ledger.log.unit import Unit
+from ledger.simulation import cinder_legacy
+from ledger.simulation.cinder_rows import CinderFault
 from tests.flows import drifted
 from tests.flows.drifted import finding
 from tests.flows.drifts import DRIFTS
@@ -155,3 +157,29 @@ def test_more_hosts_than_can_be_asked_at_once_are_no_evidence() -> None:
     world = drifted.attachment_unknown_beside(complete=False)
     with pytest.raises(errors.RepairError, match="does not say whose"):
         _ask(world, unfenced=lambda: [f"compute-{n}" for n in range(LANES_MAX + 1)])
+
+
+def test_a_repair_that_can_never_work_is_refused_with_the_command_that_does() -> None:
+    world = World()
+    world.done(world.attach())
+    drifted.found(world, "volume_status_differs", drifted._volume_row(world, "available"))
+    stored = len(world.store.log)
+    with pytest.raises(errors.RepairError, match=f"--state in-use {world.volumes[0]}"):
+        _ask(world)
+    assert len(world.store.log) == stored
+
+
+def test_what_cinder_refuses_to_show_by_itself_is_repaired_by_what_its_list_says() -> None:
+    """os-attach by hand, of a volume that is a file: 400 to its GET (`shown_by`)."""
+    world = World(driver="nfs", volumes=2)
+    world.done(world.attach(world.volumes[0]))
+    volume = world.cinder.volume(world.volumes[1])
+    told = {"instance_uuid": world.server_id, "mountpoint": "/dev/vdz", "host_name": OTHER}
+    cinder_legacy.attach(world.cinder, volume, told)
+    [row] = world.cinder.attachments_of(volume.id)
+    with pytest.raises(CinderFault, match="malformed or otherwise"):
+        world.cinder.shown_attachment(row.id)
+    drifted._unknown("attachment_unknown", OTHER)(world, row.id)
+    assert world.run(_ask(world)).outcome is Outcome.COMPLETED
+    assert world.cinder.attachments_of(volume.id) == []
+    assert volume.status == "available"

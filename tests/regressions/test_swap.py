@@ -82,6 +82,20 @@ def test_lp2112187_a_volume_that_cinder_moves_is_swapped_for_cinder_only() -> No
     assert world.summary() == before
 
 
+def test_a_migration_is_cinders_if_the_target_says_so_and_the_old_volume_was_read_as_before() -> (
+    None
+):
+    """Else nobody would end it, and its target would stay for ever."""
+    world = migrating()
+    kept, temporary = world.volumes
+    world.cinder.volume(kept).migration_status = None
+    operation_id = world.swap(kept, temporary, by_cinder=True)
+    world.cinder.volume(kept).migration_status = "migrating"
+    world.done(operation_id)
+    assert agree(world, HOST, kept)
+    assert temporary not in world.known_volumes()
+
+
 def test_lp1943431_every_record_follows_the_id_that_cinder_kept() -> None:
     world = migrating()
     kept, temporary = world.volumes

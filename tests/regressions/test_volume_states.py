@@ -80,6 +80,7 @@ ASKS: dict[str, tuple[Callable[[], World], Callable[[World], object]]] = {
             "resize": attached,
             "live_migrate": attached,
             "refresh": attached,
+            "rebuild": attached,
             "unshelve": offloaded,
         }.items()
     },
@@ -87,7 +88,7 @@ ASKS: dict[str, tuple[Callable[[], World], Callable[[World], object]]] = {
 
 
 def _act(world: World, flow: str) -> object:
-    where = None if flow in {"shelve", "refresh"} else OTHER
+    where = None if flow in {"shelve", "refresh", "rebuild"} else OTHER
     request = ActOnServer(server_id=SERVER, flow=flow, destination=where)
     return world.requests.act(request, CONTEXT, world.fleet)
 
@@ -134,6 +135,18 @@ def test_a_refusal_by_a_volumes_state_says_what_to_do(status: str, advice: str) 
         world.attach()
 
 
+@pytest.mark.parametrize("what", sorted(WORK))
+def test_lp1489304_a_rebuild_waits_until_cinder_has_done_its_work(what: str) -> None:
+    """A rebuild without image, which Cinder is not asked to write."""
+    world = attached()
+    end = WORK[what](world, volume_of(world))
+    with pytest.raises(errors.VolumeStateError, match="in Cinder, so this cannot be done now"):
+        _act(world, "rebuild")
+    assert world.open_operations() == []
+    end()
+    world.done(world.act("rebuild"))
+
+
 def test_an_evacuation_asks_too() -> None:
     world = attached()
     world.fence(HOST)
@@ -155,7 +168,7 @@ def test_what_asks_cinder_for_nothing_says_so(flow: str) -> None:
     a repair asks by itself, in its first step (decision 0059).
     """
     assert flow in {
-        *("start", "stop", "pause", "unpause", "reboot", "rebuild"),
+        *("start", "stop", "pause", "unpause", "reboot"),
         *("confirm_resize", "revert_resize", "delete", "grow", "snapshot", "delete_snapshot"),
         *(repair.name for repair in REPAIRS),
     }

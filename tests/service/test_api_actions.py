@@ -90,6 +90,17 @@ async def test_a_rebuild_keeps_the_volumes_and_knows_no_images(api: Api) -> None
     assert [each["id"] for each in listed] == [volume]
 
 
+async def test_lp1489304_a_rebuild_is_refused_while_cinder_works_on_a_volume(api: Api) -> None:
+    """Without an image, too."""
+    server, volume = await with_volume(api)
+    api.cinder.volume(volume).status = "retyping"
+    refused = await api.act(server, "rebuild", {"imageRef": ""})
+    assert f"Volume {volume} is retyping in Cinder" in await text_of(refused, 409)
+    assert (await shown(api, server))["status"] == "ACTIVE"
+    api.cinder.volume(volume).status = "in-use"
+    assert (await api.act(server, "rebuild", {"imageRef": ""})).status == 202
+
+
 async def test_who_rebuilds_is_shown_what_nova_would_put_into_the_server_anew(api: Api) -> None:
     server = (await with_volume(api))[0]
     since = {"key_name": 54, "user_data": 57}

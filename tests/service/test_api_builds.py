@@ -162,11 +162,7 @@ async def test_a_root_volume_is_detached_and_attached_again_while_stopped(api: A
     assert (await api.played(detach))["outcome"] == "completed"
     for version in ("2.1", OURS):
         assert (await api.get(path, version=version))["volumeAttachments"] == []
-    start = await api.act(server, "os-start")
-    assert (start.status, (await start.json())["forbidden"]["message"]) == (
-        403,
-        "Can't start instance without a root device volume",
-    )
+    await refused_for_its_root(api, server)
     other = api.volume(bootable=True)
     attach = await api.attach(server, other, OURS, who="member", is_root=True)
     assert (attach.status, await attach.text()) == (202, "")
@@ -176,6 +172,42 @@ async def test_a_root_volume_is_detached_and_attached_again_while_stopped(api: A
     assert (
         "boot_index" not in (await api.get(f"{path}/{other}", version="2.104"))["volumeAttachment"]
     )
+    assert (await api.act(server, "os-start")).status == 202
+
+
+async def refused_for_its_root(api: Api, server: str) -> None:
+    """The answer says how the server gets one, by a client that knows Nova's API alone."""
+    how = f"`openstack server add volume --device /dev/vda {server} VOLUME`."
+    why = "Can't start instance without a root device volume. Attach one by the root's device name"
+    start = await api.act(server, "os-start")
+    assert (start.status, (await start.json())["forbidden"]["message"]) == (
+        403,
+        f"{why}: {how}",
+    )
+
+
+@pytest.mark.parametrize("version", ["2.1", "2.104", OURS])
+async def test_a_root_volume_is_attached_by_its_device_name_at_every_version(
+    api: Api, version: str
+) -> None:
+    """The unmodified client cannot say `is_root`: a bootable volume that is not named is data."""
+    server, volume = await booted(api)
+    path = f"/v2.1/servers/{server}/os-volume_attachments"
+    await api.played(await api.act(server, "os-stop"))
+    await api.played(await api.ask("DELETE", f"{path}/{volume}", version=OURS))
+    data = api.volume(bootable=True)
+    await api.played(await api.attach(server, data, version, who="member"))
+    await refused_for_its_root(api, server)
+    attach = await api.attach(server, volume, version, who="member", device="/dev/vda")
+    assert attach.ok, await attach.text()
+    if version == "2.1":  # from 2.101 on there is no body
+        assert (await attach.json())["volumeAttachment"]["device"] == "/dev/vda"
+    assert (await api.played(attach))["outcome"] == "completed"
+    rows = (await api.get(path, version=OURS))["volumeAttachments"]
+    assert {(row["volumeId"], row["device"], row["boot_index"]) for row in rows} == {
+        (data, "/dev/vdb", None),
+        (volume, "/dev/vda", 0),
+    }
     assert (await api.act(server, "os-start")).status == 202
 
 

@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 
 from aggregates.finding import Finding
+from handlers.drift import judge
 from handlers.drift.classes import BY_NAME, CLASSES
+from handlers.drift.judge import Sight
+from handlers.drift.rows import About, CinderVolume, VolumeRow
 from ledger.log.application import Ledger
 from tests.service.api_world import HOST, Api
 from tests.service.test_api_v1 import parked_detach
 from tests.store.drifting import Seen
+from tests.world import CONTEXT
 
 SKIP = {"skip": {"step": "disconnect", "reason": "gone"}}
 WHY = {"reason": "known"}
@@ -299,3 +303,25 @@ async def test_what_needs_no_look_is_settled_and_never_ignored(api: Api) -> None
     told = await answer.json()
     assert (answer.status, told["code"]) == (409, "not_ignorable")
     assert f"operation show {operation}" in told["hint"]
+
+
+async def test_a_repair_that_cannot_work_is_not_offered_and_what_does_is_named(
+    api: Api, ledger: Ledger
+) -> None:
+    volume_id, drift_class = str(uuid4()), BY_NAME["volume_status_differs"]
+    about = About(volume_id=volume_id)
+    for status, acts in (("detaching", ["repair", "ignore"]), ("available", ["ignore"])):
+        cinder = CinderVolume(status=status, attachments=1)
+        row = VolumeRow(id=volume_id, about=about, mappings=1, had=True, cinder=cinder)
+        seen = ledger.load(Finding, UUID(judge.id_of(drift_class, row)))
+        for look in range(2):
+            judge.see(seen, drift_class, row, Sight(look_id=str(UUID(int=look)), position=1))
+        ledger.save(seen, context=CONTEXT)
+        await api.projected()
+        shown = await api.get(f"/v1/drift/{seen.id}")
+        assert (shown["state"], shown["acts"]) == ("confirmed", acts)
+        offered = "repair" in acts
+        assert shown["repair"] == ("settle_volume" if offered else None)
+        command = f"openstack volume set --state in-use {volume_id}"
+        assert (command in (shown["by_hand"] or "")) is not offered
+    assert (await api.get(f"/v1/drift?volume={volume_id}"))["findings"][0]["repair"] is None

@@ -25,6 +25,7 @@ from host_agent.shared.survey import (
     StorageShown,
     Survey,
     SurveyAnswer,
+    UnlabelledShown,
 )
 from ledger.api import call
 from ledger.api.agent import agents, schemas_agent
@@ -195,6 +196,7 @@ async def test_only_the_agent_of_the_host_shows_it(asked: Asked) -> None:
     assert response.status == 400
 
 
+UNLABELLED = {"target": "vdz", "source": "/mnt/volume", "volume_id": "a" * 32}
 Bent = Callable[[dict[str, Any]], Any]
 
 
@@ -221,12 +223,18 @@ Bent = Callable[[dict[str, Any]], Any]
         lambda body: body["guests"][0]["disks"][0].update(differs=["a"] * 17),
         lambda body: body["guests"][0]["disks"][0].update(differs=["\x1b"]),
         lambda body: body["guests"][0]["disks"][0].update(source=1),
+        lambda body: body["guests"][0]["disks"][0].update(recorded="yes"),
+        lambda body: body["guests"][0]["disks"][0].update(size_bytes=-1),
+        lambda body: body["guests"][0]["disks"][0].update(device_bytes=2**53),
+        lambda body: body["guests"][0].update(unlabelled=[UNLABELLED, UNLABELLED]),
+        lambda body: body["guests"][0].update(unlabelled=[{**UNLABELLED, "volume_id": "x"}]),
+        lambda body: body["guests"][0].update(unlabelled=[{**UNLABELLED, "target": "\x1b"}]),
         lambda body: body["connections"][0].update(serial="x"),
         lambda body: body["storage"][0].update(kind="\x1b"),
         lambda body: body["storage"][0].update(used=None),
         lambda body: body["storage"][0].update(name="\x00"),
     ],
-    ids=range(24),
+    ids=range(30),
 )
 async def test_what_no_host_can_show_is_refused_whole(asked: Asked, bend: Bent) -> None:
     body = whole(a_survey(a_guest(disk())), await asked.want())
@@ -252,6 +260,23 @@ async def test_texts_are_made_showable_and_cut_and_secrets_are_masked(asked: Ask
     assert [len(each.name) for each in kept.storage if each.kind == "mount"] == [TEXT_CHARS_MAX]
     assert "topsecret" not in str(kept)
     assert MASK in kept.why_blind[0]
+
+
+@pytest.mark.parametrize("unlabelled", [None, (), ("vdy", "vdz")], ids=["unseen", "none", "two"])
+async def test_disks_without_our_label_are_kept_and_so_is_that_nobody_could_see_them(
+    asked: Asked, unlabelled: tuple[str, ...] | None
+) -> None:
+    told = None
+    if unlabelled is not None:
+        told = tuple(
+            UnlabelledShown(target=target, source=f"/mnt/{target}", volume_id=an_id())
+            for target in unlabelled
+        )
+    guest = replace(a_guest(disk(recorded=False, size_bytes=5)), unlabelled=told)
+    assert (await asked.answer(a_survey(guest), await asked.want()))[0] == 200
+    _, kept = await asked.shown()
+    assert kept is not None
+    assert kept.guests == (guest,)
 
 
 async def test_lists_are_kept_in_order_however_they_come(asked: Asked) -> None:
@@ -302,6 +327,7 @@ async def test_more_disks_than_there_may_be_are_refused(asked: Asked) -> None:
     ("model", "wire"),
     [
         (schemas_agent.DiskShownBody, DiskShown),
+        (schemas_agent.UnlabelledShownBody, UnlabelledShown),
         (schemas_agent.GuestShownBody, GuestShown),
         (schemas_agent.ConnectionShownBody, ConnectionShown),
         (schemas_agent.StorageShownBody, StorageShown),

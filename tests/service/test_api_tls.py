@@ -24,6 +24,7 @@ from ledger.api.routes import ROUTES
 from ledger.auth.renewal import Renewal
 from ledger.auth.tls import ServiceTls
 from ledger.config import Limits, Listen
+from ledger.web.console import HTTPS_ALONE_S
 from tests.authority import Authority, Pair
 from tests.authority import replace as put
 from tests.service.api_world import HOST, OTHER, SETTINGS, Api, eventually, running_api
@@ -272,6 +273,19 @@ async def test_who_does_not_end_a_handshake_is_counted_by_address(
             return bool(await asked(secure, client(ours), "/healthz") == 200)
 
         await eventually(let_in, "they are gone, and not counted any more")
+
+
+async def test_the_console_is_for_tls_alone_where_there_is_tls(
+    secure: Secure, ours: Authority
+) -> None:
+    async with session(secure, client(ours)) as http:
+        form = {"token": token_of("member")}
+        async with http.post("/ui/login", data=form, allow_redirects=False) as answer:
+            assert answer.headers["Strict-Transport-Security"] == f"max-age={HTTPS_ALONE_S}"
+            assert "Secure" in answer.headers["Set-Cookie"]
+            assert answer.headers["Set-Cookie"].startswith("__Host-")
+        async with http.get("/healthz") as answer:
+            assert "Strict-Transport-Security" not in answer.headers
 
 
 async def test_links_are_those_of_the_public_url_and_no_header_of_a_proxy_is_believed(

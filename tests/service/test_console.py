@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
 from uuid import uuid4
@@ -9,11 +10,14 @@ from uuid import uuid4
 import pytest
 
 from ledger.auth.tokens import KeystoneAwayError
+from ledger.config import Listen
 from ledger.log.application import Ledger
-from ledger.web.browser import FORM_BYTES_MAX
+from ledger.web import sessions
+from ledger.web.browser import FORM_BYTES_MAX, SESSIONS
 from ledger.web.console import HEADERS
+from ledger.web.login import LOGINS_MAX, LOGINS_S
 from ledger.web.pages import PAGES
-from tests.service.api_world import HOST, Api
+from tests.service.api_world import HOST, SETTINGS, Api, running_api
 from tests.service.test_api_drift import found
 from tests.service.test_api_record import refused
 from tests.service.test_api_v1 import parked_detach
@@ -209,10 +213,69 @@ async def test_a_browser_logs_in_with_a_token_and_never_has_it(api: Api) -> None
     assert answer.status == 303
 
 
-@pytest.mark.parametrize("to", ["//evil.example", "https://evil.example/ui/", "/ui/\\evil", ""])
-async def test_logging_in_leads_to_no_other_site(to: str, api: Api) -> None:
+@pytest.mark.parametrize(
+    "to",
+    [
+        *("//evil.example", "https://evil.example/ui/", "/ui/\\evil", ""),
+        *("/ui/\r\nX-Evil: 1", "/ui/\nX-Evil: 1", "/ui/\r", "/ui/\0", "/ui/\u2028", "/ui/\xe9"),
+    ],
+    ids=ascii,
+)
+async def test_logging_in_leads_to_no_other_site_and_puts_nothing_into_a_header(
+    to: str, api: Api
+) -> None:
     answer = await log_in(api, token_of("member"), to)
-    assert answer.headers["Location"] == "/ui/"
+    assert (answer.status, answer.headers["Location"]) == (303, "/ui/")
+    assert "X-Evil" not in answer.headers
+
+
+async def test_a_user_who_logs_in_too_often_has_to_wait_and_nobody_else_has_to(api: Api) -> None:
+    await log_in(api, token_of("operator"))
+    operators = api.http.session.cookie_jar.filter_cookies(api.http.make_url("/ui/"))
+    for _ in range(LOGINS_MAX):
+        api.http.session.cookie_jar.clear()  # another browser each time
+        assert (await log_in(api, token_of("member"))).status == 303
+    refused = await log_in(api, token_of("member"))
+    assert (refused.status, "Set-Cookie" in refused.headers) == (429, False)
+    assert 0 < int(refused.headers["Retry-After"]) <= LOGINS_S
+    assert f"logged in {LOGINS_MAX} times in {LOGINS_S:g} s" in await refused.text()
+    assert (await log_in(api, token_of("admin"))).status == 303
+    api.http.session.cookie_jar.clear()
+    api.http.session.cookie_jar.update_cookies(operators)
+    assert "operator" in (await shown(api, "/ui/", None)).text
+
+
+async def test_pages_that_show_otherwise_who_asks_take_sessions_of_their_own_user_alone(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "SESSIONS_OF_USER_MAX", 2)
+    await api.register()
+    page = f"/ui/hosts/{HOST}/fence"
+    assert (await log_in(api, token_of("operator"))).status == 303
+    for who in ("operator", *["admin"] * 4):
+        api.http.session.cookie_jar.clear()
+        await shown(api, page, who)
+    app: Any = api.http.app
+    assert len(app[SESSIONS]._sessions) == 2 + 2
+
+
+@pytest.mark.parametrize(
+    "public_url", ["https://ledger.example.org", ""], ids=["proxy", "no proxy"]
+)
+async def test_behind_a_proxy_with_tls_the_cookie_is_for_tls_and_this_host_alone(
+    public_url: str, database_url: str
+) -> None:
+    settings = replace(SETTINGS, listen=Listen(public_url=public_url))
+    async with running_api(database_url, settings) as api:
+        answer = await log_in(api, token_of("member"))
+        cookie = answer.headers["Set-Cookie"]
+        assert cookie.startswith("__Host-") == bool(public_url)
+        assert ("Secure" in cookie) == bool(public_url)
+        assert ("Strict-Transport-Security" in answer.headers) == bool(public_url)
+        # The proxy speaks without TLS to us: the browser's cookie comes all the same.
+        said = {"Cookie": cookie.partition(";")[0]}
+        page = await api.ask("GET", "/ui/servers", None, headers=said, allow_redirects=False)
+        assert page.status == 200
 
 
 async def test_a_wrong_token_opens_nothing(api: Api) -> None:

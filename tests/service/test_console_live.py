@@ -14,7 +14,7 @@ from ledger.config import PolicySettings
 from ledger.web import live
 from ledger.web.browser import SESSIONS
 from ledger.web.pages import AT_ONCE, CALMLY, PAGES
-from tests.service.api_world import HOST, SETTINGS, Api, eventually, running_api
+from tests.service.api_world import HOST, SETTINGS, TOKENS, Api, eventually, running_api
 from tests.service.test_api_exhaustion import Counted
 from tests.service.test_api_exhaustion import until as lines_until
 from tests.service.test_console import log_in
@@ -208,6 +208,24 @@ async def test_a_page_that_is_left_open_keeps_no_session_alive(api: Api) -> None
     await message(stream)
     assert session.used == before
     stream.close()
+
+
+@pytest.mark.parametrize("how", ["token", "session"])
+async def test_a_stream_ends_with_its_token_though_nothing_happens(
+    how: str, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "HEARTBEAT_S", 0.05)
+    await log_in(api, token_of("operator"))
+    stream = await opened(api, who=None)
+    await message(stream)
+    static: Any = api.components.authenticator
+    app: Any = api.http.app
+    if how == "token":
+        static.take([token for token in TOKENS if token.name != "operator"])
+    else:
+        app[SESSIONS]._sessions.clear()
+    async with asyncio.timeout(live.AGE_S / 2):
+        assert "data: " not in (await stream.content.read()).decode()
 
 
 @pytest.mark.parametrize("how", ["logged out", "closed to the role"])

@@ -10,7 +10,6 @@ import pytest
 
 from ledger.auth import keystone_login
 from ledger.auth.keystone_login import REFUSED_MAX
-from ledger.auth.tokens import WrongTokensError
 from tests.doubles.simulated_keystone import PASSWORD, Fault, SimulatedKeystone
 from tests.service.api_world import PROJECT, Api, running_api
 from tests.service.keystone_world import settings
@@ -88,18 +87,6 @@ async def test_an_address_that_is_refused_often_has_to_wait(
     answer = await log_in(api)
     assert (answer.status, "Retry-After" in answer.headers) == (429, True)
     assert keystone.asked["log-in"] == asked, "whoever guesses does not reach Keystone"
-
-
-def test_refusals_are_forgotten_in_time_and_are_of_their_address() -> None:
-    now = [0.0]
-    refused = keystone_login._Refused(lambda: now[0])
-    for _ in range(REFUSED_MAX):
-        refused.note("one")
-    refused.refuse_more("another")
-    with pytest.raises(WrongTokensError):
-        refused.refuse_more("one")
-    now[0] = keystone_login.REFUSED_S
-    refused.refuse_more("one")
 
 
 def test_a_password_is_in_no_text_of_what_holds_it() -> None:

@@ -7,8 +7,6 @@ been.  All points at which this may happen, without processes: tests/flows/test_
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,19 +15,9 @@ import psycopg
 import pytest
 
 from ledger.simulation.cinder_rows import Attachment
-from tests.stack import Process, Stack, eventually, running_stack
+from tests.stack import Stack, eventually, running_stack
 
 SERVICES = (0, 1)
-
-
-def stop(process: Process) -> None:
-    """Returns when it stands still: a thread of it may go on for a moment after the signal."""
-    os.kill(process.pid, signal.SIGSTOP)
-    os.waitid(os.P_PID, process.pid, os.WSTOPPED)
-
-
-def go_on(process: Process) -> None:
-    os.kill(process.pid, signal.SIGCONT)
 
 
 class Stopper:
@@ -49,7 +37,7 @@ class Stopper:
         self._note(call, **ids)
         if call == self._call and self.stopped is None:
             number = self._holder()
-            stop(self._stack.components[number])
+            self._stack.components[number].pause()
             self.stopped = number
 
     def _holder(self) -> int:
@@ -82,7 +70,7 @@ class Overtaken:
         self.stack, [self.server] = stack, stack.servers
         self.volume = stack.add_volume()
         self._agent = stack.agents["compute-1"]
-        stop(self._agent)
+        self._agent.pause()
         stopper = Stopper(stack, call, monkeypatch)
         self._pool = ThreadPoolExecutor()
         self._asked = self._pool.submit(stack.attach, self.server, self.volume)
@@ -92,7 +80,7 @@ class Overtaken:
         path = f"/v2.1/servers/{self.server}/os-volume_attachments/{self.volume}"
         eventually(lambda: stack.get(path, second).ok, "the other one has done its work")
         assert len(self.rows) == 1
-        go_on(self.first)
+        self.first.go_on()
 
     @property
     def rows(self) -> list[Attachment]:
@@ -105,7 +93,7 @@ class Overtaken:
     def ends_well(self) -> None:
         """Cinder has the attachment that the log has, and nothing is left after a detach."""
         model = self.stack.cinder.model
-        go_on(self._agent)
+        self._agent.go_on()
         self.stack.completed(self._asked.result())
         self._pool.shutdown()
         shown = self.stack.get(f"/v1/attachments?volume={self.volume}").json()["attachments"]

@@ -41,7 +41,7 @@ from host_agent.shared.contract import (
 )
 from host_agent.shared.faults import Faults
 from host_agent.shared.ports import PortError, VolumeView
-from host_agent.simulated.adapters import SimulatedBrick, SimulatedGuests
+from host_agent.simulated.adapters import SimulatedBrick, SimulatedGuests, SimulatedStorage
 from host_agent.simulated.host_state import SCHEME
 from host_agent.steps import take_back_made
 from host_agent.storage.keys import KeyManagers
@@ -165,11 +165,13 @@ class Agent:
 
         cinder = tripped("cinder", cloud.late)
         return {
+            "host": name,
             "cinder": cinder,
             "old_cinder": cinder,
             "brick": tripped("brick", SimulatedBrick(state, Faults(), name)),
             "guests": tripped("guests", PatientGuests(cloud.files, state, name, lives)),
             "users": Users(cloud, name),
+            "storage": SimulatedStorage(state, Faults(), name),
             "keys": tripped("keys", KeyManagers(FIXED_KEY)),
             "records": cloud.records[name],
             "sent": cloud.sent[name],
@@ -181,7 +183,7 @@ class Agent:
         """Look first, tell later: what is told may be no longer so."""
         if self._said is None:
             self.wants_registration = False
-            guests = SimulatedGuests(self.cloud.states[self.name], Faults(), self.name)
+            guests = SimulatedGuests(self.cloud.states[self.name], self.cloud.reads, self.name)
             self._said = Registration(
                 service_version=SERVICE_VERSION,
                 capabilities={

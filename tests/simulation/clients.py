@@ -22,6 +22,7 @@ from host_agent.shared.ports import PortError
 from ledger.log.application import ConflictError
 from ledger.requests import Accepted
 from ledger.simulation import cinder_migration
+from ledger.simulation.cinder_rows import DEFAULT_PROJECT
 from tests.memory import Crash
 from tests.world import CONTEXT, IMAGE
 
@@ -319,7 +320,7 @@ class Clients:
             name=cloud.hostile.text("built"),
             host=draw.choice(sorted(cloud.agents)),
             disks=tuple(disks),
-            project_id="p",
+            project_id=DEFAULT_PROJECT,
         )
         if not cloud.hostile.is_let_in(name=request.name):
             return

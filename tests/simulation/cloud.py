@@ -23,7 +23,7 @@ from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import Operation
 from aggregates.volume import Volume
 from handlers.guards import Contact
-from handlers.presence import SHOW_GUESTS, SHOW_VOLUMES, Shown
+from handlers.presence import SHOW_GUESTS, SHOW_VOLUMES, STOP_REPAIRS, Shown
 from handlers.retries import is_due
 from handlers.rules import Replay
 from host_agent.shared.contract import Command, PowerState
@@ -33,6 +33,7 @@ from host_agent.storage.records import Record
 from ledger.requests import Fleet, Requests
 from ledger.service import Service
 from ledger.simulation.cinder_model import CinderModel
+from ledger.simulation.cinder_rows import DEFAULT_PROJECT
 from ledger.simulation.cinder_rows import Volume as CinderVolume
 from projections.base import Row
 from projections.operations import OPERATIONS
@@ -44,6 +45,7 @@ from tests.simulation.hostile import Hostile
 from tests.simulation.invariants import broken_by
 from tests.simulation.late import LandingClock, LateCinder
 from tests.simulation.processes import Anyone, Processes
+from tests.simulation.reads import StrangeReads
 from tests.simulation.share import SharingHost
 from tests.store.histories import Folded, logged
 
@@ -56,7 +58,7 @@ SHARED_BACKEND = "san"
 FAULTS = frozenset(
     {
         *("second process", "paused process", "late request", "clock set", "hostile text"),
-        *("guest moved by hand", "copy of a volume"),
+        *("guest moved by hand", "copy of a volume", "stale read", "cut read", "reorder read"),
     }
 )
 
@@ -78,19 +80,9 @@ class Cloud:
         self.cinder.add_backend(SHARED_BACKEND, "iscsi", shared_targets=True)
         self.cinder.looks_later = True
         self.direct = DirectCinder(self.cinder)
-        self.late = LateCinder(self, self.direct)
-        #: What requests left that came later than anybody waits; it goes with its volume.
-        self.strays: set[str] = set()
-        #: Volumes of which Cinder has told nobody how large they are.
-        self.uneven: set[str] = set()
-        #: Servers of an operation whose dispatcher was paused, and had trouble in taking back.
-        self.overtaken: set[str] = set()
-        #: What somebody put there past everybody: attachments, volumes, secrets, by their ids.
-        self.planted: set[str] = set()
-        #: Servers and volumes of which nobody asks for anything: some of it is planted on them.
-        self.apart: set[str] = set()
-        #: Servers whose guests somebody has moved past everybody.
-        self.by_hand: set[str] = set()
+        self.reads = StrangeReads(self, seed)
+        self.late = LateCinder(self, DirectCinder(self.cinder, self.reads))
+        self._excuse_nothing()
         self.folded = Folded()
         self.replay, self.saved = Replay(), 0  # the same log, held against the ledger's rules
         self.store = Log(lambda: self.chance, self._saved)
@@ -111,6 +103,23 @@ class Cloud:
         self._looked_at: dict[tuple[type[Aggregate], UUID], Aggregate] = {}
         self._make_volumes()
         self._make_hosts()
+
+    def _excuse_nothing(self) -> None:
+        """What may be there at rest, or not, is noted here by whoever brings it about."""
+        #: What requests left that came later than anybody waits; it goes with its volume.
+        self.strays: set[str] = set()
+        #: Volumes of which Cinder has told nobody how large they are.
+        self.uneven: set[str] = set()
+        #: Servers of an operation whose dispatcher was paused, and had trouble in taking back.
+        self.overtaken: set[str] = set()
+        #: What somebody put there past everybody: attachments, volumes, secrets, by their ids.
+        self.planted: set[str] = set()
+        #: Servers and volumes of which nobody asks for anything: some of it is planted on them.
+        self.apart: set[str] = set()
+        #: Servers whose guests somebody has moved past everybody.
+        self.by_hand: set[str] = set()
+        #: Servers whose guests were lost there.
+        self.vanished: set[str] = set()
 
     def _make_volumes(self) -> None:
         draw, read_only = self.chance.random, self.read_only
@@ -134,7 +143,7 @@ class Cloud:
             guests[draw.choice(names)].append(
                 {
                     "server_id": str(uuid5(NAMESPACE_OID, f"server {number}")),
-                    "project_id": "p",
+                    "project_id": DEFAULT_PROJECT,
                     "power_state": draw.choice(["running", "running", "shutdown"]),
                     "devices": [],
                 }
@@ -290,7 +299,9 @@ class Cloud:
             for row in self.rows("findings")
             if row["over_position"] is None
             if (row["drift_class"] in SHOW_GUESTS and row["server_id"] == server_id)
-            or (row["drift_class"] in SHOW_VOLUMES and row["volume_id"] in volume_ids)
+            or (
+                row["drift_class"] in SHOW_VOLUMES | STOP_REPAIRS and row["volume_id"] in volume_ids
+            )
         ]
 
     def instances(self, *, deleted: bool = False) -> list[Instance]:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from handlers.drift import join
 from handlers.drift.classes import DriftClass
 from handlers.drift.judge import differs, drifting, id_of
-from handlers.drift.rows import CinderAttachment, CinderVolume
+from handlers.drift.predicates import LASTING
+from handlers.drift.rows import CinderAttachment, CinderVolume, VolumeRow
 from handlers.drift.rows import Row as Joined
 from host_agent.shared.cinder.client import MADE_FOR, mountpoint_of
 from host_agent.shared.faults import Faults
@@ -37,9 +38,16 @@ def cases(cloud: Cloud) -> Iterator[tuple[Joined, DriftClass]]:
 
 
 def found(cloud: Cloud) -> Iterator[str]:
-    """The same in words, without what a storm may leave, or somebody has planted."""
+    """The same in words, without what a storm may leave, or somebody has planted.
+
+    What Cinder is just deleting is gone when it has had its time: only what lasts is drift.
+    """
+    for _ in range(cloud.cinder.deleting_reads + 1):
+        cloud.cinder.listed_volumes()
     for row, each in cases(cloud):
-        if not planted(cloud, row) and not _goes_with_its_volume(cloud, row):
+        may_stay = _goes_with_its_volume(cloud, row) or _is_left_to_people(cloud, row)
+        may_stay = may_stay or row.about.server_id in cloud.vanished
+        if not planted(cloud, row) and not may_stay:
             yield f"{each.name}: {row.about}: {differs(row, each.parties)}"
 
 
@@ -69,6 +77,19 @@ def _goes_with_its_volume(cloud: Cloud, row: Joined) -> bool:
     return row.id in left and getattr(shown, "status", None) in _UNFINISHED
 
 
+def _is_left_to_people(cloud: Cloud, row: Joined) -> bool:
+    """A volume whose answer was lost, beside one that the log has for the same disk; or of which
+    the database's clock, which was set, does not say when it was asked for (decision 0089).
+    """
+    volume = cloud.cinder.volumes.get(row.id)
+    if not isinstance(row, VolumeRow) or volume is None or cloud.volume(row.id).mark is not None:
+        return False
+    mark = volume.metadata.get(MADE_FOR)
+    lanes = [lane for operation in cloud.operations() for lane in operation.lanes]
+    beside = any(lane.volume_id not in {"", row.id} for lane in lanes if lane.bdm_id == mark)
+    return mark is not None and (beside or cloud.database_was_set)
+
+
 def _attachments(cloud: Cloud) -> Iterator[Joined]:
     open_ = [row for row in cloud.rows("attachments") if row["state"] != "deleted"]
     stored = {row["attachment_id"]: {"host": None, **row} for row in open_}
@@ -82,6 +103,9 @@ def _attachments(cloud: Cloud) -> Iterator[Joined]:
         for id_ in (m["attachment_id"], m["kept"])
     }
     by_old_calls = {(r["server_id"], r["volume_id"]) for r in stored.values() if r["legacy"]}
+    shared = {volume.id for volume in cloud.cinder.volumes.values() if volume.multiattach}
+    mapped = {m["volume_id"]: m["server_id"] for m in cloud.rows("mappings")}
+    taken = {id_: server for id_, server in mapped.items() if id_ and id_ not in shared}
     for id_ in sorted(stored.keys() | listed.keys()):
         ours, theirs = stored.get(id_), listed.get(id_)
         if ours is None and theirs and (theirs.server_id, theirs.volume_id) in by_old_calls:
@@ -93,6 +117,7 @@ def _attachments(cloud: Cloud) -> Iterator[Joined]:
             server=servers.get(server_id or ""),
             mapped=id_ in named,
             device=named.get(id_),
+            taken_by=None if server_id in servers or not theirs else taken.get(theirs.volume_id),
         )
 
 
@@ -115,6 +140,8 @@ def _listed(row: Any) -> join.Listed:
 def _volumes(cloud: Cloud) -> Iterator[Joined]:
     had = {row["volume_id"] for row in cloud.rows("attachments")}
     mappings = _by_volume(cloud.rows("mappings"))
+    projects = {row["server_id"]: row.get("project_id") for row in cloud.rows("instances")}
+    has = [(m["volume_id"], projects.get(m["server_id"])) for m in cloud.rows("mappings")]
     for volume_id in sorted(had | cloud.cinder.volumes.keys()):
         volume = cloud.cinder.volumes.get(volume_id)
         yield join.volume(
@@ -122,6 +149,7 @@ def _volumes(cloud: Cloud) -> Iterator[Joined]:
             None if volume is None else _shown(cloud, volume),
             mappings=mappings[volume_id],
             had=volume_id in had,
+            projects={project for id_, project in has if id_ == volume_id and project},
         )
 
 
@@ -131,6 +159,8 @@ def _shown(cloud: Cloud, volume: Any) -> CinderVolume:
         attachments=len(cloud.cinder.attachments_of(volume.id)),
         migration_status=volume.migration_status,
         made=MADE_FOR in volume.metadata,
+        project_id=volume.project_id,
+        since=str(volume.changes) if volume.status in LASTING else None,
     )
 
 
@@ -178,6 +208,7 @@ def _hosts(cloud: Cloud) -> Iterator[Joined]:
                 if row.get("host") == name or row["attachment_id"] in records
             ],
             strays={id_: tuple(shown) for id_, shown in strays.items()},
+            sizes={volume.id: volume.size for volume in cloud.cinder.volumes.values()},
             other_hosts={
                 (row["resize_source"], row["server_id"]): powers.get(
                     (row["resize_source"], row["server_id"])

@@ -19,14 +19,14 @@ from aggregates import errors
 from aggregates.finding import Finding, FindingState
 from aggregates.instance import Instance
 from handlers.drift import judge
-from handlers.drift.judge import Sight, id_of
+from handlers.drift.judge import id_of
 from host_agent.shared.cinder.client import MADE_FOR
 from host_agent.shared.ports import PortError
 from ledger.log.application import ConflictError
 from ledger.log.unit import Unit
 from tests.memory import Crash
 from tests.simulation import drift
-from tests.simulation.looking import LOOK, look, repair
+from tests.simulation.looking import look, repair, sight
 from tests.world import CONTEXT
 
 if TYPE_CHECKING:
@@ -155,8 +155,10 @@ class Hand:
                 if not lives or not moved.connected <= set(here["connected"]):
                     guest = {**guest, "live": None, "power_state": "shutdown"}
                 here["guests"][server_id] = guest
+        else:
+            cloud.vanished.add(server_id)
         self._forget(server_id)
-        cloud.note(f"hand: {server_id[:8]} is back on {moved.before}")
+        cloud.note(f"hand: {server_id[:8]} is back on {moved.before}: {guest is not None}")
 
     def _forget(self, server_id: str) -> None:
         del self.moved[server_id]
@@ -177,13 +179,11 @@ class Hand:
         self.cloud.note(f"hand: {volume_id[:8]} is a copy of what we made")
 
     def _miss(self) -> None:
-        """A look finds that what differed about guests that were moved does so no more."""
+        """A look at all hosts finds that what differed about moved guests does so no more."""
         cases = {id_of(drift_class, row) for row, drift_class in drift.cases(self.cloud)}
         for id_ in sorted(self.found - cases):
             unit = Unit(self.cloud.store)
-            judge.miss(
-                unit.get(Finding, id_), Sight(look_id=LOOK, position=len(self.cloud.store.log))
-            )
+            judge.miss(unit.get(Finding, id_), sight(self.cloud))
             unit.save(CONTEXT)
 
     def _look_and_repair(self) -> None:

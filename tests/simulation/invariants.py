@@ -13,8 +13,10 @@ from aggregates.base import Aggregate, Event
 from aggregates.finding import Finding
 from aggregates.host import Host, host_uuid
 from aggregates.instance import Instance, VmState
+from aggregates.look import Look
 from aggregates.mapping import BlockDeviceMapping, MappingState
 from aggregates.operation import Operation, OperationState
+from aggregates.remnant import Remnant
 from aggregates.volume import Volume
 from host_agent.libvirt import disk_xml
 from host_agent.shared.ports import GIB
@@ -226,6 +228,8 @@ def _sizes(cloud: Cloud) -> Iterator[str]:
     for instance in cloud.instances():
         if instance.growth and not instance.claims:
             yield f"{instance.id} waits for the growth of {sorted(instance.growth)}"
+        if str(instance.id) in cloud.apart:
+            continue
         state = cloud.states.get(instance.host or "")
         sizes = seen_sizes(state).get(str(instance.id), {}) if state else {}
         for device in instance.devices.values():
@@ -323,7 +327,9 @@ def _differ(row: Row | None, aggregate: Aggregate, *names: str) -> Iterator[str]
             yield f"{type(aggregate).__name__} {aggregate.id} shows {name} {said}, it is {is_}"
 
 
-_KINDS: list[Any] = [Attachment, BlockDeviceMapping, Finding, Host, Instance, Operation, Volume]
+_KINDS: list[Any] = [
+    *(Attachment, BlockDeviceMapping, Finding, Host, Instance, Look, Operation, Remnant, Volume),
+]
 
 
 def _streams(cloud: Cloud) -> Iterator[str]:

@@ -19,7 +19,12 @@ from tests.world import CONTEXT
 if TYPE_CHECKING:
     from tests.simulation.cloud import Cloud
 
-LOOK = str(uuid5(NAMESPACE_OID, "look"))
+_LOOK = str(uuid5(NAMESPACE_OID, "look"))
+
+
+def sight(cloud: Cloud) -> Sight:
+    """A look that has asked all hosts, and heard them."""
+    return Sight(look_id=_LOOK, position=len(cloud.store.log), heard=frozenset(cloud.agents))
 
 
 def look(
@@ -31,8 +36,7 @@ def look(
             continue
         unit = Unit(cloud.store)
         finding = unit.get(Finding, judge.id_of(drift_class, row))
-        sight = Sight(look_id=LOOK, position=len(cloud.store.log))
-        judge.see(finding, drift_class, row, sight)
+        judge.see(finding, drift_class, row, sight(cloud))
         unit.save(CONTEXT)
         yield row, finding
 

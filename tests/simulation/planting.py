@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from operator import eq
 from typing import Any
@@ -18,9 +18,9 @@ from uuid import NAMESPACE_OID, uuid5
 from handlers.accept import AttachVolume, DetachVolume
 from handlers.drift.rows import Row
 from host_agent.simulated.host_state import guest_state
-from host_agent.storage import connection
 from ledger.requests import Accepted
-from tests.simulation import drift, plants
+from ledger.simulation.cinder_rows import DEFAULT_PROJECT
+from tests.simulation import disk_plants, drift, plants
 from tests.simulation.cloud import SHARED_BACKEND, Cloud
 from tests.simulation.plants import Ground, NotNowError, Plant
 from tests.simulation.storm import Storm
@@ -98,8 +98,38 @@ def _read_only(cloud: Cloud, group: Group, new: set[str]) -> Iterator[str]:
 
 
 def _runs(cloud: Cloud, group: Group) -> bool:
-    guests = (state.read()["guests"].get(group.server) for state in cloud.states.values())
-    return any(guest and guest["live"] is not None for guest in guests)
+    return any(guest["live"] is not None for guest in _guests(cloud, group))
+
+
+def _strange(cloud: Cloud, group: Group, new: set[str]) -> Iterator[str]:
+    """A guest that is made anew elsewhere gets what is connected there."""
+    if any(path in guest for guest in _definitions(cloud, group) for path in new):
+        yield "disk_source_differs"
+
+
+def _too_small(cloud: Cloud, group: Group, new: set[str]) -> Iterator[str]:
+    """What is started anew has all that there is."""
+    del new
+    sizes = (each for guest in _guests(cloud, group) for each in guest.get("sizes", {}).values())
+    if _runs(cloud, group) and disk_plants.TOO_SMALL in sizes:
+        yield "disk_size_differs"
+
+
+def _unlabelled(cloud: Cloud, group: Group, new: set[str]) -> Iterator[str]:
+    """By a definition alone it is not known what a device's name means."""
+    del new
+    guests = [guest["live"] for guest in _guests(cloud, group) if guest["live"]]
+    if any(disk_plants.UNLABELLED in guest for guest in guests):
+        yield "disk_unlabelled"
+
+
+def _definitions(cloud: Cloud, group: Group) -> Iterator[str]:
+    return (guest["live"] or guest["persistent"] for guest in _guests(cloud, group))
+
+
+def _guests(cloud: Cloud, group: Group) -> Iterator[dict[str, Any]]:
+    found = (state.read()["guests"].get(group.server) for state in cloud.states.values())
+    return (guest for guest in found if guest)
 
 
 def _record(cloud: Cloud, group: Group, new: set[str]) -> Iterator[str]:
@@ -126,6 +156,18 @@ def _held(part: str, kind: str) -> Now:
             yield kind
 
     return now
+
+
+def _undefined(cloud: Cloud, group: Group, new: set[str]) -> Iterator[str]:
+    """With its host's power it is gone; whoever starts it defines it anew."""
+    del new
+    found = cloud.folded.row("instances", group.server) or {}
+    state = cloud.states.get(found.get("host") or "")
+    guest = state.read()["guests"].get(group.server) if state else None
+    if guest is None:
+        yield "guest_missing"
+    elif guest["persistent"] is None:
+        yield "guest_undefined"
 
 
 def _power(cloud: Cloud, group: Group, new: set[str]) -> Iterator[str]:
@@ -165,6 +207,7 @@ KINDS: dict[str, Kind] = {
     "reservation_unknown": Kind(plants.reservation_unknown, "attachments volumes"),
     "attachment_unknown": Kind(plants.attachment_unknown, "attachments volumes"),
     "owner_gone": Kind(plants.owner_gone, "attachments volumes"),
+    "owner_unknown": Kind(plants.owner_unknown),
     "attachment_lost": Kind(
         plants.attachment_lost, "attachments volumes records connected secrets"
     ),
@@ -176,11 +219,17 @@ KINDS: dict[str, Kind] = {
     "attachment_mode_differs": Kind(plants.attachment_mode_differs),
     "volume_gone": Kind(plants.volume_gone),
     "volume_status_differs": Kind(plants.volume_status_differs, "volumes"),
+    "volume_reset": Kind(plants.volume_reset),
+    "volume_failed": Kind(plants.volume_failed),
+    "volume_stuck": Kind(plants.volume_stuck),
+    "volume_deleting": Kind(plants.volume_deleting),
+    "volume_project_differs": Kind(plants.volume_project_differs),
     "volume_of_nobody": Kind(plants.volume_of_nobody, "volumes"),
     "guest_missing": Kind(plants.guest_missing, "attachments volumes records connected secrets"),
     "guest_elsewhere": Kind(plants.guest_elsewhere, now=_copies),
     "guest_twice": Kind(plants.guest_twice, now=_copies),
     "guest_of_deleted": Kind(plants.guest_of_deleted, "guests", _of_deleted),
+    "guest_undefined": Kind(plants.guest_undefined, now=_undefined),
     "power_differs": Kind(plants.power_differs, now=_power, passes=True),
     "disk_missing": Kind(plants.disk_missing, "guests connected records secrets"),
     "disk_definition_differs": Kind(
@@ -191,6 +240,9 @@ KINDS: dict[str, Kind] = {
     "disk_readonly_differs": Kind(
         plants.disk_readonly_differs, "guests connected records secrets", _read_only
     ),
+    "disk_source_differs": Kind(disk_plants.disk_source_differs, now=_strange),
+    "disk_size_differs": Kind(disk_plants.disk_size_differs, now=_too_small),
+    "disk_unlabelled": Kind(disk_plants.disk_unlabelled, now=_unlabelled),
     "connection_missing": Kind(plants.connection_missing),
     "connection_left": Kind(plants.connection_left, "records connected", _record),
     "record_left": Kind(plants.record_left, "records connected", _record),
@@ -252,7 +304,9 @@ class PlantingStorm(Storm):
             name = random_.choice(sorted(cloud.states))
             with cloud.states[name].edit() as state:
                 for id_ in (group.server, group.deleted):
-                    state["guests"][id_] = guest_state(server_id=id_, project_id="p", devices=[])
+                    state["guests"][id_] = guest_state(
+                        server_id=id_, project_id=DEFAULT_PROJECT, devices=[]
+                    )
             cloud.agents[name].register_again()
         self._come_to_rest()
         self._ask_for(self._attaches())
@@ -366,58 +420,3 @@ class PlantingStorm(Storm):
 
     def rest(self) -> None:
         self._checked(self._come_to_rest)
-
-
-# --- afterwards ---------------------------------------------------------------------------------
-
-
-@dataclass
-class Picture:
-    """All there is in Cinder and on hosts: (part, where, which) -> (whose, what).
-
-    Whose: the kinds of what was planted, and "" of anything else.
-    """
-
-    storm: PlantingStorm
-    seen: dict[tuple[str, str, str], tuple[frozenset[str], Any]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        cinder = self.storm.cloud.cinder
-        for row in cinder.attachments.values():
-            told = (row.status, row.host, row.mode, row.mountpoint)
-            self._add("attachments", "", row.id, {row.id, row.instance, row.volume_id}, told)
-        for volume in cinder.volumes.values():
-            ids = {volume.id, *(row.id for row in cinder.attachments_of(volume.id))}
-            if volume.status != "deleting":
-                self._add("volumes", "", volume.id, ids, volume.status)
-        for name, state in self.storm.cloud.states.items():
-            self._see_host(name, state.read())
-
-    def _see_host(self, name: str, seen: dict[str, Any]) -> None:
-        for server_id, guest in seen["guests"].items():
-            self._add("guests", name, server_id, {server_id}, guest)
-        users: dict[str, set[str]] = {}
-        for id_, record in self.storm.cloud.records[name].items():
-            ids = {id_, record.server_id, record.volume_id}
-            self._add("records", name, id_, ids, "")
-            for held in (record.volume_id, *map(connection.target_digest, record.infos)):
-                users.setdefault(held, set()).update(self._whose(ids))
-        for part in ("connected", "secrets"):
-            for id_, told in seen[part].items():
-                whose = frozenset(users.get(id_) or self._whose({id_}))
-                self.seen[part, name, id_] = whose, told
-
-    def _add(self, part: str, where: str, which: str, ids: set[Any], told: Any) -> None:
-        self.seen[part, where, which] = self._whose(ids), told
-
-    def _whose(self, ids: set[Any]) -> frozenset[str]:
-        return frozenset(p.kind for p in self.storm.planted if p.ids & ids) or frozenset({""})
-
-    def changed(self, now: Picture) -> dict[tuple[str, str, str], str]:
-        """What differs, by part, place and thing: whose it was, or is."""
-        before, after = self.seen, now.seen
-        return {
-            key: "+".join(sorted((before.get(key) or after[key])[0]))
-            for key in before | after
-            if (key in before and before[key][1]) != (key in after and after[key][1])
-        }

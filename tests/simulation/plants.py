@@ -88,6 +88,15 @@ def attachment_unknown(ground: Ground) -> Counter[str]:
     return Counter(["attachment_unknown", "volume_status_differs"])  # which is "attaching"
 
 
+def owner_unknown(ground: Ground) -> Counter[str]:
+    """After a reset of its state another cloud's server could have it."""
+    row = next(attached(ground))
+    ground.cloud.cinder.put_attachment(
+        replace(row, id=ground.new_id("a stranger's"), instance=ground.new_id("a stranger"))
+    )
+    return Counter(["owner_unknown"])
+
+
 def owner_gone(ground: Ground) -> Counter[str]:
     ground.cloud.direct.attachment_create(free(ground)[0], servers(ground, deleted=True)[0])
     return Counter(["owner_gone"])
@@ -156,6 +165,29 @@ def volume_status_differs(ground: Ground) -> Counter[str]:
     """Somebody calls begin_detaching, and goes home."""
     ground.cloud.cinder.volume(next(attached(ground)).volume_id).status = "detaching"
     return Counter(["volume_status_differs"])
+
+
+def _has_status(status: str, name: str, *, in_use: bool = True) -> Plant:
+    def plant(ground: Ground) -> Counter[str]:
+        id_ = next(attached(ground)).volume_id if in_use else free(ground)[0]
+        ground.cloud.cinder.volume(id_).status = status
+        return Counter([name])
+
+    plant.__name__ = f"{name} {status}"
+    return plant
+
+
+#: Somebody resets its state; its backend fails; Cinder dies while it is at it.
+volume_reset = _has_status("available", "volume_status_differs")
+volume_failed = _has_status("error", "volume_status_differs")
+volume_stuck = _has_status("extending", "volume_stuck")
+volume_deleting = _has_status("deleting", "volume_stuck", in_use=False)
+
+
+def volume_project_differs(ground: Ground) -> Counter[str]:
+    """Its state was reset, and it was given away."""
+    ground.cloud.cinder.volume(next(attached(ground)).volume_id).project_id = "another"
+    return Counter(["volume_project_differs"])
 
 
 def volume_of_nobody(ground: Ground) -> Counter[str]:
@@ -228,6 +260,12 @@ def guest_of_deleted(ground: Ground) -> Counter[str]:
     with ground.cloud.states[name].edit() as state:
         state["guests"][servers(ground, deleted=True)[0]] = copied
     return Counter(["guest_of_deleted"])
+
+
+def guest_undefined(ground: Ground) -> Counter[str]:
+    with guest(ground) as (_, found):
+        found["persistent"] = None
+    return Counter(["guest_undefined"])
 
 
 def power_differs(ground: Ground) -> Counter[str]:
@@ -379,12 +417,19 @@ IN_CINDER: tuple[Plant, ...] = (
     volume_gone,
     volume_status_differs,
     volume_of_nobody,
+    owner_unknown,
+    volume_reset,
+    volume_failed,
+    volume_stuck,
+    volume_deleting,
+    volume_project_differs,
 )
 ON_HOSTS: tuple[Plant, ...] = (
     guest_missing,
     guest_elsewhere,
     guest_twice,
     guest_of_deleted,
+    guest_undefined,
     power_differs,
     disk_missing,
     disk_definition_differs,

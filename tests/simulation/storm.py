@@ -414,13 +414,20 @@ class Storm:
             VmState.SHELVED_OFFLOADED: ("unshelve",),
             VmState.STOPPED: ("start",),
         }
+        self._make_anew()
         for _ in range(len(way)):
             self._must(
                 partial(self._ask, way[instance.vm_state], instance)
                 for instance in self.cloud.known_servers()
-                if instance.vm_state in way and not instance.root_missing
+                if instance.vm_state in way and instance.vacant_root is None
             )
         self.cloud.note("--- every server runs")
+
+    def _make_anew(self) -> None:
+        """Whose guest has vanished in somebody's hands has it defined again."""
+        vanished = [each for each in self.cloud.known_servers() if each.is_unaccounted]
+        self.cloud.vanished.clear()
+        self._must(partial(self.clients.act, "rebuild", instance) for instance in vanished)
 
     def _ask(self, flows: tuple[str, ...], instance: Instance) -> None:
         self.clients.act(self.random.choice(flows), instance)

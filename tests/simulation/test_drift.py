@@ -11,6 +11,7 @@ import pytest
 
 from tests.simulation import drift
 from tests.simulation.cloud import Cloud
+from tests.simulation.disk_plants import ON_DISKS
 from tests.simulation.plants import (
     IN_CINDER,
     ON_HOSTS,
@@ -66,7 +67,7 @@ def cloud(rested: Cloud) -> Iterator[Cloud]:
             changed.update(hosts[name])
 
 
-@pytest.mark.parametrize("plant", IN_CINDER + ON_HOSTS, ids=attrgetter("__name__"))
+@pytest.mark.parametrize("plant", IN_CINDER + ON_HOSTS + ON_DISKS, ids=attrgetter("__name__"))
 def test_what_is_planted_is_found_and_nothing_else(plant: Plant, cloud: Cloud) -> None:
     assert not list(drift.found(cloud))
     planted = plant(Ground(cloud))

@@ -128,7 +128,7 @@ def believes_no_list(cloud: Looked, judged: dict[str, str]) -> None:
         assert (cloud.look().outcome, cloud.found()) == ("void", {})
         cloud.model.without_admin_role.clear()
     cloud.cinder.faults.replace(
-        [{"call": f"{of}_list", "do": "lie", "count": None} for of in ("attachment", "volume")]
+        [{"call": f"{of}_list", "do": "cut", "count": None} for of in ("attachment", "volume")]
     )
     cloud.look()
     found = {id_: it for id_, it in cloud.found().items() if id_ not in cloud.unexplained()}

@@ -21,12 +21,12 @@ from handlers.drift.classes import BY_NAME, CLASSES
 from handlers.drift.rows import Row
 from tests.simulation import drift
 from tests.simulation.looking import look, repair
+from tests.simulation.picture import Picture
 from tests.simulation.planting import (
     AMONG,
     KINDS,
     NOT_PLANTED,
     TOGETHER,
-    Picture,
     Planted,
     PlantingStorm,
     kinds_of,

@@ -18,7 +18,14 @@ from aggregates.volume import Volume
 from host_agent.shared.cinder.lists import CinderLists
 from host_agent.shared.cinder.settings import CinderSettings, RetryLimits
 from host_agent.shared.contract import PowerState
-from host_agent.shared.survey import CAPABILITY, ConnectionShown, DiskShown, GuestShown, Survey
+from host_agent.shared.survey import (
+    CAPABILITY,
+    ConnectionShown,
+    DiskShown,
+    GuestShown,
+    StorageShown,
+    Survey,
+)
 from ledger.log.application import Ledger
 from ledger.reconcile.asking import Looks
 from ledger.reconcile.look import PART, WHOLE, Sides, look
@@ -69,6 +76,10 @@ class Cloud:
         self.confirmed: list[str] = []
         self.guests: dict[str, list[GuestShown]] = {}
         self.connections: dict[str, list[ConnectionShown]] = {}
+        self.storage: dict[str, list[StorageShown]] = {}
+        self.secrets: dict[str, list[str]] = {}
+        self.boots: dict[str, str] = {}
+        self.blind: dict[str, tuple[str, ...]] = {}
 
     def close(self) -> None:
         self.stop.set()
@@ -117,7 +128,10 @@ class Cloud:
         told = {"serial": volume, "live": "vdb", "persistent": "vdb", **disk}
         told |= {"readonly_live": False, "readonly_persistent": False}
         guest = GuestShown(
-            server_id=server, power_state=PowerState.RUNNING, disks=(DiskShown(**told),)
+            server_id=server,
+            power_state=PowerState.RUNNING,
+            disks=(DiskShown(**told),),
+            unlabelled=(),
         )
         self.guests.setdefault(host, []).append(guest)
         self.connections.setdefault(host, []).append(
@@ -150,10 +164,14 @@ class Cloud:
 
     def survey(self, host: str = HOST, **more: Any) -> Survey:
         told = {
-            "boot_id": "boot",
+            "boot_id": self.boots.get(host, "boot"),
             "epoch": 1,
             "guests": tuple(self.guests.get(host, ())),
             "connections": tuple(self.connections.get(host, ())),
+            "storage": tuple(self.storage.get(host, ())),
+            "secrets": tuple(self.secrets.get(host, ())),
+            "blind": self.blind.get(host, ()),
+            "why_blind": self.blind.get(host, ()),
         }
         return Survey(**{**told, **more})
 
@@ -163,7 +181,8 @@ class Cloud:
         self.db.execute(
             "UPDATE surveys SET token = wanted, taken_at = clock_timestamp(), wanted = NULL,"
             " asked_position = wanted_position, arrived_position = l.position, boot_id = %s,"
-            " epoch = %s, digest = 'd', document = %s FROM log_head AS l"
+            " epoch = %s, digest = 'd', document = %s, wanted_at = NULL, wanted_position = NULL"
+            " FROM log_head AS l"
             " WHERE host = %s AND wanted IS NOT NULL",
             (survey.boot_id, survey.epoch, orjson.dumps(survey.to_wire()).decode(), host),
         )
@@ -233,10 +252,14 @@ class Cloud:
         ]
         return event
 
-    def later(self) -> None:
-        """The findings were seen longer ago than two looks have to be apart."""
+    def later(self, minutes: int = 2) -> None:
+        """All that was seen and shown was so longer ago: enough for most classes' second look."""
         self.projected()
-        self.db.execute("UPDATE findings SET seen_at = seen_at - interval '2 minutes'")
+        for change in (
+            "UPDATE findings SET seen_at = seen_at - make_interval(mins => %s)",
+            "UPDATE surveys SET taken_at = taken_at - make_interval(mins => %s)",
+        ):
+            self.db.execute(change, (minutes,))
 
     def projected(self) -> None:
         [head] = self.db.execute("SELECT position FROM log_head").fetchall()

@@ -268,6 +268,16 @@ class Writers:
         return [int(word) for line in lines if line.endswith("\n") for word in line.split()]
 
 
+def backends(dsn: str) -> int:
+    """Of writers: what was sent before its client was killed may still be stored."""
+    query = (
+        "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'attachment-ledger writer'"
+    )
+    with psycopg.connect(dsn) as connection:
+        [(count,)] = connection.execute(query).fetchall()
+    return int(count)
+
+
 @pytest.mark.slow
 def test_kill_9_of_processes_and_of_postgresql_under_load(cluster: Cluster, tmp_path: Path) -> None:
     """Several writing processes, one of them killed in each round, and the server as well;
@@ -286,6 +296,7 @@ def test_kill_9_of_processes_and_of_postgresql_under_load(cluster: Cluster, tmp_
         cluster.start()
     tail.wait_for_more(300)
     acknowledged = writers.kill_all()
+    eventually(lambda: not backends(cluster.dsn), "the end of what the killed ones had sent")
 
     log = [(position, *rest) for position, _, *rest in check_log(cluster.dsn, acknowledged)]
     eventually(lambda: len(tail.seen) >= len(log), "the reader at the end")

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
+from handlers.drift.rows import UNKNOWN, CinderVolume
 from host_agent.shared.cinder.lists import ListedAttachment, ListedVolume
 from host_agent.shared.contract import ErrorKind
 from host_agent.shared.ports import PortError
 from ledger.reconcile.asking import Looks
-from ledger.reconcile.cinder_side import CinderSide, StoppedError
+from ledger.reconcile.cinder_side import SINGLES_S, CinderSide, StoppedError
 from ledger.reconcile.ids import merged
 from ledger.reconcile.look import WHOLE, Sides, look
 from ledger.upkeep import long_work
@@ -226,6 +227,51 @@ def test_a_look_waits_for_a_cinder_that_does_not_answer_and_not_for_ever() -> No
         side_of(Slow(fails=1_000)).own_project()
     with pytest.raises(PortError):
         side_of(Slow(fails=1), patience_s=0.0).own_project()
+
+
+class Untold(Slow):
+    """A Cinder that tells its lists, and of each single thing after a minute that it cannot."""
+
+    def volumes(self, _after: Sequence[str], _limit: int) -> list[Any]:
+        self.now += 1.0
+        return []
+
+    def volume(self, _volume_id: str) -> Any:
+        self.now += 60.0
+        self.fails += 1
+        raise PortError(ErrorKind.UNKNOWN, "cinder_error", "500")
+
+    attachments_of = volume
+
+
+def test_a_look_loses_only_so_much_time_by_single_things_that_cinder_does_not_tell() -> None:
+    """One call may be under way when it is over."""
+    cinder = Untold()
+    side = side_of(cinder)
+    shown = [side.shown(str(number), ["a"]) for number in range(1_000)]
+    assert SINGLES_S <= cinder.now <= SINGLES_S + 60.0 + cinder.fails
+    assert {each.volume for each in shown} == {UNKNOWN}
+    assert {each.attachments["a"] for each in shown} == {UNKNOWN}
+    assert shown[0].why_unknown == "500"
+    assert "not asked for" in str(shown[-1].why_unknown)
+
+
+def test_a_single_thing_that_is_told_when_it_is_asked_for_again_is_known() -> None:
+    """Cinder was away for a moment."""
+
+    class Away(Untold):
+        def volume(self, volume_id: str) -> ListedVolume:
+            if not self.fails:
+                super().volume(volume_id)
+            return ListedVolume(
+                id=volume_id, status="available", migration_status=None, made_for=None, attached=()
+            )
+
+        def attachments_of(self, _volume_id: str) -> list[Any]:
+            return []
+
+    shown = side_of(Away()).shown("v", [])
+    assert isinstance(shown.volume, CinderVolume)
 
 
 def test_nobody_waits_for_a_cinder_that_refuses() -> None:

@@ -98,7 +98,7 @@ def live(database_url: str) -> Iterator[Projector]:
 def test_a_rebuild_gives_what_following_gave_in_the_same_schema(
     database_url: str, recorder: LedgerRecorder, db: psycopg.Connection[Any], live: Projector
 ) -> None:
-    for seed in range(6):
+    for seed in range(6, 12):  # together they leave something in each table
         fill(recorder, range(seed, seed + 1))
         live.catch_up()
     before, schema = tables(db), schema_of(database_url)
@@ -108,7 +108,7 @@ def test_a_rebuild_gives_what_following_gave_in_the_same_schema(
     step = anew(database_url)
 
     assert tables(db) == before
-    assert all(before[name] for name in TABLES if name not in WITHOUT_ROWS)
+    assert [name for name in TABLES if not before[name] and name not in WITHOUT_ROWS] == []
     assert schema_of(database_url) == schema
     assert db.execute(identity).fetchone() != old
     assert step[:2] == (recorder.max_notification_id(),) * 2

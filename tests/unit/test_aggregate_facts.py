@@ -49,6 +49,7 @@ FOUND = {
     "boot_id": "boot",
     "epoch": 4,
 }
+SEEN_ON = {"h": {"boot_id": "boot", "epoch": 4, "age_s": 0.0}}
 LEFT = {
     "what": "disk",
     "act": "skip",
@@ -249,16 +250,16 @@ def test_a_conversion_that_was_stored_as_a_waiver_is_read_as_a_conversion(event:
 
 
 def test_a_finding_is_what_was_seen_last() -> None:
-    finding = after(Finding, (Finding.DriftFound, FOUND))
-    assert facts(finding, "differs", "seen_in", "seen_at", "repairing", "failed") == {
+    finding = after(Finding, (Finding.DriftFound, {**FOUND, "seen_on": SEEN_ON}))
+    assert facts(finding, "differs", "seen_on", "seen_at", "repairing", "failed") == {
         "differs": {"ledger": {}},
-        "seen_in": ("boot", 4),
+        "seen_on": SEEN_ON,
         "seen_at": 5,
         "repairing": None,
         "failed": False,
     }
     assert finding.ignored_until is None
-    seen = {"look_id": "m", "at_position": 9, "boot_id": "next", "epoch": 6}
+    seen = {"look_id": "m", "at_position": 9, "seen_on": {"h": {"boot_id": "next"}}}
     finding.record(Finding.DriftConfirmed, look_id="l", at_position=6)
     mends = {"repair": "r", "by_operation": "o", "reason": "why"}
     finding.record(Finding.RepairBegun, **mends)
@@ -266,9 +267,9 @@ def test_a_finding_is_what_was_seen_last() -> None:
     finding.record(Finding.RepairFailed, by_operation="o", why="w")
     assert (finding.repairing, finding.failed) == (None, True)
     finding.record(Finding.DriftChanged, differs={"host": {}}, **seen)
-    assert facts(finding, "differs", "seen_in", "seen_at", "failed") == {
+    assert facts(finding, "differs", "seen_on", "seen_at", "failed") == {
         "differs": {"host": {}},
-        "seen_in": ("next", 6),
+        "seen_on": {"h": {"boot_id": "next"}},
         "seen_at": 9,
         "failed": False,
     }
@@ -335,7 +336,7 @@ def test_a_servers_volumes_and_disks_are_told_apart() -> None:
     server.set_device_volume("b", "w")
     assert server.devices == {"b": Device("b", "w", "vdc", "v")}, "a swap keeps the disk"
     server.set_device_volume("b", None)
-    assert server.root_missing
+    assert server.vacant_root == "vdc"
     assert server.devices == {"b": Device("b", None, "vdc", None)}
     server.set_device_volume("b", "x")
     assert server.devices == {"b": Device("b", "x", "vdc", "x")}

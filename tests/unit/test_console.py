@@ -7,9 +7,19 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from ledger.auth.rate import Rate
 from ledger.web import acting, console, drawn, sessions, texts
 from ledger.web.acts import ACTS
-from ledger.web.sessions import AGE_S, FORMS_MAX, IDLE_S, SESSIONS_MAX, Sessions
+from ledger.web.sessions import (
+    AGE_S,
+    FORMS_MAX,
+    IDLE_S,
+    SESSIONS_MAX,
+    SESSIONS_OF_USER_MAX,
+    Sessions,
+)
 from ledger.words.consequences import dry_runs
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -40,7 +50,7 @@ def test_ids_in_a_sentence_are_marked_and_the_rest_is_text() -> None:
 def test_a_session_ends_when_nobody_uses_it_and_at_its_age_all_the_same() -> None:
     clock = Clock()
     known = Sessions(clock)
-    idle, used = known.begin("idle"), known.begin("used")
+    idle, used = known.begin("idle", "u"), known.begin("used", "u")
     for _ in range(int(AGE_S / IDLE_S) * 2 - 1):
         clock.now += IDLE_S / 2
         assert known.token(used) == "used"
@@ -50,20 +60,62 @@ def test_a_session_ends_when_nobody_uses_it_and_at_its_age_all_the_same() -> Non
     assert known.token("never begun") is None
 
 
-def test_of_too_many_sessions_the_one_unused_for_longest_ends() -> None:
+def test_of_a_users_too_many_sessions_the_one_unused_for_longest_ends() -> None:
     known = Sessions(Clock())
-    first, second = known.begin("first"), known.begin("second")
+    first, second = known.begin("first", "u"), known.begin("second", "u")
     known.token(first)
-    for _ in range(SESSIONS_MAX - 1):
-        known.begin("another")
+    for _ in range(SESSIONS_OF_USER_MAX - 1):
+        known.begin("another", "u")
     assert (known.token(first), known.token(second)) == ("first", None)
+
+
+def test_nobody_ends_the_sessions_of_others_by_logging_in() -> None:
+    known = Sessions(Clock())
+    operator = known.begin("operator", "operator")
+    for _ in range(SESSIONS_MAX + 1):
+        known.begin("member", "member")
+    assert known.token(operator) == "operator"
+    assert len(known._sessions) == 1 + SESSIONS_OF_USER_MAX
+
+
+def test_of_too_many_sessions_of_all_one_ends_of_whoever_has_most(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sessions, "SESSIONS_MAX", 5)
+    known = Sessions(Clock())
+    operator = known.begin("operator", "operator")
+    first, *others = [known.begin(f"token-{number}", "greedy") for number in range(4)]
+    another = known.begin("another", "another")
+    assert known.token(first) is None
+    assert all(map(known.token, [operator, another, *others]))
 
 
 def test_a_session_tells_no_token() -> None:
     known = Sessions(Clock())
-    known.begin("secret")
+    known.begin("secret", "u")
     assert "secret" not in repr(vars(known))
-    assert len({known.begin("x") for _ in range(SESSIONS_MAX)}) == sessions.SESSIONS_MAX
+    assert len({known.begin("x", "u") for _ in range(SESSIONS_MAX)}) == sessions.SESSIONS_MAX
+
+
+def test_a_rate_lets_in_so_many_of_a_key_in_its_time() -> None:
+    clock = Clock()
+    rate = Rate(2, 60.0, 10, clock)
+    rate.note("one")
+    assert rate.wait_s("one") == 0
+    clock.now = 10.5
+    rate.note("one")
+    assert (rate.wait_s("one"), rate.wait_s("another")) == (50, 0)
+    clock.now = 60
+    assert rate.wait_s("one") == 0, "the first of them is forgotten"
+    rate.note("one")
+    assert rate.wait_s("one") == 11
+
+
+def test_a_rate_remembers_so_many_keys() -> None:
+    rate = Rate(1, 60.0, 2, Clock())
+    for key in ("one", "two", "one", "three"):
+        rate.note(key)
+    assert [bool(rate.wait_s(key)) for key in ("one", "two", "three")] == [True, False, True]
 
 
 def made(created: int, ended: int | None, **more: Any) -> dict[str, Any]:
@@ -184,7 +236,7 @@ def test_times_are_told_by_the_databases_clock() -> None:
 def test_a_session_is_not_used_by_a_page_that_is_left_open() -> None:
     clock = Clock()
     known = Sessions(clock)
-    name = known.begin("token")
+    name = known.begin("token", "u")
     clock.now = IDLE_S - 1
     assert known.token(name, used=False) == "token"
     clock.now = IDLE_S
@@ -193,7 +245,7 @@ def test_a_session_is_not_used_by_a_page_that_is_left_open() -> None:
 
 def test_a_form_is_of_its_session_and_path_and_there_are_so_many() -> None:
     known = Sessions(Clock())
-    one, other = known.begin("one"), known.begin("other")
+    one, other = known.begin("one", "u"), known.begin("other", "u")
     forms = [known.shown(one, "/ui/here") for _ in range(FORMS_MAX)]
     first, last = str(forms[0]), str(forms[-1])
     assert len({*forms}) == FORMS_MAX

@@ -9,7 +9,6 @@ from uuid import UUID, uuid4
 import pytest
 
 from aggregates.attachment import Attachment
-from aggregates.mapping import BlockDeviceMapping
 from aggregates.volume import Volume
 from handlers.verbs import LedgerVerb
 from host_agent.shared.contract import ErrorKind
@@ -51,9 +50,9 @@ class Cinder:
         assert (mark, project_id) == (BDM, "p")
         return self.made
 
-    def volume_create(self, create: dict[str, Any], mark: str) -> VolumeView:
+    def volume_create(self, create: dict[str, Any], mark: str) -> str:
         self.asked.append(("volume_create", mark))
-        return view(id=str(uuid4()))
+        return str(uuid4())
 
     def old_attachments(self, volume_id: str) -> list[OldAttachment]:
         assert volume_id == VOLUME
@@ -362,89 +361,3 @@ def test_of_an_old_reservation_only_one_that_nobody_knows_is_tidied_away(
     lane = replace(LANE, legacy=True, attachment_id=attachment_id)
     assert do(LedgerVerb.RESERVATION_TIDY, cinder, lane=lane) == {}
     assert cinder.asked == ([] if attachment_id else [("unreserve", VOLUME)])
-
-
-def test_a_volume_is_made_once_and_found_by_its_mark() -> None:
-    cinder = Cinder()
-    do(LedgerVerb.VOLUME_CREATE, cinder, lane=MAKES)
-    assert cinder.asked == [("volume_create", BDM)]
-    cinder.made = [view(id=VOLUME)]
-    assert do(LedgerVerb.VOLUME_CREATE, cinder, lane=MAKES) == {"volume_id": VOLUME}
-    assert cinder.asked == [("volume_create", BDM)]
-
-
-@pytest.mark.parametrize(
-    ("status", "kind"),
-    [
-        ("available", None),
-        ("reserved", None),
-        ("in-use", None),
-        ("creating", ErrorKind.RETRYABLE),
-        ("downloading", ErrorKind.RETRYABLE),
-        ("error", ErrorKind.FINAL),
-        ("error_extending", ErrorKind.FINAL),
-    ],
-)
-def test_a_volume_that_is_made_is_awaited_until_it_can_be_had(
-    status: str, kind: ErrorKind | None
-) -> None:
-    cinder = Cinder(status=status)
-    if kind is None:
-        assert do(LedgerVerb.VOLUME_AWAIT, cinder, lane=MAKES) == {}
-        return
-    with pytest.raises(PortError, match=f"{VOLUME}.*{status}") as raised:
-        do(LedgerVerb.VOLUME_AWAIT, cinder, lane=MAKES)
-    code = "volume_error" if kind is ErrorKind.FINAL else "volume_not_ready"
-    assert (raised.value.kind, raised.value.code) == (kind, code)
-
-
-def test_s3_a_volume_that_was_made_of_a_multi_attach_type_is_not_had() -> None:
-    cinder = Cinder()
-    cinder.volume = lambda volume_id: view(id=volume_id, multiattach=True)  # type: ignore[method-assign]
-    with pytest.raises(PortError, match="multi-attach") as raised:
-        do(LedgerVerb.VOLUME_AWAIT, cinder, lane=MAKES)
-    assert (raised.value.kind, raised.value.code) == (ErrorKind.FINAL, "made_multiattach")
-    assert do(LedgerVerb.VOLUME_AWAIT, cinder, lane=LANE) == {}, "a volume that is there may be"
-
-
-def test_every_volume_with_the_mark_goes_but_not_before_cinder_has_made_it() -> None:
-    cinder = Cinder()
-    first, second = str(uuid4()), str(uuid4())
-    cinder.made = [view(id=first), view(id=second, status="error")]
-    assert do(LedgerVerb.VOLUME_UNMAKE, cinder, lane=MAKES) == {"deleted": [first, second]}
-    cinder.made = [view(id=str(uuid4()), status="downloading")]
-    with pytest.raises(PortError) as raised:
-        do(LedgerVerb.VOLUME_UNMAKE, cinder, lane=MAKES)
-    assert (raised.value.kind, raised.value.code) == (ErrorKind.RETRYABLE, "volume_not_ready")
-    assert cinder.asked == [("volume_delete", first), ("volume_delete", second)]
-
-
-def test_a_volume_goes_though_cinder_does_not_show_its_reservations() -> None:
-    """Whether there are any the deletion tells."""
-    cinder = Cinder()
-    cinder.made = [view(id=VOLUME)]
-
-    def hidden(*_: Any) -> Any:
-        raise PortError(ErrorKind.FINAL, "forbidden", "Policy does not allow it.")
-
-    vars(cinder)["attachments"] = hidden
-    assert do(LedgerVerb.VOLUME_UNMAKE, cinder, lane=MAKES) == {"deleted": [VOLUME]}
-    assert cinder.asked == [("volume_delete", VOLUME)]
-
-
-def test_a_volume_that_the_server_has_is_not_unmade() -> None:
-    mapping = BlockDeviceMapping(UUID(BDM))
-    mapping.volume_id = VOLUME
-    cinder = Cinder()
-    cinder.made = [view()]
-    assert do(LedgerVerb.VOLUME_UNMAKE, cinder, mapping, lane=MAKES) == {}
-    assert cinder.asked == []
-
-
-@pytest.mark.parametrize(
-    "verb", [LedgerVerb.VOLUME_CREATE, LedgerVerb.VOLUME_AWAIT, LedgerVerb.VOLUME_UNMAKE]
-)
-def test_nothing_is_made_awaited_or_unmade_of_a_disk_that_brings_its_volume(verb: str) -> None:
-    cinder = Cinder(status="error")
-    assert do(verb, cinder) == {}
-    assert cinder.asked == []

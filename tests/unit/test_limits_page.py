@@ -23,6 +23,7 @@ ALL_LIMITS = (
     "auth/keystone_client",
     "auth/known",
     "auth/policy",
+    "auth/reading",
 )
 
 

@@ -19,6 +19,7 @@ from aggregates.base import Event
 from handlers.drift.classes import CLASSES
 from handlers.plan import Place
 from host_agent import config as agent_config
+from host_agent.shared import fault_calls
 from host_agent.shared.contract import Verb
 from ledger import config
 from ledger.auth.rules import RULES
@@ -32,7 +33,7 @@ from ledger.cli import (
 )
 from ledger.cli.base import ExitCode
 from ledger.cli.shell import COMMANDS, Shell
-from ledger.simulation.cinder_handlers import ROUTES as CINDER_CALLS
+from ledger.simulation.cinder_handlers import ROUTES as CINDER_ROUTES
 from projections.catalog import ALL
 
 ROOT = Path(__file__).parents[2]
@@ -242,14 +243,15 @@ def test_the_agents_verbs_are_all_in_its_table() -> None:
 
 def test_the_calls_that_a_fault_can_strike_are_all_in_their_tables() -> None:
     of_cinder = _first_cells((ROOT / "docs/faults.md").read_text(), "call | ids")
-    assert of_cinder == {name for _, _, name, _ in CINDER_CALLS}
+    assert of_cinder == {name for _, _, name, _ in CINDER_ROUTES} == fault_calls.CINDER_CALLS
     simulated = (ROOT / "host_agent/simulated/adapters.py").read_text()
     calls = {
         name if "." in name else f"guests.{name}"
         for name in re.findall(r'_?around\(\s*"([\w.]+)"', simulated)
     }
     shown = _first_cells(AGENT, "call | more ids | `lie`")
-    assert {f"guests{name}" if name.startswith(".") else name for name in shown} == calls
+    named = {f"guests{name}" if name.startswith(".") else name for name in shown}
+    assert named == calls == fault_calls.HOST_CALLS
 
 
 def test_the_tables_of_the_projections_are_those_of_the_code() -> None:

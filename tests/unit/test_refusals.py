@@ -15,6 +15,7 @@ from handlers.accept import AttachVolume, SwapVolume
 from handlers.build import BootDisk
 from handlers.operator import acts
 from host_agent.shared.contract import ErrorKind, PowerState
+from host_agent.simulated.host_state import set_power
 from tests.regressions.worlds import attached
 from tests.world import CONTEXT, OTHER, SERVER, Broken, World, events
 
@@ -166,6 +167,12 @@ def boots_from_volume() -> World:
     return world.done(world.build(BootDisk(volume_id=world.volumes[0], boot_index=0)))
 
 
+def rootless() -> World:
+    world = boots_from_volume()
+    world.done(world.act("stop"))
+    return world.done(world.detach(root_allowed=True))
+
+
 def test_a_root_volume_is_attached_only_to_a_server_that_is_off() -> None:
     world = World()
     assert attach_root(world, world.volumes[0]) == (
@@ -215,7 +222,8 @@ def test_nothing_starts_a_guest_without_its_root_volume(flow: str) -> None:
     world.done(world.detach(root_allowed=True))
     where = {"destination": OTHER} if flow == "unshelve" else {}
     refused = refusal(lambda: world.act(flow, **where))
-    assert refused == f"Can't {flow} instance without a root device volume"
+    assert refused.startswith(f"Can't {flow} instance without a root device volume.")
+    assert f"`openstack server add volume --device /dev/vda {world.server_id} " in refused
 
 
 def test_the_place_of_a_root_volume_that_is_on_its_way_out_may_come_free() -> None:
@@ -224,6 +232,60 @@ def test_the_place_of_a_root_volume_that_is_on_its_way_out_may_come_free() -> No
     world.done(world.act("stop"))
     leaving = world.detach(root_allowed=True)
     assert f"claimed by operation {leaving}" in attach_root(world, world.volumes[1])
+
+
+def test_of_two_volumes_for_the_place_of_the_root_the_second_is_refused_at_once() -> None:
+    """And the place is free again where the first one does not get there."""
+    world = rootless()
+    third = world.cinder.add_volume(bootable=True).id
+    first = world.attach(world.volumes[1], is_root=True)
+    assert f"claimed by operation {first}" in attach_root(world, third)
+    refused = refusal(lambda: world.attach(third, device="/dev/vda"))
+    assert f"claimed by operation {first}" in refused
+    Broken(world, "brick.connect", ErrorKind.FINAL)
+    assert world.run(first).outcome == "failed"
+    assert world.instance.vacant_root == "vda"
+
+
+@pytest.mark.parametrize("device", ["/dev/vda", "vda"])
+def test_a_volume_is_the_root_by_its_device_name(device: str) -> None:
+    world = rootless()
+    world.done(world.attach(world.volumes[1], device=device))
+    [mapping] = world.mappings()
+    assert (mapping.boot_index, mapping.device_name) == (0, "vda")
+    world.done(world.act("start"))
+
+
+@pytest.mark.parametrize("device", [None, "/dev/vdb", "/dev/sda"])
+def test_a_volume_without_the_roots_device_name_is_never_the_root(device: str | None) -> None:
+    """Bootable or not: whoever does not say so is not guessed to mean it."""
+    world = rootless()
+    world.done(world.attach(world.volumes[1], device=device))
+    assert {m.volume_id: m.boot_index for m in world.mappings() if m.volume_id} == {
+        world.volumes[1]: None
+    }
+    assert world.instance.vacant_root == "vda"
+
+
+def test_who_names_the_roots_device_before_that_is_detached_is_told_to_wait() -> None:
+    world = boots_from_volume()
+    world.done(world.act("stop"))
+    taken = "The supplied device path (/dev/vda) is in use."
+    assert refusal(lambda: world.attach(world.volumes[1], device="/dev/vda")) == taken
+    leaving = world.detach(root_allowed=True)
+    refused = refusal(lambda: world.attach(world.volumes[1], device="/dev/vda"))
+    assert f"claimed by operation {leaving}" in refused
+    world.run(leaving)
+    world.done(world.attach(world.volumes[1], device="/dev/vda"))
+
+
+def test_a_running_server_gets_no_root_volume_by_its_name_either() -> None:
+    """Somebody has started its guest by hand."""
+    world = rootless()
+    set_power(world.host, world.server_id, RUNNING)
+    world.register()
+    refused = refusal(lambda: world.attach(world.volumes[1], device="/dev/vda"))
+    assert refused.startswith("Can't attach root device volume: instance")
 
 
 def test_a_root_volume_does_not_wait_for_another_volume_of_the_server() -> None:

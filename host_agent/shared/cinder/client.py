@@ -7,10 +7,9 @@ Theory of operation
 * Errors, retries and the microversion: see session.py.  Attachments need 3.44
   (`os-complete`); with less, their calls are FINAL `cinder_too_old` and volumes are
   still served.
-* `attachment_create` is never repeated: it takes no id of ours, so the caller looks for
-  its orphan first.  `attachment_update` is not if its fate is unknown: carried out late, it
-  takes an attachment that is attached back to `attaching`.  Nor is `volume_create`: whoever
-  repeats it finds its volume by its metadata, if it is given the time.
+* `attachment_create` and `volume_create` are never repeated: they take no id of ours, so the
+  caller looks for what an earlier one has made.  `attachment_update` is not if its fate is
+  unknown: carried out late, it takes an attachment that is attached back to `attaching`.
 * What was done although its answer was lost is seen at the repetition: a volume that
   is going, a migration that ended as it was told to.
 * From 3.69 a volume's `shared_targets` may be null, which older microversions report
@@ -36,6 +35,7 @@ from host_agent.shared.cinder.calls import (
 )
 from host_agent.shared.cinder.session import Caller, agree
 from host_agent.shared.contract import ErrorKind
+from host_agent.shared.origin import MADE_FOR, Dependents, origin_of
 from host_agent.shared.ports import (
     AttachmentView,
     ConnectionInfo,
@@ -58,7 +58,6 @@ __all__ = [
     "end_extension",
     "end_migration",
     "error_of_status",
-    "is_leaving",
     "old_attachment_views",
     "port_error",
     "timeout_error",
@@ -72,8 +71,6 @@ NEW_FLOW = (3, 44)  # os-complete: S1's new flow
 REIMAGE = (3, 68)  # os-reimage
 PAGE_ROWS = 50  # far below any sensible osapi_max_limit, so a short page is the last
 PAGES_MAX = 20
-#: A volume's metadata key for whom it was made.
-MADE_FOR = "attachment_ledger"
 
 
 # --- views ---------------------------------------------------------------------------------------
@@ -97,6 +94,7 @@ def volume_view(data: Mapping[str, Any]) -> VolumeView:
         readonly=str((data.get("metadata") or {}).get("readonly")).lower() == "true",
         new_size_gb=_new_size_gb(data),
         image_id=(data.get("volume_image_metadata") or {}).get("image_id"),
+        origin=origin_of(data),
     )
 
 
@@ -180,12 +178,6 @@ def old_attachment_views(data: Mapping[str, Any]) -> list[OldAttachment]:
 
 
 # --- what a repeated call finds ------------------------------------------------------------------
-
-
-def is_leaving(volume: VolumeView) -> bool:
-    """Whether this is no volume to build on: going, or the far end of a migration."""
-    moving = volume.migration_status or ""
-    return "deleting" in volume.status or moving.startswith("target:") or moving == "deleting"
 
 
 def delete_volume(delete: Callable[[], object], read: Callable[[], VolumeView]) -> None:
@@ -324,21 +316,46 @@ class CinderClient(Caller):
         left = body.get("attachments") if isinstance(body, dict) else None
         return isinstance(left, list) and all(row.get("id") != attachment_id for row in left)
 
-    def volume_create(self, wanted: dict[str, Any], key: str) -> VolumeView:
-        """Cinder creates in the project that the token is for, and ignores any other.
+    def volume_create(self, wanted: dict[str, Any], key: str) -> str:
+        """One attempt only, and no look before it: see the module's theory.
 
-        So a volume for `project_id` is made with our user's token for that project,
-        where Keystone must know a role of it; an administrator's does not suffice.
+        Cinder creates in the project that the token is for, and ignores any other.  So a volume for
+        `project_id` is made with our user's token for that project, where Keystone must know a role
+        of it; an administrator's does not suffice.
         """
         if (project_id := wanted.get("project_id")) is not None:
             ours = {**wanted, "project_id": None}
             return self._in_project(project_id, lambda there: there.volume_create(ours, key))
-        return self._call(lambda cinder: _find_or_create(cinder, wanted, key), repeatable=False)
+        return self._once(lambda cinder: _create(cinder, wanted, key))
 
     def volumes_made(self, key: str, project_id: str | None) -> list[VolumeView]:
         if project_id is not None:
             return self._in_project(project_id, lambda there: there.volumes_made(key, None))
         return self._call(lambda cinder: _made_with(cinder, key))
+
+    def dependents(self, volume_id: str) -> Dependents:
+        """The filter by source is for administrators: whoever is none is refused that list, and
+        may be shown less than there is in the others.
+        """
+
+        def of(list_: Callable[[Any], Any], name: str) -> tuple[str, ...] | None:
+            wanted = {"all_tenants": "1", name: volume_id}
+            try:
+                found = self._call(lambda cinder: list_(cinder).list(search_opts=wanted, limit=1))
+            except PortError as error:
+                if error.kind is not ErrorKind.FINAL:
+                    raise
+                return None
+            return tuple(each.id for each in found)
+
+        return Dependents(
+            snapshots=of(lambda cinder: cinder.volume_snapshots, "volume_id"),
+            backups=of(lambda cinder: cinder.backups, "volume_id"),
+            clones=of(lambda cinder: cinder.volumes, "source_volid"),
+        )
+
+    def own_user(self) -> str | None:
+        return self._call(lambda _cinder: self._dialogue.user())
 
     def _in_project(self, project_id: str, act: Callable[[CinderClient], T]) -> T:
         settings = self._settings.in_project(project_id)
@@ -389,9 +406,7 @@ def snapshot_status(status: str) -> dict[str, str]:
     return {"status": status, "progress": "90%"}
 
 
-def _find_or_create(cinder: Any, wanted: dict[str, Any], key: str) -> VolumeView:
-    for found in _made_with(cinder, key):
-        return found
+def _create(cinder: Any, wanted: dict[str, Any], key: str) -> str:
     made = cinder.volumes.create(
         wanted["size_gb"],
         name=wanted.get("name"),
@@ -401,12 +416,12 @@ def _find_or_create(cinder: Any, wanted: dict[str, Any], key: str) -> VolumeView
         availability_zone=wanted.get("availability_zone"),
         metadata={MADE_FOR: key},
     )
-    return volume_view(vars(cinder.volumes.get(made.id)))  # the answer lacks fields
+    return str(made.id)
 
 
 def _made_with(cinder: Any, key: str) -> list[VolumeView]:
     found = cinder.volumes.list(search_opts={"metadata": {MADE_FOR: key}})
-    return [view for view in (volume_view(vars(row)) for row in found) if not is_leaving(view)]
+    return [volume_view(vars(row)) for row in found]
 
 
 def _no_role(project_id: str) -> PortError:

@@ -47,13 +47,21 @@ class ListedAttachment:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ListedVolume:
-    """`made_for`: our mark (client.MADE_FOR).  `attached`: attachments that are in use."""
+    """`made_for`: our mark (client.MADE_FOR).  `attached`: attachments that are in use.
+
+    `updated_at`: when Cinder changed its row last, as Cinder writes it; it is compared with itself.
+    `size_gb` None: the answer does not tell it.
+    """
 
     id: str
     status: str
     migration_status: str | None
     made_for: str | None
     attached: tuple[ListedAttachment, ...]
+    multiattach: bool = False
+    project_id: str | None = None
+    updated_at: str | None = None
+    size_gb: int | None = None
 
 
 T = TypeVar("T", bound=ListedAttachment | ListedVolume)
@@ -149,6 +157,9 @@ def _volume(data: Mapping[str, Any]) -> ListedVolume:
         status=data["status"],
         migration_status=data.get("migration_status"),
         made_for=(data.get("metadata") or {}).get(MADE_FOR),
+        multiattach=bool(data.get("multiattach")),
+        project_id=data.get("os-vol-tenant-attr:tenant_id"),
+        updated_at=data.get("updated_at"),
         attached=tuple(
             ListedAttachment(
                 id=row["attachment_id"],
@@ -160,4 +171,5 @@ def _volume(data: Mapping[str, Any]) -> ListedVolume:
             )
             for row in data.get("attachments", ())
         ),
+        size_gb=data.get("size"),
     )

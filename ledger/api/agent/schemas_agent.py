@@ -12,12 +12,13 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from host_agent.shared.contract import RESULTS_MAX, ErrorKind, PowerState
 from host_agent.shared.spans import REQUESTS_MAX
-from ledger.api.agent.survey_checks import DIFFERS_MAX
+from ledger.api.agent.survey_checks import BYTES_MAX, DIFFERS_MAX
 from ledger.api.schemas import POSITION_MAX, Asked, Id, Leftovers, Position, Shown, WaitS
 
 _NUMBER_MAX = 2**31 - 1
 
 Number = Annotated[int, Field(ge=0, le=_NUMBER_MAX)]
+Bytes = Annotated[int, Field(ge=0, le=BYTES_MAX)]
 Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}$")]
 
 
@@ -75,6 +76,17 @@ class DiskShownBody(FromAgent):
     readonly_persistent: bool | None = None
     source: str | None = None
     differs: Annotated[list[Word], Field(max_length=DIFFERS_MAX)] = []
+    recorded: bool | None = None
+    size_bytes: Bytes | None = None
+    device_bytes: Bytes | None = None
+
+
+class UnlabelledShownBody(FromAgent):
+    """A disk that has no volume's serial, and a volume's source."""
+
+    target: Word
+    source: str
+    volume_id: Id
 
 
 class GuestShownBody(FromAgent):
@@ -82,6 +94,7 @@ class GuestShownBody(FromAgent):
     power_state: PowerState
     defined: bool = True
     disks: list[DiskShownBody]
+    unlabelled: list[UnlabelledShownBody] | None = None
 
 
 class ConnectionShownBody(FromAgent):

@@ -23,6 +23,7 @@ from host_agent.shared.survey import (
     StorageShown,
     Survey,
     SurveyAnswer,
+    UnlabelledShown,
 )
 from host_agent.shared.text import one_line
 from ledger.api.agent.agent_checks import NUMBER_MAX, canonical_id, require
@@ -31,6 +32,8 @@ _WORD = re.compile(r"[A-Za-z0-9][\w.:-]{0,63}\Z", re.ASCII)
 _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 #: In how many facts the copies of a disk can differ (disk_xml.differences), with room for more.
 DIFFERS_MAX = 16
+#: How large a disk can be: what JSON and PostgreSQL still count exactly.
+BYTES_MAX = 2**53 - 1
 
 
 def checked_answer(answer: SurveyAnswer) -> tuple[SurveyAnswer, str | None]:
@@ -77,7 +80,17 @@ def _once(items: Iterable[Any], key: Callable[[Any], Any], name: str) -> tuple[A
 
 def _guest(guest: GuestShown) -> GuestShown:
     disks = _once(map(_disk, guest.disks), lambda disk: disk.serial, "disks")
-    return replace(guest, server_id=canonical_id(guest.server_id, "server_id"), disks=disks)
+    others = guest.unlabelled
+    if others is not None:
+        others = _once(map(_unlabelled, others), lambda disk: disk.target, "unlabelled")
+    id_ = canonical_id(guest.server_id, "server_id")
+    return replace(guest, server_id=id_, disks=disks, unlabelled=others)
+
+
+def _unlabelled(disk: UnlabelledShown) -> UnlabelledShown:
+    require(bool(_WORD.match(disk.target)), "unlabelled")
+    volume_id = canonical_id(disk.volume_id, "volume_id")
+    return replace(disk, volume_id=volume_id, source=_text(disk.source))
 
 
 def _disk(disk: DiskShown) -> DiskShown:
@@ -85,6 +98,8 @@ def _disk(disk: DiskShown) -> DiskShown:
         require(target is None or bool(_WORD.match(target)), "disks")
     differs = len(disk.differs) <= DIFFERS_MAX and all(map(_WORD.match, disk.differs))
     require(differs, "differs")
+    for size in (disk.size_bytes, disk.device_bytes):
+        require(size is None or 0 <= size <= BYTES_MAX, "size_bytes")
     source = None if disk.source is None else _text(disk.source)
     return replace(disk, serial=canonical_id(disk.serial, "serial"), source=source)
 

@@ -10,6 +10,7 @@ from aiohttp import web
 from aggregates.finding import FindingState
 from aggregates.operation import Operation
 from aggregates.remnant import Remnant
+from handlers.drift.again import cannot
 from handlers.drift.classes import BY_NAME, CLASSES, DriftClass, subject_of
 from ledger.api import redaction
 from ledger.api.call import Call, answer, refuse_to_come
@@ -195,7 +196,7 @@ async def _answer(call: Call, row: Row, at: datetime | None = None) -> web.Strea
     ]
     details = {
         "meaning": known.meaning if known else "A class of drift of another version.",
-        "by_hand": (known.by_hand or None) if known else None,
+        "by_hand": (_cannot(row, known) or known.by_hand or None) if known else None,
         "acts": _acts(row, known) if call.identity.everywhere and at is None else [],
         "history": history,
     }
@@ -204,7 +205,7 @@ async def _answer(call: Call, row: Row, at: datetime | None = None) -> web.Strea
 
 def _shown(call: Call, row: Row) -> Row:
     known = BY_NAME.get(row["drift_class"])
-    repair = known.repair.value if known and known.repair else None
+    repair = known.repair.value if known and known.repair and not _cannot(row, known) else None
     return {**redacted(call.identity, redaction.finding, row), "repair": repair}
 
 
@@ -217,7 +218,14 @@ def _acts(row: Row, known: DriftClass | None) -> list[str]:
     if row["state"] == FindingState.IGNORED:
         return ["heed"]
     repairable = row["state"] == FindingState.CONFIRMED and known and known.repair
+    if known and _cannot(row, known):
+        return ["ignore"]
     return ["repair", "ignore"] if repairable else ["ignore"]
+
+
+def _cannot(row: Row, known: DriftClass) -> str | None:
+    """Why its repair would do nothing, and what to do instead."""
+    return cannot(known, row["key"], row["differs"] or {})
 
 
 def _class_shown(each: DriftClass) -> DriftClassShown:

@@ -187,10 +187,11 @@ class LookShown(Shown):
     """A look and what came of it: null until it has ended.  When it began: null before that.
 
     `done` of about `total` things are compared so far; null where nobody is at it.  `found`: new
-    findings by class.  `unknown`: of which hosts nothing is known, and why.  `braked`: how many new
-    findings of a class were too many to be believed; `examples`: some of these.  `believe`: the
-    classes that `asked_by` told it to believe however many there are, and the `reason`.
-    `held_back`: what was braked, in words, and what to do.
+    findings by class.  `unknown`: of which hosts nothing is known, and of which volumes ("volume
+    ID") Cinder has not told all, and why.  `braked`: how many new findings of a class were too many
+    to be believed; `examples`: some of these.  `believe`: the classes that `asked_by` told it to
+    believe however many there are, and the `reason`.  `held_back`: what was braked, in words, and
+    what to do.
     """
 
     look_id: UUID

@@ -1,6 +1,9 @@
  CROSS JOIN LATERAL (
-       SELECT count(*) AS mappings, min(server_id::text) AS server_id
-         FROM mappings WHERE volume_id = v.volume_id) AS m
+       SELECT count(*) AS mappings, min(server_id::text) AS server_id,
+              coalesce(array_agg(DISTINCT i.project_id) FILTER (WHERE i.project_id IS NOT NULL),
+                       '{}') AS projects
+         FROM mappings LEFT JOIN instances AS i USING (server_id)
+        WHERE volume_id = v.volume_id) AS m
  CROSS JOIN LATERAL (
        SELECT count(*) FILTER (WHERE state <> 'deleted') AS open, count(*) > 0 AS had,
               coalesce(jsonb_agg(jsonb_build_array(attachment_id, host, (

@@ -1,0 +1,28 @@
+"""How large the disks of running guests are, all in one call.
+
+Each QEMU is asked for its own.  libvirt passes over a guest that is busy with something else; one
+whose QEMU does not answer keeps whoever asks.  What is not told of a disk is not known.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import libvirt
+
+#: Never the definitions of guests that are off: for them libvirt opens the files itself.
+WHICH = (
+    libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_ACTIVE
+    | libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_NOWAIT
+)
+
+
+def of_disks(connection: Any) -> dict[tuple[str, str], int]:
+    """By server and target."""
+    told = connection.getAllDomainStats(libvirt.VIR_DOMAIN_STATS_BLOCK, WHICH)
+    return {
+        (domain.UUIDString(), stats[f"block.{n}.name"]): int(stats[f"block.{n}.capacity"])
+        for domain, stats in told
+        for n in range(stats.get("block.count", 0))
+        if f"block.{n}.capacity" in stats
+    }

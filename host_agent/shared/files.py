@@ -1,0 +1,33 @@
+"""Files that others put there while a program runs: settings, tokens, certificates, a policy.
+
+Only a regular file is read, whatever else stands in its place for a moment.  A FIFO lets whoever
+opens it wait for somebody who writes, perhaps for ever; a device may act when it is opened.  A link
+to a file is followed: so Kubernetes and certbot put them.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def regular_file(path: str | Path) -> Iterator[Path]:
+    """Another name of this very file, as long as this lasts: what it names is changed by nobody.
+
+    Raises OSError, also if it is no regular file.
+    """
+    handle = os.open(path, os.O_PATH | os.O_CLOEXEC)  # which finds it, and does not open it
+    try:
+        mode = os.fstat(handle).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "It is no regular file", str(path))
+        yield Path(f"/proc/self/fd/{handle}")
+    finally:
+        os.close(handle)
