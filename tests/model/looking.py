@@ -36,7 +36,7 @@ def look(state: State, store: Any) -> bool:
 
     What an operation is at work on is explained.
     """
-    unit, news = Unit(store), False
+    unit, news, sight = Unit(store), False, _sight(state)
     if any(True for _ in state.operations("running", "parked")):
         return False
     cases = [Case.of(*each) for each in drift(state)]
@@ -44,16 +44,22 @@ def look(state: State, store: Any) -> bool:
         finding = unit.get(Finding, judge.finding_id(case.drift_class, case.key))
         for _ in range(2):
             if finding.state is not FindingState.CONFIRMED or finding.differs != case.differs:
-                judge.see_case(finding, case, Sight(look_id="look", position=1))
+                judge.see_case(finding, case, sight)
                 news = True
     seen = {judge.finding_id(case.drift_class, case.key) for case in cases}
     for finding in state.all(Finding):
         if str(finding.id) not in seen and finding.state is not FindingState.OVER:
-            judge.miss(unit.get(Finding, str(finding.id)), Sight(look_id="look", position=1))
+            judge.miss(unit.get(Finding, str(finding.id)), sight)
             news = True
     if news:
         unit.save(CONTEXT)
     return news
+
+
+def _sight(state: State) -> Sight:
+    heard = frozenset(name for name, host in state.world.hosts.items() if host.on)
+    lives = {name: {"boot_id": "boot", "epoch": 0, "age_s": 0} for name in heard}
+    return Sight(look_id="look", position=1, heard=heard, lives=lives)
 
 
 def unowned(state: State) -> Iterator[str]:
