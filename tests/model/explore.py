@@ -11,13 +11,13 @@ from __future__ import annotations
 import time
 from array import array
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from aggregates.operation import Operation
 from handlers.operator import waits
 from tests.model.looking import unowned
-from tests.model.moves import MOVES, Move, Step, steps
+from tests.model.moves import MOVED, MOVES, Step, steps
 from tests.model.state import Left, State, key
 from tests.model.words import named, told
 from tests.model.world import (
@@ -33,12 +33,13 @@ from tests.model.world import (
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """How large a model: what there is, and what may come."""
+    """How large a model: what there is, and what may come.  `moved`: guests, by hand."""
 
     volumes: int = 1
     faults: int = 1
     requests: int = 2
     acts: int = 0
+    moved: bool = True
     states_max: int = 10_000_000
 
 
@@ -77,8 +78,8 @@ class Explored:
 
 def first(bounds: Bounds) -> State:
     """A server that runs on the first host, and free volumes."""
-    guest = {SERVER: (True, ())}
-    hosts = {name: HostState(guests=guest if name == HOSTS[0] else {}) for name in HOSTS}
+    hosts = {name: HostState() for name in HOSTS}
+    hosts[HOSTS[0]] = HostState(guests={SERVER: (True, ())})
     world = World(volumes=dict.fromkeys(VOLUMES[: bounds.volumes], "available"), hosts=hosts)
     left = Left(bounds.faults, bounds.requests, bounds.acts)
     state = State(world, left, {})
@@ -91,8 +92,8 @@ def first(bounds: Bounds) -> State:
 class Explorer:
     """One exploration.  States are numbered as they are met; of old ones only that is kept."""
 
-    def __init__(self, bounds: Bounds, moves: Sequence[Move] = MOVES) -> None:
-        self._bounds, self._moves = bounds, moves
+    def __init__(self, bounds: Bounds) -> None:
+        self._bounds, self._moves = bounds, MOVES + (MOVED if bounds.moved else ())
         self._numbers: dict[bytes, int] = {}
         self._parents = array("i")
         self._how: list[str] = []
@@ -195,6 +196,6 @@ def _waits(operation: Operation, state: State) -> bool:
     return state.world.by_hand and (operation.state == "parked" or waits(operation))
 
 
-def explore(bounds: Bounds, moves: Iterable[Move] = MOVES, *, until: int = 1) -> Explored:
+def explore(bounds: Bounds, *, until: int = 1) -> Explored:
     """All of a model within these bounds, or as far as the first violations."""
-    return Explorer(bounds, tuple(moves)).run(until=until)
+    return Explorer(bounds).run(until=until)

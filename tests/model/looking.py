@@ -15,6 +15,7 @@ from handlers.drift.classes import DriftClass
 from handlers.drift.judge import Case, Sight
 from handlers.drift.rows import CinderAttachment, CinderVolume, Row
 from ledger.log.unit import Unit
+from tests.model import world
 from tests.model.state import CONTEXT, State
 from tests.model.world import SERVER, survey
 
@@ -23,7 +24,7 @@ _DELETED = AttachmentState.DELETED
 
 def drift(state: State) -> Iterator[tuple[DriftClass, Row]]:
     """Each difference once, whichever pass it is of."""
-    found = {}
+    found: dict[str, tuple[DriftClass, Row]] = {}
     for row in (*_attachments(state), *_volumes(state), *_hosts(state)):
         for each in judge.drifting(row):
             found.setdefault(judge.id_of(each, row), (each, row))
@@ -35,7 +36,7 @@ def look(state: State, store: Any) -> bool:
 
     What an operation is at work on is explained.
     """
-    unit, news = Unit(store), False
+    unit, news, sight = Unit(store), False, _sight(state)
     if any(True for _ in state.operations("running", "parked")):
         return False
     cases = [Case.of(*each) for each in drift(state)]
@@ -43,16 +44,22 @@ def look(state: State, store: Any) -> bool:
         finding = unit.get(Finding, judge.finding_id(case.drift_class, case.key))
         for _ in range(2):
             if finding.state is not FindingState.CONFIRMED or finding.differs != case.differs:
-                judge.see_case(finding, case, Sight(look_id="look", position=1))
+                judge.see_case(finding, case, sight)
                 news = True
     seen = {judge.finding_id(case.drift_class, case.key) for case in cases}
     for finding in state.all(Finding):
         if str(finding.id) not in seen and finding.state is not FindingState.OVER:
-            judge.miss(unit.get(Finding, str(finding.id)), Sight(look_id="look", position=1))
+            judge.miss(unit.get(Finding, str(finding.id)), sight)
             news = True
     if news:
         unit.save(CONTEXT)
     return news
+
+
+def _sight(state: State) -> Sight:
+    heard = frozenset(name for name, host in state.world.hosts.items() if host.on)
+    lives = {name: {"boot_id": "boot", "epoch": 0, "age_s": 0} for name in heard}
+    return Sight(look_id="look", position=1, heard=heard, lives=lives)
 
 
 def unowned(state: State) -> Iterator[str]:
@@ -94,15 +101,16 @@ def _attachments(state: State) -> Iterator[Row]:
     server = "deleted" if state.instance.deleted else "live"
     for id_ in dict.fromkeys((*stored, *state.world.rows)):
         row = state.world.rows.get(id_)
-        shown = row and CinderAttachment(
-            status=row.status, host=row.host if row.status == "attached" else None
-        )
-        listed = row and join.Listed(
-            id=id_, volume_id=row.volume_id, server_id=row.server_id, shown=shown
-        )
+        listed = row and _listed(row)
         yield join.attachment(
             stored.get(id_), listed, server=server, mapped=id_ in named, device=named.get(id_)
         )
+
+
+def _listed(row: world.Row) -> join.Listed:
+    host = row.host if row.status == "attached" else None
+    shown = CinderAttachment(status=row.status, host=host)
+    return join.Listed(id=row.id, volume_id=row.volume_id, server_id=row.server_id, shown=shown)
 
 
 def _volumes(state: State) -> Iterator[Row]:

@@ -204,6 +204,8 @@ def _work(state: State, order: Order, wire: Wire) -> None:
         old_cinder=cinder,
         brick=host,
         guests=host,
+        storage=host,
+        host=name,
         users=SimpleNamespace(others=lambda v, a: service.others(name, v, a)),
         clock=clock,
         waits=Waits(),
@@ -278,7 +280,7 @@ def _clear(state: State, name: str, release: Release) -> None:
 
 def _goes_down(state: State, name: str, _: Wire) -> None:
     """It loses power: its guests are off, and nothing is connected when it comes back."""
-    guests = {id_: (False, disks) for id_, (_, disks) in state.world.hosts[name].guests.items()}
+    guests = {id_: (False, of[1]) for id_, of in state.world.hosts[name].guests.items()}
     known = frozenset(
         (str(operation.id), run.number)
         for operation in state.operations("running")
@@ -323,7 +325,7 @@ def _moved_by_hand(state: State, way: tuple[str, str], wire: Wire) -> None:
 
 
 def _killed_by_hand(state: State, way: tuple[str, str], _: Wire) -> None:
-    _, disks = state.world.hosts[way[0]].guests[SERVER]
+    disks = state.world.hosts[way[0]].guests[SERVER][1]
     guests = {**state.world.hosts[way[0]].guests, SERVER: (False, disks)}
     state.world.host(way[0], guests=guests)
 
@@ -337,8 +339,8 @@ def _attached_by_hand(state: State, volume_id: str, _: Wire) -> None:
 
     What a host has connected without a record and without a guest no repair can see: left out.
     """
-    name, (_, disks) = next(
-        (name, host.guests[SERVER])
+    name, disks = next(
+        (name, host.guests[SERVER][1])
         for name, host in state.world.hosts.items()
         if host.on and host.guests.get(SERVER, (False,))[0]
     )
@@ -382,11 +384,10 @@ def _delete(state: State, _: Any, wire: Wire) -> None:
     ledger.requests.delete(SERVER, CONTEXT, ledger.fleet)
 
 
-def _act(flow: str, **more: Any) -> Callable[[State, Any, Wire], None]:
+def _act(flow: str, *, moves: bool = False) -> Callable[[State, Any, Wire], None]:
     def do(state: State, _: Any, wire: Wire) -> None:
-        destination = next((h for h in state.world.hosts if h != state.instance.host), None)
-        there = {"destination": destination} if more.get("moves") else {}
-        request = ActOnServer(server_id=SERVER, flow=flow, **there)
+        other = next((h for h in state.world.hosts if h != state.instance.host), None)
+        request = ActOnServer(server_id=SERVER, flow=flow, destination=other if moves else None)
         ledger = Ledger(state, wire)
         ledger.requests.act(request, CONTEXT, ledger.fleet)
 
@@ -487,7 +488,8 @@ MOVES = (
     Move("a user rebuilds the server", REQUEST, _server, _act("rebuild")),
     Move("a user deletes the server", REQUEST, _server, _delete),
     Move("somebody makes a reservation of {}", FAULT, _volumes, _reserved_by_hand),
-    Move("somebody moves the guest with virsh: {}", FAULT, _between_runs, _moved_by_hand),
     Move("somebody attaches {} past us", FAULT, _free, _attached_by_hand),
     Move("somebody stops the guest with virsh: {}", FAULT, _guests, _killed_by_hand),
 )
+#: Who still has a guest that was moved, the ledger asks itself (handlers.presence).
+MOVED = (Move("somebody moves the guest with virsh: {}", FAULT, _between_runs, _moved_by_hand),)

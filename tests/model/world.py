@@ -21,7 +21,16 @@ from host_agent.shared.ports import (
     PortError,
     VolumeView,
 )
-from host_agent.shared.survey import ConnectionShown, DiskShown, GuestShown, Survey
+from host_agent.shared.survey import (
+    ConnectionShown,
+    DiskShown,
+    GuestShown,
+    GuestsShown,
+    Opened,
+    Survey,
+)
+from host_agent.simulated.adapters import SimulatedView
+from host_agent.storage.connection import target_digest
 from host_agent.storage.records import Record
 
 T = TypeVar("T")
@@ -189,7 +198,8 @@ class Wire:
         """A call; one that changes something has a name."""
         at = len(self.given)
         if at < len(self.answers):
-            return self._again(self.answers[at])
+            answer: T = self._again(self.answers[at])
+            return answer
         if at == len(self.answers):
             self.live()
         if at == self.pause_at:
@@ -352,7 +362,7 @@ def _missing(id_: str) -> PortError:
 
 
 def _view(row: Row) -> AttachmentView:
-    info = {"driver_volume_type": "iscsi", "target_iqn": row.volume_id} if row.host else {}
+    info = _info(row.volume_id) if row.host else {}
     return AttachmentView(
         id=row.id,
         volume_id=row.volume_id,
@@ -381,7 +391,7 @@ class Host:
     def connect(self, info: dict[str, Any]) -> dict[str, Any]:
         volume_id = info["target_iqn"]
         self._change("connect", connected=lambda it: it.connected | {volume_id})
-        return {"type": "block", "path": f"/dev/{volume_id}", "format": "raw"}
+        return {"type": "block", "path": _path(volume_id), "format": "raw"}
 
     def size(self, source: dict[str, Any]) -> int | None:
         return None
@@ -398,6 +408,30 @@ class Host:
     def inventory(self) -> list[Guest]:
         return inventory(self.state)
 
+    def survey(self) -> GuestsShown:
+        opened = [
+            Opened(
+                server_id=server_id,
+                target=_target(disk),
+                serial=disk,
+                live=runs,
+                sources=(_path(disk),),
+            )
+            for server_id, (runs, disks) in self.state.guests.items()
+            for disk in disks
+        ]
+        return GuestsShown(guests=(), opened=tuple(opened))
+
+    def look(self) -> SimulatedView:
+        """The port `Storage`: what it has connected, each by its path."""
+        connected = {volume_id: _path(volume_id) for volume_id in self.state.connected}
+        return SimulatedView(
+            {
+                target_digest(_info(id_)): {"path": path, "driver": "iscsi"}
+                for id_, path in connected.items()
+            }
+        )
+
     def power(self, server_id: str) -> PowerState | None:
         guest = self.state.guests.get(server_id)
         return guest and (PowerState.RUNNING if guest[0] else PowerState.SHUTDOWN)
@@ -411,7 +445,7 @@ class Host:
             return DiskState(live=None, persistent=None, running=runs)
         name = _target(serial)
         live = name if runs else None
-        return DiskState(live=live, persistent=name, running=runs, sources=(f"/dev/{serial}",))
+        return DiskState(live=live, persistent=name, running=runs, sources=(_path(serial),))
 
     def plug(self, server_id: str, disk: Disk) -> DiskState:
         self._disks("plug", server_id, lambda disks: {*disks, disk.serial})
@@ -481,6 +515,14 @@ def move_guest(world: World, server_id: str, here: str, there: str) -> None:
 
 def _without(known: dict[str, T], key: str) -> dict[str, T]:
     return {each: value for each, value in known.items() if each != key}
+
+
+def _info(volume_id: str) -> dict[str, Any]:
+    return {"driver_volume_type": "iscsi", "target_iqn": volume_id}
+
+
+def _path(volume_id: str) -> str:
+    return f"/dev/{volume_id}"
 
 
 def _target(serial: str) -> str:
