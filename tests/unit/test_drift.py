@@ -355,7 +355,7 @@ def test_a_disk_that_is_not_in_its_guest_any_more_does_not_differ(drift_class: s
 
 def test_what_a_busy_guest_does_not_tell_of_its_disk_is_no_change() -> None:
     drift_class, finding = BY_NAME["disk_definition_differs"], Finding(uuid4())
-    told = (
+    told: tuple[tuple[dict[str, Any], str], ...] = (
         ({}, "suspected"),
         ({"size_bytes": None}, "confirmed"),
         ({"size_bytes": 3 * GIB}, "suspected"),
