@@ -214,6 +214,15 @@ def test_locks_agree_on_what_both_hold() -> None:
     } == set()
 
 
+def test_what_runs_before_a_commit_is_of_this_makefile_and_fetches_nothing() -> None:
+    hooks = (ROOT / ".pre-commit-config.yaml").read_text()
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert re.findall(r"^ +- repo: (.*)$", hooks, re.MULTILINE) == ["local"]
+    assert set(re.findall(r"^ +language: (.*)$", hooks, re.MULTILINE)) == {"system"}
+    entries = re.findall(r"^ +entry: (.*)$", hooks, re.MULTILINE)
+    assert {entry.removeprefix("make ") for entry in entries} == {"style", "types"} <= set(targets)
+
+
 @pytest.mark.slow
 def test_wheel_has_every_file_of_the_packages(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
