@@ -11,6 +11,7 @@ from uuid import UUID, uuid5
 import pytest
 
 from aggregates import errors
+from aggregates.base import Event
 from aggregates.instance import Instance
 from aggregates.operation import Operation, OperationState, Outcome
 from aggregates.volume import Volume
@@ -18,7 +19,7 @@ from handlers import presence
 from handlers.actions import ActOnServer
 from handlers.flows import FLOWS
 from handlers.plan import Ask
-from handlers.presence import Shown
+from handlers.presence import Shown, asks_of
 from handlers.progress import plan_of
 from handlers.repair import RepairDrift
 from host_agent.shared.contract import SERVICE_VERSION, Guest, PowerState, Registration
@@ -116,28 +117,36 @@ def test_a_volume_that_another_guest_shows_is_given_and_freed_by_no_flow(
 
 @pytest.mark.deep
 @BY_NAME
-def test_a_guest_that_turns_up_at_any_durable_point_stops_what_would_start_or_free(
-    scenario: Scenario,
+@pytest.mark.parametrize("what", ["guest", "disk"])
+def test_what_turns_up_at_any_durable_point_stops_what_would_start_or_free(
+    what: str, scenario: Scenario
 ) -> None:
+    """The guest elsewhere; or, apart from it, a disk of a volume in another guest."""
+    volume_id = _volume_of(scenario)
     calm = scenario.begin()
     begun = len(calm.store.log)
     calm.run(scenario.ask(calm))
     stored = range(len(calm.store.log) - begun)
-    for point in every(3, stored, turn_of(scenario)):
-        _turns_up(scenario, point)
+    for point in every(6, stored, turn_of(scenario)):
+        if what == "guest":
+            _turns_up(scenario, point, lambda world: shows(world, world.server_id))
+        elif volume_id:
+            _turns_up(scenario, point, lambda world: shows(world, STRANGER, volume_id))
 
 
-def _turns_up(scenario: Scenario, at: int) -> None:
+def _turns_up(scenario: Scenario, at: int, turns_up: Callable[[World], None]) -> None:
     world = scenario.begin()
     begun = len(world.store.log)
-    _after(world, lambda: len(world.store.log) > begun + at, lambda: shows(world, world.server_id))
+    _after(world, lambda: len(world.store.log) > begun + at, lambda: turns_up(world))
     asked = scenario.ask(world)
     operation = world.run(asked) if _ends(world, asked) else world.operation(asked)
-    seen = events(world, Instance.SeenElsewhere)
+    seen: list[Event] = [*events(world, Instance.SeenElsewhere)]
+    if asks_of(plan_of(operation)) is Ask.VOLUMES:
+        seen += events(world, Volume.SeenInGuest)
     if not seen:  # it was over by then, or the flow may have brought it there
         return
     late = _begun_after(world, operation, seen[0])
-    assert late == [], f"{scenario.name}: begun although another host shows the guest, at {at}"
+    assert late == [], f"{scenario.name}: begun although another host shows it, at {at}"
     if operation.state is OperationState.PARKED:
         assert world.instance.vm_state in {"error", "deleted"}
     shows_nothing(world)
@@ -148,7 +157,7 @@ def _ends(world: World, operation_id: str) -> bool:
     return not plan_of(world.operation(operation_id)).patient
 
 
-def _begun_after(world: World, operation: Operation, seen: Instance.SeenElsewhere) -> list[str]:
+def _begun_after(world: World, operation: Operation, seen: Event) -> list[str]:
     """The steps that start or free something and were begun after that was known: of a run that
     began then, or whose host had to wait then for our word before the step.
     """
@@ -221,6 +230,30 @@ def test_a_guest_that_its_host_has_lost_may_be_on_every_host_that_has_not_said_n
 def _acting(world: World, flow: str, where: dict[str, str]) -> Callable[[Fleet], object]:
     request = ActOnServer(server_id=SERVER, flow=flow, **where)  # type: ignore[arg-type]
     return lambda fleet: world.requests.act(request, CONTEXT, fleet)
+
+
+def test_an_operators_retry_asks_again() -> None:
+    world = World()
+    world.done(world.attach())
+    _after(world, lambda: True, lambda: shows(world, world.server_id))  # its host is at it already
+    operation_id = world.detach()
+    assert world.run(operation_id).state is OperationState.PARKED
+    for _ in range(2):
+        world.service.act(operation_id, "retry", "looked", CONTEXT)
+        assert world.run(operation_id).state is OperationState.PARKED
+    assert world.cinder.volume(world.volumes[0]).status == "in-use"
+    shows_nothing(world)
+    world.service.act(operation_id, "retry", "removed it there", CONTEXT)
+    assert world.run(operation_id).outcome is Outcome.COMPLETED
+
+
+def test_a_connector_is_deleted_by_nobody_while_another_host_shows_the_volume() -> None:
+    """Cinder's list does not name the host of what is only `attaching` (item A3)."""
+    world = drifted.attachment_unknown_beside(complete=False)
+    request = RepairDrift(finding_id=str(finding(world).id), reason="test")
+    shows(world, STRANGER, world.volumes[0])
+    with pytest.raises(errors.ShownElsewhereError, match=THIRD):
+        world.requests.repair(request, CONTEXT, world.fleet)
 
 
 def test_a_guest_in_its_place_is_accounted_for_whoever_is_silent() -> None:
