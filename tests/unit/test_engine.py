@@ -9,9 +9,9 @@ from uuid import uuid4
 import pytest
 
 from aggregates.operation import SERVER, Operation, Outcome
+from handlers.drift.repairs import REPAIRS
 from handlers.engine import Finish, Left, Park, Run, Start, Wait, Work, decide, left
 from handlers.flows import FLOWS
-from handlers.flows.repair_host import REPAIRS
 from handlers.plan import Flow, Place, Plan, PlanError, Side, Stage, Step
 from handlers.verbs import LedgerVerb
 from host_agent.shared.contract import GuestOrder, Verb
@@ -381,7 +381,7 @@ def test_whatever_takes_something_from_a_host_before_the_pivot_can_give_it_back(
         Verb.GUEST_MIGRATE,
         Verb.GUEST_STOP,
     }
-    if flow not in REPAIRS:
+    if flow.name not in REPAIRS:
         makes.add(Verb.DISK_PLUG)
     for step in plan.steps:
         new = plan.stage_of(step.name).side is Side.NEW and step.do is Verb.VOLUME_CONNECT

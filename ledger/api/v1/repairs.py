@@ -10,9 +10,10 @@ from aiohttp import web
 from aggregates.finding import Finding
 from aggregates.operation import Operation
 from handlers.drift.classes import BY_NAME
+from handlers.drift.repairs import REPAIRS
 from handlers.plan import Place
 from handlers.progress import plan_of
-from handlers.repair import NEVER, RepairDrift
+from handlers.repair import RepairDrift
 from handlers.verb_texts import VERBS
 from ledger.api import accepting
 from ledger.api.call import Call, answer
@@ -62,7 +63,7 @@ def shown(operation: Operation, finding: Finding) -> RepairProposed:
             "asks_again": [party.value for party in drift.again],
             "hosts": sorted(host for host in hosts if host),
             "differs": finding.differs,
-            "never": NEVER[plan.flow],
+            "never": REPAIRS[plan.flow].never,
         }
     )
 
