@@ -18,15 +18,8 @@ from aggregates.volume import Volume
 from handlers.actions import Hosts
 from handlers.drift.again import cannot
 from handlers.drift.classes import BY_NAME
-from handlers.drift.repair_lanes import Case, refusal
-from handlers.drift.repairs import REPAIRS, Repair
-from handlers.guards import (
-    REPAIRS_VERSION,
-    Concerned,
-    Origin,
-    check_contact,
-    start,
-)
+from handlers.drift.repairs import REPAIRS, Case, Repair, refusal
+from handlers.guards import REPAIRS_VERSION, Concerned, Origin, check_contact, start
 from handlers.plan import Place
 from host_agent.shared.contract import GuestOrder
 

@@ -10,14 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aggregates.attachment import AttachmentState
-from handlers.drift.rows import (
-    AttachmentRow,
-    CinderAttachment,
-    DiskRow,
-    Party,
-    Row,
-    VolumeRow,
-)
+from handlers.drift.rows import AttachmentRow, CinderAttachment, DiskRow, Party, Row, VolumeRow
 from handlers.made import Evidence, why_not
 from host_agent.shared.lane import Lane
 from host_agent.shared.volume_states import FAILED

@@ -11,7 +11,7 @@ from aggregates.finding import Finding
 from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.volume import Volume
-from handlers.drift.repair_lanes import Case
+from handlers.drift.repairs import Case
 from handlers.meaning import Book
 from host_agent.shared.ports import AttachmentView, Cinder, PortError, VolumeView
 

@@ -20,8 +20,7 @@ from aggregates.volume import Volume
 from handlers.build import BootDisk
 from handlers.drift import again
 from handlers.drift.automatic import Policy, SoFar, why_not
-from handlers.drift.repair_lanes import Case
-from handlers.drift.repairs import REPAIRS
+from handlers.drift.repairs import REPAIRS, Case
 from handlers.lanes import of_attachment
 from handlers.progress import plan_of
 from handlers.verbs import LedgerVerb

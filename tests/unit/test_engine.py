@@ -13,7 +13,7 @@ from handlers.drift.repairs import REPAIRS
 from handlers.engine import Finish, Left, Park, Run, Start, Wait, Work, decide, left
 from handlers.flows import FLOWS
 from handlers.plan import Flow, Place, Plan, PlanError, Side, Stage, Step
-from handlers.verbs import LedgerVerb
+from handlers.verbs import VERBS, LedgerVerb
 from host_agent.shared.contract import GuestOrder, Verb
 from host_agent.shared.lane import Lane, LaneSide
 from ledger import effects
@@ -312,7 +312,7 @@ def test_unwinding_on_request_ends_as_cancelled() -> None:
 
 
 def test_what_the_ledger_does_outside_is_just_what_it_has_effects_for() -> None:
-    assert set(effects.EFFECTS) == {verb for verb in LedgerVerb if verb.outside}
+    assert set(effects.EFFECTS) == {verb for verb in LedgerVerb if VERBS[verb].outside}
 
 
 RESERVE = Step("reserve", LedgerVerb.ATTACHMENT_RESERVE, undo=LedgerVerb.ATTACHMENT_DELETE)

@@ -14,7 +14,7 @@ from handlers.drift.repairs import REPAIRS
 from handlers.plan import Place
 from handlers.progress import plan_of
 from handlers.repair import RepairDrift
-from handlers.verb_texts import VERBS
+from handlers.verbs import VERBS
 from ledger.api import accepting
 from ledger.api.call import Call, answer
 from ledger.api.v1.schemas_repairs import RepairAccepted, RepairProposed, RepairStep, RepairWanted
@@ -77,5 +77,5 @@ def _steps(operation: Operation) -> Iterator[RepairStep]:
             places = [host or "ledger" for host in hosts]
             for place in dict.fromkeys(places):
                 yield RepairStep(
-                    step=step.name, verb=step.do.value, place=place, does=VERBS[step.do]
+                    step=step.name, verb=step.do.value, place=place, does=VERBS[step.do].words
                 )
