@@ -20,39 +20,22 @@ from collections.abc import Iterator
 from typing import Any
 
 from handlers.plan import Flow, Place, Plan, Side, Stage, Step
-from handlers.verbs import AnyVerb, LedgerVerb
+from handlers.verbs import VERBS
 from host_agent.shared.contract import Verb
-
-#: These neither connect nor disconnect what a host has.
-_STAYS = frozenset({Verb.DISK_GROW})
-#: These make an attachment that Cinder did not have.
-_RESERVING = frozenset({LedgerVerb.ATTACHMENT_RESERVE, Verb.ATTACHMENT_CREATE})
-
-
-#: These leave the disks that guests have, and what hosts have connected for them, as they are.
-_LEAVES_DISKS: frozenset[AnyVerb] = frozenset(
-    {
-        *(Verb.DISK_GROW, Verb.DISK_VERIFY, Verb.DRIFT_LOOK, Verb.ATTACHMENT_COMPLETE),
-        *(LedgerVerb.NOTHING, LedgerVerb.DRIFT_AGAIN),
-        *(LedgerVerb.EXTENSION_COMPLETE, LedgerVerb.EXTENSION_REVOKE, LedgerVerb.EXTENSION_FAIL),
-        # In Cinder alone: what no host may have connected, and what follows from what is left.
-        *(LedgerVerb.ATTACHMENT_DROP, LedgerVerb.VOLUME_SETTLE),
-    }
-)
 
 
 def leaves_disks(flow: Flow) -> bool:
     """Whether its volumes are disks of the server as before, however far it has come."""
     steps = (step for stage in flow.stages for step in stage.steps)
-    return {verb for s in steps for verb in (s.do, s.undo) if verb} <= _LEAVES_DISKS
+    return all(VERBS[verb].keeps_disks for s in steps for verb in (s.do, s.undo) if verb)
 
 
 def on_volume(plan: Plan, volume_id: str) -> dict[str, Any]:
     """The claim of a plan on one of its volumes, as Volume.claim takes it."""
     hosts, takes, reserves = set(), set(), False
     for host, stage in _stages(plan, volume_id):
-        reserves |= any(step.do in _RESERVING for step in stage.steps)
-        if host is not None and any(step.do not in _STAYS for step in stage.steps):
+        reserves |= any(VERBS[step.do].reserves for step in stage.steps)
+        if host is not None and not all(VERBS[step.do].keeps_connections for step in stage.steps):
             hosts.add(host)
             if any(connects_anew(step) for step in stage.steps):
                 takes.add(host)

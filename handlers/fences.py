@@ -7,7 +7,7 @@ host may: a live migration is done by its source, whose hypervisor talks to the 
 and knows no epochs.  It goes on after the destination was fenced, and what has arrived there
 by its end runs on a host of which everybody believes that nothing runs there.
 
-So before the ledger does anything by a fence in place of a host (`verbs.LET_GO`), or starts a
+So before the ledger does anything by a fence in place of a host (`verbs.VOUCHED`), or starts a
 guest elsewhere (`Flow.trusts`), these must be so:
 
 * the fence stands now, not only when the operation was accepted;

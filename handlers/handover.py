@@ -2,9 +2,9 @@
 
 A fence ends what was under way on its host, or hands it over (`host_fenced`).  The host does
 nothing any more.  So of each operation that concerns it: what would take a guest there is undone;
-what it owes and others can do is theirs at once (`verbs.FENCED_INSTEAD`, ...); what nobody else can
+what it owes and others can do is theirs at once (`verbs.Fence`); what nobody else can
 do fails, and undoes the operation if it is before its pivot.  What it may have let go of is not had
-back (`verbs.PUTS_BACK`).  One that was parked, for whatever reason, is tried again: it may have
+back (`VerbSpec.puts_back`).  One that was parked, for whatever reason, is tried again: it may have
 waited for this host, or for this fence.
 
 Whoever fences a host tells the operations afterwards, one by one, and may die before the last of

@@ -5,8 +5,8 @@ whose it is: nothing of it is called a leftover, and the host stays suspect unti
 
 A record of a connection keeps the disk of its server on the host if the log knows its attachment,
 and does not call it a leftover.  No agent makes a record before its attachment is in the log
-(`verbs.DURABLE`), so one that the log does not know explains no disk.  What it is, nobody knows: it
-is no leftover either, keeps the connection that it tells of, and is for a look to find.
+(`VerbSpec.durable`), so one that the log does not know explains no disk.  What it is, nobody knows:
+it is no leftover either, keeps the connection that it tells of, and is for a look to find.
 """
 
 from __future__ import annotations

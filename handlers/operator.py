@@ -15,18 +15,15 @@ from aggregates.attachment import Attachment, AttachmentState
 from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import Operation, OperationState, Outcome, StepStatus
-from aggregates.remnant import Remnant
+from aggregates.remnant import Remnant, RemnantKind
 from handlers import engine
 from handlers.claims import connects_anew
 from handlers.engine import Left, pivot_passed, unwinds
 from handlers.meaning import Book
-from handlers.progress import arrival, finish, lane_of, plan_of, skip
+from handlers.progress import arrival, finish, lane_of, named_verb, plan_of, skip
 from handlers.remnants import leave
-from handlers.verbs import LedgerVerb
+from handlers.verbs import VERBS, LedgerVerb
 from host_agent.shared.lane import Lane
-
-#: Undoing an attachment or a reservation; where none is known, whatever Cinder made all the same.
-_DELETIONS = frozenset({LedgerVerb.ATTACHMENT_DELETE, LedgerVerb.RESERVATION_TIDY})
 
 
 def acts(operation: Operation) -> list[str]:
@@ -173,7 +170,7 @@ def unlearnt(operation: Operation) -> list[Lane]:
     lanes = [
         lane_of(operation, item.lane, item.step)
         for item in left(operation)
-        if item.undo and plan.step(item.step).undo in _DELETIONS
+        if item.undo and VERBS[named_verb(plan, item)].remnant is RemnantKind.ATTACHMENT
     ]
     return list({lane.volume_id: lane for lane in lanes if lane.attachment_id is None}.values())
 

@@ -14,7 +14,7 @@ of a pivot may find that the pivot has happened; then, too, there is only forwar
 
 A host that is fenced, or that does not exist (an offloaded server's), cannot let go
 of anything any more, nor hold it.  Steps that only release something are then the
-ledger's (`INSTEAD`): the fence is the evidence, as far as it goes (handlers.fences).
+ledger's (`verbs.Fence`): the fence is the evidence, as far as it goes (handlers.fences).
 """
 
 from __future__ import annotations
@@ -26,17 +26,7 @@ from itertools import groupby
 from typing import Any, Self
 
 from aggregates.operation import SERVER
-from handlers.verbs import (
-    DURABLE,
-    FENCED_INSTEAD,
-    MOOT,
-    PUTS_BACK,
-    RELEASED,
-    TAKES_BACK,
-    UNDONE_INSTEAD,
-    AnyVerb,
-    LedgerVerb,
-)
+from handlers.verbs import VERBS, AnyVerb, Fence, LedgerVerb
 from handlers.volumes import VolumeRule
 from host_agent.shared.contract import GuestOrder, Verb
 from host_agent.shared.lane import Lane
@@ -261,17 +251,19 @@ class Plan:
 
     def instead(self, name: str, *, undo: bool) -> LedgerVerb | None:
         """What the ledger does where the step's host is fenced; None: nobody but it can do that."""
-        step = self.step(name)
-        if undo and not self.puts_back(name):
-            return UNDONE_INSTEAD.get(step.undo or LedgerVerb.NOTHING)
-        if step.do in FENCED_INSTEAD or not self.after_pivot(name):
-            return FENCED_INSTEAD.get(step.do)
-        has_another = any(stage.side is Side.NEW for stage in self.stages)
-        return MOOT.get(step.do) or (None if has_another else RELEASED.get(step.do))
+        undone = undo and not self.puts_back(name)
+        verb = self.step(name).undo if undone else self.step(name).do
+        if verb is None or (fence := VERBS[verb].fence) is None:
+            return None
+        forward = not undone and self.after_pivot(name)
+        alone = all(stage.side is not Side.NEW for stage in self.stages)
+        only = {Fence.UNDO: undone, Fence.MOOT: forward, Fence.RELEASED: forward and alone}
+        return VERBS[verb].instead or LedgerVerb.NOTHING if only.get(fence, True) else None
 
     def puts_back(self, name: str) -> bool:
         """Whether undoing the step needs its host: without it, the step counts as done."""
-        return name == self.pivot and self.step(name).undo in PUTS_BACK
+        undo = self.step(name).undo
+        return name == self.pivot and undo is not None and VERBS[undo].puts_back
 
     def host_of(self, lane: int, place: Place) -> str | None:
         """The host that a lane's stage runs on; None: the ledger, or no host at all."""
@@ -294,10 +286,10 @@ class Plan:
             return list(step.durable)
         after = next(iter(steps[steps.index(step) + 1 :]), None)
         is_pivot, is_before = name == self.pivot, after is not None and after.name == self.pivot
-        taken_back = TAKES_BACK.get(step.undo, ()) if step.undo else ()
-        turns = is_pivot and after is not None and after.do not in taken_back
-        do = step.do in DURABLE or turns or is_before
-        undo = step.undo in DURABLE or is_pivot
+        undone = VERBS[step.undo or LedgerVerb.NOTHING]
+        turns = is_pivot and after is not None and after.do != undone.takes_back
+        do = VERBS[step.do].durable or turns or is_before
+        undo = undone.durable or is_pivot
         return [direction for direction, is_so in (("do", do), ("undo", undo)) if is_so]
 
     def to_json(self) -> dict[str, Any]:

@@ -30,22 +30,9 @@ from handlers.drift.rows import Party, ServerRow
 from handlers.flows import FLOWS
 from handlers.meaning import Book
 from handlers.plan import Ask, Plan, Side
-from handlers.verbs import AnyVerb, LedgerVerb
+from handlers.verbs import VERBS
 from host_agent.shared.contract import Verb
 
-#: After these somebody writes to a volume who did not before; undone, guests run again, too.
-_STARTS: frozenset[AnyVerb] = frozenset(
-    {Verb.GUEST_SPAWN, Verb.GUEST_START, Verb.GUEST_RESUME, Verb.GUEST_MIGRATE}
-)
-#: After these a volume, or a server, is somebody's or nobody's that it was not before.
-_FREES: frozenset[AnyVerb] = frozenset(
-    {
-        *(Verb.DISK_PLUG, Verb.ATTACHMENT_DELETE, LedgerVerb.ATTACHMENT_DELETE),
-        *(LedgerVerb.ATTACHMENT_DROP, LedgerVerb.ATTACHMENT_FORGET),
-        *(LedgerVerb.VOLUME_DELETE, LedgerVerb.VOLUME_DROP),
-        *(LedgerVerb.INSTANCE_DELETE, LedgerVerb.INSTANCE_OFFLOAD),
-    }
-)
 #: Open findings of these are signs of a server's guest; of a volume.
 SHOW_GUESTS = frozenset(each.name for each in CLASSES if each.shows and each.row is ServerRow)
 SHOW_VOLUMES = frozenset(each.name for each in CLASSES if each.shows) - SHOW_GUESTS
@@ -154,10 +141,11 @@ def is_asked(plan: Plan, steps: Iterable[str], *, undo: bool) -> bool:
     A move gives the former attachment up when the server has another one: that frees nothing.
     """
     keeps = any(stage.side is Side.NEW for stage in plan.stages)
-    kept = {Verb.ATTACHMENT_DELETE, LedgerVerb.ATTACHMENT_DELETE} if keeps else set()
-    wanted = _STARTS if undo else (_STARTS | _FREES) - kept
+    kept = Verb.ATTACHMENT_DELETE if keeps else None
     verbs = (plan.step(name).undo if undo else plan.step(name).do for name in steps)
-    return asks_of(plan) is not Ask.NOTHING and any(verb in wanted for verb in verbs)
+    rows = [VERBS[verb] for verb in verbs if verb not in {None, kept}]
+    changes = any(row.starts or (row.frees and not undo) for row in rows)
+    return changes and asks_of(plan) is not Ask.NOTHING
 
 
 def signs(question: Question, book: Book) -> Iterator[Sign]:

@@ -35,8 +35,8 @@ from handlers.meaning import MEANING, Book, Done, Outputs
 from handlers.mended import MENDED, note_end
 from handlers.plan import Place, Plan, Side
 from handlers.retries import is_due, retry_delay_s
-from handlers.verbs import LET_GO, MOOT, AnyVerb, LedgerVerb
-from host_agent.shared.contract import SINCE, ErrorKind, GuestOrder, StepError, StepResult, Verb
+from handlers.verbs import VERBS, VOUCHED, AnyVerb, Fence, LedgerVerb
+from host_agent.shared.contract import ErrorKind, GuestOrder, StepError, StepResult, Verb
 from host_agent.shared.lane import Lane
 
 #: The code of a step's failure for its host's sake.
@@ -126,7 +126,8 @@ def _decided(operation: Operation, now: float) -> Decision:
 def _effect_free(operation: Operation, work: Work) -> ActiveRun | None:
     """A run whose next step only records what is true now."""
     verbs = ((run, verb_of(operation, run)) for run in work.runs)
-    return next((r for r, do in verbs if isinstance(do, LedgerVerb) and not do.outside), None)
+    ours = (run for run, do in verbs if isinstance(do, LedgerVerb) and not VERBS[do].outside)
+    return next(ours, None)
 
 
 def _waiver(operation: Operation, run: ActiveRun, book: Book) -> StepResult:
@@ -141,7 +142,7 @@ def _waiver(operation: Operation, run: ActiveRun, book: Book) -> StepResult:
     if run.undo:
         waiver |= {"passed": True} if plan.puts_back(step) else {}
     else:
-        waiver |= {"moot": True} if plan.step(step).do in MOOT else {}
+        waiver |= {"moot": True} if VERBS[plan.step(step).do].fence is Fence.MOOT else {}
     return StepResult(step=step, took_ms=0, outputs=waiver)
 
 
@@ -225,7 +226,8 @@ def _given_to(operation: Operation, run: Run, book: Book) -> tuple[Host | None, 
     if Verb.GUEST_STAY in verbs:
         return _told_by_destination(plan, asked, book)
     late = run.place is Place.ARRIVAL and not fences.renewed(host, asked)
-    if LET_GO.isdisjoint(verbs) or (fences.vouches(host, instance) and not late):
+    let_go = any(verb and VERBS[verb].fence in VOUCHED for verb in verbs)
+    if not let_go or (fences.vouches(host, instance) and not late):
         return None, None
     return host, _too_old(name, instance)
 
@@ -234,7 +236,7 @@ def _unknown_to(host: Host, plan: Plan, run: Run) -> StepError | None:
     """Why the host cannot do these steps, if its agent is older than what they ask for."""
     for name in run.steps:
         verb = plan.verb(name, undo=run.undo, host=host.name)
-        if host.service_version < (needed := SINCE.get(verb.value, 0)):
+        if host.service_version < (needed := VERBS[verb].since):
             message = (
                 f"The agent of host {host.name} is of service version {host.service_version}, and "
                 f"{verb} needs {needed}: upgrade it, then retry."

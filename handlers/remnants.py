@@ -17,27 +17,11 @@ from handlers.engine import Left
 from handlers.meaning import Book
 from handlers.plan import Place
 from handlers.progress import lane_of, named_verb, plan_of
-from handlers.verbs import AnyVerb, LedgerVerb
+from handlers.verbs import VERBS
 from host_agent.shared.contract import Verb
 from host_agent.shared.lane import Lane
 
 _K = RemnantKind
-#: What is still there if one of these is not done.  Verbs that are not here put something there,
-#: or only record what is so.
-KINDS: dict[AnyVerb, RemnantKind] = {
-    Verb.DISK_UNPLUG: _K.DISK,
-    Verb.DISK_COPY_ABORT: _K.DISK,
-    Verb.VOLUME_DISCONNECT: _K.CONNECTION,
-    Verb.ATTACHMENT_DELETE: _K.ATTACHMENT,  # equals LedgerVerb.ATTACHMENT_DELETE
-    LedgerVerb.RESERVATION_TIDY: _K.ATTACHMENT,
-    LedgerVerb.ATTACHMENTS_CLEAR: _K.ATTACHMENT,
-    Verb.GUEST_REMOVE: _K.GUEST,
-    Verb.GUEST_STAY: _K.GUEST,
-    LedgerVerb.VOLUME_UNMAKE: _K.VOLUME,
-    LedgerVerb.VOLUME_DELETE: _K.VOLUME,
-    LedgerVerb.MIGRATION_COMPLETE: _K.MIGRATION,
-    LedgerVerb.MIGRATION_FAIL: _K.MIGRATION,
-}
 _IN_CINDER = frozenset({_K.ATTACHMENT, _K.VOLUME, _K.MIGRATION})
 #: Nothing is connected through an attachment in these.
 _APART = frozenset(
@@ -51,7 +35,7 @@ def leave(
     """Record what is left behind if these steps are not done; each is recorded once."""
     remnants = []
     for item in passed_over:
-        kind = KINDS.get(named_verb(plan_of(operation), item))
+        kind = VERBS[named_verb(plan_of(operation), item)].remnant
         if kind is None or not _may_be_there(kind, operation, item, book):
             continue
         name = f"{item.lane}/{item.step}/{'undo' if item.undo else 'do'}"

@@ -28,7 +28,8 @@ from handlers.guards import (
 )
 from handlers.meaning import Book
 from handlers.plan import Place
-from host_agent.shared.contract import SINCE, Verb
+from handlers.verbs import VERBS
+from host_agent.shared.contract import Verb
 from host_agent.shared.ports import VolumeView
 
 #: In these the guest has its disks open.
@@ -80,7 +81,7 @@ def begin(
 
 def _check_host(host: Host, contact: Contact, action: str) -> None:
     check_contact(host, contact)
-    needed = SINCE[Verb.DISK_SNAPSHOT]
+    needed = VERBS[Verb.DISK_SNAPSHOT].since
     if host.service_version < needed:
         known = {"version": host.service_version, "needed": needed}
         raise errors.AgentTooOldError(host=host.name, action=action, **known)

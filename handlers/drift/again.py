@@ -1,69 +1,39 @@
 """Whether a repair may go on: what its finding says still holds, and nobody would lose anything.
 
 The first is asked of the class that found it, by a row of what everybody says at this moment.  The
-second is the repair's own: by what evidence it takes something away, or why it cannot (decision
-0059).  Pure; who asks is `ledger.reconcile.mending`.
+second is the repair's own proof (`handlers.drift.repairs`; decision 0059).  Pure; who asks is
+`ledger.reconcile.mending`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from types import NoneType
 from typing import Any
 
-from aggregates.attachment import AttachmentState
 from aggregates.finding import Finding
 from handlers.drift import rows
-from handlers.drift.classes import BY_NAME, DriftClass, Repair
+from handlers.drift.classes import BY_NAME, DriftClass
 from handlers.drift.judge import differs
-from handlers.drift.rows import (
-    AttachmentRow,
-    CinderAttachment,
-    DiskRow,
-    Party,
-    Row,
-    VolumeRow,
-)
-from handlers.made import Evidence, why_not
-from host_agent.shared.lane import Lane
-from host_agent.shared.volume_states import FAILED
+from handlers.drift.proofs import Asked
+from handlers.drift.repairs import REPAIRS
+from handlers.drift.rows import Party
 
 GONE, CHANGED, UNPROVEN = "drift_gone", "drift_changed", "drift_unproven"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Asked:
-    """What there is to judge by: all of it asked now, but the host's word, which is a step older.
-
-    `row` None: what the finding is about is there no more.
-    `shown`: see host_agent.verbs.drift.drift_look.  `statuses`: of all attachments that Cinder has
-    of the volume.  `bare`: Cinder was never given a connector for the attachment.  `held`: the
-    attachments by which, for the ledger, the lane's server has the volume on the lane's host.
-    `made`: of a volume that is to be deleted, whether it is one that we made.
-    """
-
-    row: Row | None
-    lane: Lane
-    shown: dict[str, Any] = field(default_factory=dict)
-    statuses: tuple[str, ...] = ()
-    bare: bool = False
-    held: frozenset[str] = frozenset()
-    made: Evidence | None = None
 
 
 def cannot(drift: DriftClass, key: str, differs: Mapping[str, Any]) -> str | None:
     """Why the repair of a class can never work for what a finding says, and what a person does
     instead; None: it may.  An offer asks this; so does a request; and the proof asks the same.
     """
-    ask = _CANNOT.get(drift.repair) if drift.repair else None
+    ask = REPAIRS[drift.repair].cannot if drift.repair else None
     return ask(key, differs) if ask else None
 
 
 def refusal(flow: str, finding: Finding, asked: Asked) -> tuple[str, str] | None:
     """Why the repair does nothing: a code, and words; None: it may go on."""
     assert finding.found is not None, "only what was found is repaired"
-    if flow not in ASKS_NO_HOST and not _is_readable(asked.shown):
+    if REPAIRS[flow].asks_hosts and not _is_readable(asked.shown):
         return UNPROVEN, "What the host says cannot be read; nothing was done."
     drift = BY_NAME[finding.found.drift_class]
     if lacks := _SHOWN_OF.get(drift.name, frozenset()) - asked.shown.keys():
@@ -80,7 +50,7 @@ def refusal(flow: str, finding: Finding, asked: Asked) -> tuple[str, str] | None
             then = finding.differs.get(party.value)
             words = f"What the {party.value} says has changed from {then} to {now[party.value]}"
             return CHANGED, f"{words}; nothing was done. A new look finds what is so now."
-    why = PROOFS[flow](asked)
+    why = REPAIRS[flow].proof(asked)
     return (UNPROVEN, f"{why} Nothing was done.") if why else None
 
 
@@ -99,215 +69,6 @@ def _alike(then: Any, now: Any) -> bool:
     return bool(then == now)
 
 
-# --- by what evidence ---------------------------------------------------------------------------
-
-
-def _is_bare(asked: Asked) -> str | None:
-    if asked.bare:
-        return None
-    return "Cinder was given a host's connector for it, so that host has to be asked."
-
-
-def _is_unused(asked: Asked) -> str | None:
-    """Neither guests nor records of the host have it (CVE-2023-2088).
-
-    What the server has there by another attachment says nothing of one that is another host's.
-    """
-    lane, shown = asked.lane, asked.shown
-    server = lane.server_id
-    mine = {id_ for id_, of in shown["records"].items() if of == server}
-    by_another = mine and mine <= asked.held and _is_of_another_host(asked)
-    if server in shown["guests"] and not by_another:
-        return f"Guest {server} on host {lane.host} has a disk of volume {lane.volume_id}."
-    if shown["record"] or (mine and not by_another):
-        return f"Host {lane.host} has volume {lane.volume_id} connected for server {server}."
-    others = {*shown["guests"], *shown["records"].values()} - {server}
-    if others and not lane.multiattach:
-        return f"Host {lane.host} has volume {lane.volume_id} in use, and it is no shared one."
-    if shown["unexplained"]:
-        which = ", ".join(shown["unexplained"])
-        return (
-            f"Guest {server} on host {lane.host} has disks that no record explains ({which}): "
-            "one of them may be of this volume."
-        )
-    return None
-
-
-def _is_of_another_host(asked: Asked) -> bool:
-    """Whether Cinder says so: then its deletion ends nothing of the lane's host.  Silence says
-    nothing; and on one host two attachments of a volume have one connection.
-    """
-    host = getattr(getattr(asked.row, "cinder", None), "host", None)
-    return host not in {None, asked.lane.host}
-
-
-def _disk_is_gone(asked: Asked) -> str | None:
-    if asked.lane.server_id in asked.shown["guests"]:
-        return "The guest still has the disk: repair it by replace_attachment, or detach it."
-    return None
-
-
-def _disk_is_here(asked: Asked) -> str | None:
-    shown = asked.shown
-    missing = shown["live"] is None if shown["running"] else shown["persistent"] is None
-    if missing:
-        return "The guest does not have the disk: repair it by forget_attachment, or plug_disk."
-    return "The disk differs between guest and definition." if shown["differs"] else None
-
-
-def _is_taken_back(asked: Asked) -> str | None:
-    """A late update of Cinder's makes a complete attachment `attaching` again (decision 0034)."""
-    row = asked.row
-    assert isinstance(row, AttachmentRow), "the class is of attachments"
-    cinder = row.cinder.status if isinstance(row.cinder, CinderAttachment) else None
-    ledger = row.ledger.state if row.ledger else None
-    if (ledger, cinder) != (AttachmentState.ATTACHED, "attaching"):
-        return f"It is {ledger} in the ledger and {cinder} in Cinder: no completion mends that."
-    return _disk_is_here(asked)
-
-
-def _is_on_no_host(asked: Asked) -> str | None:
-    row = asked.row
-    assert isinstance(row, AttachmentRow), "the class is of attachments"
-    return f"Host {row.ledger.host} may have it." if row.ledger and row.ledger.host else None
-
-
-def _guest_lets_it_go(asked: Asked) -> str | None:
-    """The verb itself refuses while a guest has the disk; that is better known before.
-
-    If the host has it connected for the guest by another attachment, the disk is that one's, and
-    only the record goes.  After a swap the disk goes on by the former volume's serial, on another.
-    """
-    server, own = asked.lane.server_id, asked.lane.attachment_id
-    others = {of for id_, of in asked.shown["records"].items() if id_ != own}
-    elsewhere = server in others or asked.shown.get("elsewhere") is True
-    if server in asked.shown["guests"] and not elsewhere:
-        return f"Guest {server} has the disk: nothing is taken from a guest unasked."
-    return None
-
-
-def _settles(asked: Asked) -> str | None:
-    """By roll_detaching or unreserve; a reset-state could drop attachments under their hosts."""
-    assert isinstance(asked.row, VolumeRow), "the class is of volumes"
-    status = getattr(asked.row.cinder, "status", None)
-    if set(asked.statuses) <= {"attached"}:
-        return never_settles(asked.row.id, status, len(asked.statuses))
-    has = ", ".join(sorted(asked.statuses))
-    return f"The volume is {status}, its attachments {has}: see to those that are not attached."
-
-
-def never_settles(volume_id: str, status: str | None, attachments: int) -> str | None:
-    """Cinder takes back what was begun and not done: all else an administrator sets."""
-    if status == "attaching" or (status == "detaching" and attachments):
-        return None
-    said = f"The volume is {status} and has {attachments or 'no'} attachments: only an "
-    if status == "error_deleting" and not attachments:
-        return f"{said}administrator ends that: `openstack volume delete --force {volume_id}`."
-    to = "in-use" if attachments else "available"
-    command = f"`openstack volume set --state {to} {volume_id}`"
-    safe = _RESETS_ATTACHED if attachments else _RESETS_FREE.format(id=volume_id)
-    return f"{said}administrator ends that: {command}. {_FIRST.get(str(status), '')}{safe}"
-
-
-#: Why a reset of the state does no harm, and when it would.
-_RESETS_ATTACHED = (
-    "It sets the state alone, and the attachments stay (say `reserved`, not in-use, if none of "
-    "them is attached). Never add `--detached`: that drops them under their hosts."
-)
-_RESETS_FREE = (
-    "It is safe if nobody has the volume: no attachment (`openstack --os-volume-api-version 3.27 "
-    "volume attachment list --all-projects --volume-id {id}`), and no finding of it on a host."
-)
-#: By status: what to see to first.
-_FIRST = {
-    **dict.fromkeys(FAILED, "Cinder's log says what went wrong: see to that first. "),
-    **dict.fromkeys(
-        ("creating", "deleting", "managing"), "See first that Cinder is not still at it. "
-    ),
-    "maintenance": "Ask first who has put it there: it is being worked on. ",
-    "awaiting-transfer": "Delete the transfer first (`openstack volume transfer request list`). ",
-}
-
-
-def _found_unsettled(volume_id: str, differs: Mapping[str, Any]) -> str | None:
-    in_cinder = differs.get(Party.CINDER.value)
-    if not isinstance(in_cinder, Mapping) or "status" not in in_cinder:
-        return None
-    return never_settles(volume_id, in_cinder["status"], in_cinder.get("attachments") or 0)
-
-
-def _is_ours_alone(asked: Asked) -> str | None:
-    """Its mark is no proof: who copies a volume copies that, too (handlers.made)."""
-    assert asked.made is not None, "the volume is there"
-    if (why := why_not(asked.made)) is None:
-        return None
-    volume = f"Volume {asked.lane.volume_id}"
-    return f"{volume} is not deleted: {why}. If it is nobody's, delete it in Cinder."
-
-
-def _is_only_here(asked: Asked) -> str | None:
-    """The host where the ledger has it has its disk and its record; no other one has anything of
-    it, for Cinder forgets whatever connector it was given before.
-    """
-    row = asked.row
-    assert isinstance(row, AttachmentRow), "the class is of attachments"
-    if row.ledger is None or row.ledger.host != asked.lane.host:
-        return _is_unused(asked)
-    if not asked.shown["record"]:
-        return f"Host {asked.lane.host} has no record of it: `attachment refresh` writes it anew."
-    return _disk_is_here(asked)
-
-
-def _guest_is_here(asked: Asked) -> str | None:
-    return None if asked.shown["power_state"] else "The host does not have the guest."
-
-
-def _definition_can_follow(asked: Asked) -> str | None:
-    """A running guest's disk is right, or else nothing but its end or a detach changes it; and
-    what is read-only in a definition stays so (decision 0041).
-    """
-    row, shown = asked.row, asked.shown
-    assert isinstance(row, DiskRow), "the class is of disks"
-    assert row.ledger is not None, "and of mapped ones"
-    wanted = None if row.ledger.access_mode is None else row.ledger.access_mode == "ro"
-    readonly = shown.get("readonly_live" if shown["running"] else "readonly_persistent")
-    if wanted is None or readonly in {None, wanted} or (wanted and not shown["running"]):
-        return _guest_is_here(asked)
-    if shown["running"]:
-        may = "may write to it" if wanted else "may not write to it"
-        return f"The running guest {may}: stop the server, then look and repair again."
-    return "Its definition has it read-only, and only a detach ends that: detach and attach it."
-
-
-def _has_let_go(asked: Asked) -> str | None:
-    """No guest of the server is there, nor a process of one; nobody else has its volume; and what
-    its host has connected, the host's own record can end.
-    """
-    lane, shown = asked.lane, asked.shown
-    if shown["power_state"] or shown.get("process"):
-        what = "has the guest" if shown["power_state"] else "runs a process of the guest"
-        return f"Host {lane.host} {what} of server {lane.server_id}."
-    if "process" not in shown:
-        return f"The agent of host {lane.host} is too old to say which processes run: upgrade it."
-    if lane.attachment_id is None:
-        return None
-    others = {id_ for id_ in shown["records"] if id_ != lane.attachment_id}
-    if not lane.multiattach and (shown["guests"] or others):
-        return f"Volume {lane.volume_id} is in use on host {lane.host}."
-    if not (asked.bare or shown["record"]):
-        return (
-            f"Host {lane.host} has no record by which volume {lane.volume_id} could be let go of: "
-            "`server delete` lets go of it by what Cinder knows."
-        )
-    return None
-
-
-def _not_on_the_host(asked: Asked) -> str | None:
-    if asked.shown["guests"] or asked.shown["records"]:
-        return f"Volume {asked.lane.volume_id} is in use on host {asked.lane.host}."
-    return None
-
-
 #: What a host says (host_agent.verbs.drift.drift_look).
 _SHOWN: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("power_state", "live", "persistent"), (str, NoneType)),
@@ -317,28 +78,3 @@ _SHOWN: dict[str, type | tuple[type, ...]] = {
 }
 #: What older agents do not say, and some classes compare.
 _SHOWN_OF = {"disk_readonly_differs": frozenset({"readonly_live", "readonly_persistent"})}
-ASKS_NO_HOST = frozenset(
-    {"drop_reservation", "replace_reservation", "settle_volume", "delete_volume"}
-)
-#: By repair: why it can never work, by what a finding says.
-_CANNOT: dict[Repair, Callable[[str, Mapping[str, Any]], str | None]] = {
-    Repair.SETTLE_VOLUME: _found_unsettled,
-}
-#: By flow: why the evidence does not allow it, in a sentence; None: it does.
-PROOFS: dict[str, Callable[[Asked], str | None]] = {
-    "drop_reservation": _is_bare,
-    "drop_attachment": _is_unused,
-    "release_connection": _guest_lets_it_go,
-    "forget_attachment": _disk_is_gone,
-    "replace_attachment": _disk_is_here,
-    "replace_reservation": _is_on_no_host,
-    "complete_attachment": _is_taken_back,
-    "correct_attachment": _is_only_here,
-    "settle_volume": _settles,
-    "delete_volume": _is_ours_alone,
-    "plug_disk": _guest_is_here,
-    "define_disk": _definition_can_follow,
-    "drop_secret": _not_on_the_host,
-    "forget_guest": _guest_is_here,
-    "forget_server": _has_let_go,
-}

@@ -8,7 +8,7 @@ other attachers of volumes; `docs/reconciliation.md` says for each what to type.
 from __future__ import annotations
 
 from handlers.drift import predicates
-from handlers.drift.kinds import DriftClass, Repair, Severity
+from handlers.drift.kinds import DriftClass, Severity
 from handlers.drift.rows import (
     SUBJECTS,
     AttachmentRow,
@@ -22,7 +22,7 @@ from handlers.drift.rows import (
     VolumeRow,
 )
 
-__all__ = ["BY_NAME", "CLASSES", "WORKS_S", "DriftClass", "Repair", "Severity", "subject_of"]
+__all__ = ["BY_NAME", "CLASSES", "WORKS_S", "DriftClass", "Severity", "subject_of"]
 
 _L, _C, _H = Party.LEDGER, Party.CINDER, Party.HOST
 #: For how long Cinder may work on a volume until that is something to look at.
@@ -38,7 +38,7 @@ CLASSES: tuple[DriftClass, ...] = (
         severity=_WARNING,
         meaning="Cinder reserves the volume for the server, and the ledger knows nothing of it: "
         "a request was carried out after its sender had given up, or somebody called Cinder.",
-        repair=Repair.DROP_ATTACHMENT,
+        repair="drop_attachment",
         again=(_L, _C),
     ),
     DriftClass(
@@ -49,7 +49,7 @@ CLASSES: tuple[DriftClass, ...] = (
         severity=_WARNING,
         meaning="Cinder has an attachment of the server that a host may use, and the ledger does "
         "not know it.",
-        repair=Repair.DROP_ATTACHMENT,
+        repair="drop_attachment",
         again=(_L, _C, _H),
     ),
     DriftClass(
@@ -60,7 +60,7 @@ CLASSES: tuple[DriftClass, ...] = (
         severity=_WARNING,
         meaning="Cinder keeps an attachment of a server that is deleted; its volume cannot be "
         "used or deleted.",
-        repair=Repair.DROP_ATTACHMENT,
+        repair="drop_attachment",
         again=(_L, _C, _H),
     ),
     DriftClass(
@@ -83,8 +83,8 @@ CLASSES: tuple[DriftClass, ...] = (
         severity=_CRITICAL,
         meaning="Cinder has deleted an attachment that the server still has: the volume may be "
         "given to somebody else while the guest writes to it (CVE-2023-2088).",
-        repair=Repair.REPLACE_ATTACHMENT,
-        or_else=Repair.FORGET_ATTACHMENT,
+        repair="replace_attachment",
+        or_else="forget_attachment",
         again=(_L, _C, _H),
     ),
     DriftClass(
@@ -103,7 +103,7 @@ CLASSES: tuple[DriftClass, ...] = (
         is_drift=predicates.attachment_status,
         severity=_WARNING,
         meaning="Cinder's status of the attachment is not what the ledger has done with it.",
-        repair=Repair.COMPLETE_ATTACHMENT,
+        repair="complete_attachment",
         again=(_L, _C, _H),
     ),
     DriftClass(
@@ -113,7 +113,7 @@ CLASSES: tuple[DriftClass, ...] = (
         is_drift=predicates.attachment_host,
         severity=_CRITICAL,
         meaning="Cinder says that another host has the volume than the one where the guest is.",
-        repair=Repair.CORRECT_ATTACHMENT,
+        repair="correct_attachment",
         again=(_L, _C, _H),
         asked_for=True,
     ),
@@ -124,7 +124,7 @@ CLASSES: tuple[DriftClass, ...] = (
         is_drift=predicates.attachment_mountpoint,
         severity=_INFO,
         meaning="Cinder shows people another name of the disk than the one it has in the guest.",
-        repair=Repair.CORRECT_ATTACHMENT,
+        repair="correct_attachment",
         again=(_L, _C, _H),
         asked_for=True,
     ),
@@ -173,7 +173,7 @@ CLASSES: tuple[DriftClass, ...] = (
         is_drift=predicates.volume_status,
         severity=_WARNING,
         meaning="The volume's status does not fit its attachments, and nothing is under way.",
-        repair=Repair.SETTLE_VOLUME,
+        repair="settle_volume",
         again=(_L, _C),
     ),
     DriftClass(
@@ -209,7 +209,7 @@ CLASSES: tuple[DriftClass, ...] = (
         severity=_WARNING,
         meaning="The volume carries the mark of one that we made, and no server has ever had it: "
         "we made it and nobody deletes it, or the mark was copied (a restored backup).",
-        repair=Repair.DELETE_VOLUME,
+        repair="delete_volume",
         again=(_L, _C),
         asked_for=True,
     ),
@@ -232,7 +232,7 @@ CLASSES: tuple[DriftClass, ...] = (
         meaning="The host of the server does not have its guest. If no other host shows it, its "
         "owner has it defined again by `server rebuild` and started by `server start`, or is done "
         "with it (`server forget`); until then its power state is `nostate`.",
-        repair=Repair.FORGET_SERVER,
+        repair="forget_server",
         again=(_L, _H),
         asked_for=True,
     ),
@@ -254,7 +254,7 @@ CLASSES: tuple[DriftClass, ...] = (
         shows=True,
         severity=_WARNING,
         meaning="A host still has the guest of a server that is deleted.",
-        repair=Repair.FORGET_GUEST,
+        repair="forget_guest",
         again=(_L, _H),
     ),
     DriftClass(
@@ -284,7 +284,7 @@ CLASSES: tuple[DriftClass, ...] = (
         is_drift=predicates.disk_missing,
         severity=_WARNING,
         meaning="The guest does not have a disk of the server's.",
-        repair=Repair.PLUG_DISK,
+        repair="plug_disk",
         again=(_L, _C, _H),
     ),
     DriftClass(
@@ -306,7 +306,7 @@ CLASSES: tuple[DriftClass, ...] = (
         severity=_WARNING,
         meaning="The running guest and its definition differ about a disk: its next start would "
         "lose or change it.",
-        repair=Repair.DEFINE_DISK,
+        repair="define_disk",
         again=(_L, _H),
     ),
     DriftClass(
@@ -326,7 +326,7 @@ CLASSES: tuple[DriftClass, ...] = (
         severity=_CRITICAL,
         meaning="The guest may write to a disk that is read-only for its server, or may not "
         "write to one that is not.",
-        repair=Repair.DEFINE_DISK,
+        repair="define_disk",
         again=(_L, _H),
     ),
     DriftClass(
@@ -378,7 +378,7 @@ CLASSES: tuple[DriftClass, ...] = (
         shows=True,
         severity=_WARNING,
         meaning="The host has a volume connected by an attachment that is not there any more.",
-        repair=Repair.RELEASE_CONNECTION,
+        repair="release_connection",
         again=(_L, _H),
     ),
     DriftClass(
@@ -388,7 +388,7 @@ CLASSES: tuple[DriftClass, ...] = (
         is_drift=predicates.record_left,
         severity=_INFO,
         meaning="The host keeps a record of a connection that is not there any more.",
-        repair=Repair.RELEASE_CONNECTION,
+        repair="release_connection",
         again=(_L, _H),
     ),
     DriftClass(
@@ -417,7 +417,7 @@ CLASSES: tuple[DriftClass, ...] = (
         is_drift=predicates.secret_left,
         severity=_WARNING,
         meaning="The hypervisor holds the passphrase of a volume that is not attached there.",
-        repair=Repair.DROP_SECRET,
+        repair="drop_secret",
         again=(_L, _H),
     ),
     DriftClass(

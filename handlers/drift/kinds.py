@@ -18,24 +18,6 @@ class Severity(StrEnum):
     INFO = "info"  # it costs something, and hurts nobody
 
 
-class Repair(StrEnum):
-    """What mends it: a flow of `handlers.flows.repair`.  Names are stable for ever."""
-
-    DROP_ATTACHMENT = "drop_attachment"  # delete from Cinder what nobody has connected
-    REPLACE_ATTACHMENT = "replace_attachment"  # a new one in Cinder for what the host still has
-    FORGET_ATTACHMENT = "forget_attachment"  # in the ledger: neither Cinder nor the host has it
-    COMPLETE_ATTACHMENT = "complete_attachment"  # tell Cinder that it is in use
-    CORRECT_ATTACHMENT = "correct_attachment"  # give Cinder the connector of the host that has it
-    SETTLE_VOLUME = "settle_volume"  # Cinder's status follows its attachments
-    DELETE_VOLUME = "delete_volume"  # if it is one that we made (handlers.made)
-    PLUG_DISK = "plug_disk"  # in the guest and its definition, as the mapping has it
-    DEFINE_DISK = "define_disk"  # in the definition only: the running guest is right
-    RELEASE_CONNECTION = "release_connection"  # by the host's own record
-    DROP_SECRET = "drop_secret"  # noqa: S105 - of the hypervisor, by the volume's id
-    FORGET_GUEST = "forget_guest"  # remove a guest of a server that is deleted
-    FORGET_SERVER = "forget_server"  # no host has its guest: release what it has
-
-
 @dataclass(frozen=True, kw_only=True)
 class DriftClass:
     """One way to differ.
@@ -44,12 +26,13 @@ class DriftClass:
     enough, and of a server it tells the hosts (`hosts_of`).  `row` None: it is no difference that a
     look finds, but a fact of the log, which the view `drift` shows (decision 0058).
     `meaning`: a sentence for people.
-    `repair` None: `by_hand` says why, and what a person does.  `again`: whom the repair asks
-    anew, at its own moment, before it does anything.  `or_else`: the repair for the case that the
-    guest does not have what `repair` would keep for it.  `asked_for`: somebody has to ask for the
-    repair, whatever the settings say.  `lasts_s`: how long it has to be there until a look confirms
-    it, where that is longer than for all (`judge.APART_S`).  `shows`: as long as it is open, a host
-    shows a guest or a volume that it is not to have (handlers.presence).
+    `repair`: a row of `handlers.drift.repairs`; None: `by_hand` says why, and what a person does.
+    `again`: whom the repair asks anew, at its own moment, before it does anything.  `or_else`: the
+    repair for the case that the guest does not have what `repair` would keep for it.  `asked_for`:
+    somebody has to ask for the repair, whatever the settings say.  `lasts_s`: how long it has to be
+    there until a look confirms it, where that is longer than for all (`judge.APART_S`).  `shows`:
+    as long as it is open, a host shows a guest or a volume that it is not to have
+    (handlers.presence).
     `stops_repairs`: while a finding of it is open, no repair and no automatic act for its volume is
     begun: what it shows may be another volume's data.
     """
@@ -60,8 +43,8 @@ class DriftClass:
     is_drift: Callable[[Any], Any]
     severity: Severity
     meaning: str
-    repair: Repair | None = None
-    or_else: Repair | None = None
+    repair: str | None = None
+    or_else: str | None = None
     by_hand: str = ""
     again: tuple[Party, ...] = ()
     asked_for: bool = False

@@ -20,15 +20,6 @@ from handlers.flows.snapshot import DELETE_SNAPSHOT, SNAPSHOT
 from handlers.flows.swap import MIGRATE_VOLUME, SWAP
 from handlers.plan import Flow
 
-#: What mends drift (handlers.drift.classes.Repair).
-REPAIRS: tuple[Flow, ...] = (
-    *repair.REPAIRS,
-    *repair_replace.REPAIRS,
-    *repair_correct.REPAIRS,
-    *repair_host.REPAIRS,
-    *repair_server.REPAIRS,
-)
-
 FLOWS: dict[str, Flow] = {
     flow.name: flow
     for flow in (
@@ -61,6 +52,20 @@ FLOWS: dict[str, Flow] = {
         CONVERT,
         CONVERT_OFFLOADED,
         CONVERT_RESIZED,
-        *REPAIRS,
+        repair.DROP_RESERVATION,
+        repair.DROP_ATTACHMENT,
+        repair.FORGET_ATTACHMENT,
+        repair.COMPLETE_ATTACHMENT,
+        repair_replace.REPLACE_ATTACHMENT,
+        repair_replace.REPLACE_RESERVATION,
+        repair_correct.CORRECT_ATTACHMENT,
+        repair_host.RELEASE_CONNECTION,
+        repair_host.PLUG_DISK,
+        repair_host.DEFINE_DISK,
+        repair_host.DROP_SECRET,
+        repair_host.FORGET_GUEST,
+        repair_host.SETTLE_VOLUME,
+        repair_host.DELETE_VOLUME,
+        repair_server.FORGET_SERVER,
     )
 }

@@ -1,4 +1,4 @@
-"""Repairs of drift (decision 0059), of attachments: one flow for each `Repair`.
+"""Repairs of drift (decision 0059), of attachments; the row of each is in `handlers.drift.repairs`.
 
 Every repair looks again first: the hosts that could have what it is about say what they have
 (`look`), and the ledger judges by that, by Cinder and by itself whether the finding still holds
@@ -70,5 +70,3 @@ COMPLETE_ATTACHMENT = Flow(
     asks=Ask.NOTHING,
     stages=(*LOOKED_HERE, Stage(Place.HOST, (Step("complete", Verb.ATTACHMENT_COMPLETE),))),
 )
-
-REPAIRS = (DROP_RESERVATION, DROP_ATTACHMENT, FORGET_ATTACHMENT, COMPLETE_ATTACHMENT)

@@ -24,5 +24,3 @@ CORRECT_ATTACHMENT = Flow(
         Stage(Place.HOST, REFRESHED, of=Place.HOST),
     ),
 )
-
-REPAIRS = (CORRECT_ATTACHMENT,)

@@ -44,13 +44,3 @@ DELETE_VOLUME = Flow(
     exclusive=False,
     stages=(AGAIN, Stage(Place.LEDGER, (Step("delete", LedgerVerb.VOLUME_DROP),))),
 )
-
-REPAIRS = (
-    RELEASE_CONNECTION,
-    PLUG_DISK,
-    DEFINE_DISK,
-    DROP_SECRET,
-    FORGET_GUEST,
-    SETTLE_VOLUME,
-    DELETE_VOLUME,
-)

@@ -34,5 +34,3 @@ FORGET_SERVER = Flow(
         once(Place.LEDGER, Step("clear", LedgerVerb.ATTACHMENTS_CLEAR)),
     ),
 )
-
-REPAIRS = (FORGET_SERVER,)

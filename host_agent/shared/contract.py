@@ -83,16 +83,6 @@ class Verb(StrEnum):
     SECRET_DROP = "secret_drop"  # noqa: S105 - libvirt: of a volume that is not on this host
 
 
-#: The service version from which agents know a verb; the others are as old as commands are.
-SINCE: dict[str, int] = {
-    Verb.DISK_GROW: 4,
-    **dict.fromkeys((Verb.DISK_SNAPSHOT, Verb.DISK_SNAPSHOT_REVERT, Verb.DISK_FOLLOW), 5),
-    **dict.fromkeys((Verb.DISK_MERGE, Verb.DISK_MERGE_ABORT), 5),
-}
-#: These only look: a host is asked them before it has shown that it holds nothing of others.
-QUESTIONS = frozenset({Verb.GUEST_FIND})
-
-
 class ErrorKind(StrEnum):
     """What a failure says about the world, and so what may be done next."""
 

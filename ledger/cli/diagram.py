@@ -1,8 +1,7 @@
 """Sequence diagrams of flows, drawn from their tables: as text and as Mermaid.
 
-Pure: a diagram can say nothing that the table does not.  Who a verb talks to is the
-only thing known here besides.  `os-brick` and `libvirt` stand for those of the host
-that calls them.
+Pure: a diagram can say nothing that the table and its verbs' rows do not.  `os-brick` and `libvirt`
+stand for those of the host that calls them.
 """
 
 from __future__ import annotations
@@ -12,8 +11,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from handlers.plan import Flow, Only, Place, Side, Stage, Step
-from handlers.verbs import AnyVerb, LedgerVerb
-from host_agent.shared.contract import Verb
+from handlers.verbs import VERBS, AnyVerb
 
 #: All there may be, from left to right; a flow's diagram has those that it needs.
 PARTIES = (
@@ -26,87 +24,6 @@ PARTIES = (
 )
 #: The distance of the lifelines in the text form.
 COLUMN = 12
-
-#: The other end of each verb, and what is said there.
-CALLS: dict[AnyVerb, tuple[str, str]] = {
-    LedgerVerb.ATTACHMENT_RESERVE: ("Cinder", "attachment create, no connector"),
-    LedgerVerb.ATTACHMENT_DELETE: ("Cinder", "attachment delete"),
-    LedgerVerb.RESERVATION_TIDY: ("Cinder", "attachment delete, only an unknown one"),
-    LedgerVerb.RESERVATION_CONVERT: (
-        "Cinder",
-        "attachment create, no connector; old calls' record away",
-    ),
-    LedgerVerb.ATTACHMENTS_CLEAR: ("Cinder", "attachment delete, all unknown ones of the server"),
-    LedgerVerb.MAPPING_BIND: ("ledger", "record the mapping"),
-    LedgerVerb.MAPPING_UNBIND: ("ledger", "end the mapping"),
-    LedgerVerb.MAPPING_SWITCH: ("ledger", "point the mapping to it"),
-    LedgerVerb.MAPPING_SWITCH_KEEPING: ("ledger", "point the mapping to it, keep the former"),
-    LedgerVerb.MAPPING_REPLACE: ("ledger", "put it in the former one's place"),
-    LedgerVerb.VOLUME_CREATE: ("Cinder", "volume create, if it does not exist"),
-    LedgerVerb.VOLUME_AWAIT: ("Cinder", "volume show, until it is made"),
-    LedgerVerb.VOLUME_UNMAKE: ("Cinder", "volume delete, if we made it and no mapping has it"),
-    LedgerVerb.VOLUME_DELETE: ("Cinder", "volume delete, if it goes with the server"),
-    LedgerVerb.VOLUME_REIMAGE: ("Cinder", "reimage; volume show, until it is reserved again"),
-    LedgerVerb.MIGRATION_COMPLETE: ("Cinder", "migrate_volume_completion"),
-    LedgerVerb.EXTENSION_COMPLETE: ("Cinder", "extend_volume_completion"),
-    LedgerVerb.EXTENSION_REVOKE: ("Cinder", "extend_volume_completion, error"),
-    LedgerVerb.EXTENSION_FAIL: ("Cinder", "extend_volume_completion, error"),
-    LedgerVerb.SNAPSHOT_TAKEN: ("Cinder", "update_snapshot_status, 90%"),
-    LedgerVerb.SNAPSHOT_REVOKE: ("Cinder", "update_snapshot_status, error"),
-    LedgerVerb.SNAPSHOT_FAIL: ("Cinder", "update_snapshot_status, error"),
-    LedgerVerb.SNAPSHOT_AWAIT: ("Cinder", "attachment show, until it names the file"),
-    LedgerVerb.SNAPSHOT_MERGED: ("Cinder", "update_snapshot_status, 90%"),
-    LedgerVerb.SNAPSHOT_KEEP: ("Cinder", "update_snapshot_status, error_deleting"),
-    LedgerVerb.MIGRATION_FAIL: ("Cinder", "migrate_volume_completion, error"),
-    LedgerVerb.DISK_WAIVE: ("ledger", "no guest has the disk"),
-    LedgerVerb.CONNECTION_WAIVE: ("ledger", "no host could be connected"),
-    LedgerVerb.GUEST_WAIVE: ("ledger", "no host could have the guest"),
-    LedgerVerb.POWER_WAIVE: ("ledger", "guest to run there, or not"),
-    LedgerVerb.INSTANCE_FAIL: ("ledger", "server in ERROR until deleted"),
-    LedgerVerb.INSTANCE_OFFLOAD: ("ledger", "server on no host"),
-    LedgerVerb.INSTANCE_DELETE: ("ledger", "server deleted"),
-    LedgerVerb.INSTANCE_RESIZED: ("ledger", "server to be confirmed or reverted"),
-    LedgerVerb.INSTANCE_SETTLED: ("ledger", "server as any other again"),
-    LedgerVerb.DRIFT_AGAIN: ("ledger", "look again, with Cinder; nothing is done unless it holds"),
-    LedgerVerb.ATTACHMENT_DROP: ("Cinder", "attachment delete, of one that nobody has"),
-    LedgerVerb.ATTACHMENT_FORGET: ("ledger", "Cinder does not have the attachment"),
-    LedgerVerb.VOLUME_SETTLE: ("Cinder", "roll_detaching, or unreserve"),
-    LedgerVerb.VOLUME_DROP: ("Cinder", "volume delete, of one that nobody has had"),
-    LedgerVerb.NOTHING: ("ledger", "nothing"),
-    Verb.ATTACHMENT_UPDATE: ("Cinder", "attachment update with connector"),
-    Verb.VOLUME_WAIT_READY: ("Cinder", "volume show until ready"),
-    Verb.VOLUME_CONNECT: ("os-brick", "connect volume"),
-    Verb.DISK_PLUG: ("libvirt", "attach device, live and persistent"),
-    Verb.ATTACHMENT_COMPLETE: ("Cinder", "attachment complete"),
-    Verb.DISK_UNPLUG: ("libvirt", "detach device, live and persistent"),
-    Verb.VOLUME_DISCONNECT: ("os-brick", "disconnect volume"),
-    Verb.ATTACHMENT_DELETE: ("Cinder", "attachment delete"),
-    Verb.ATTACHMENT_CREATE: ("Cinder", "attachment create with connector"),
-    Verb.ATTACHMENT_CONVERT: ("Cinder", "attachment create, old calls' record away"),
-    Verb.ATTACHMENT_REFRESH: ("Cinder", "attachment update, same host"),
-    Verb.DISK_GROW: ("libvirt", "grow the disk"),
-    Verb.DISK_REPLACE: ("libvirt", "redefine the disk"),
-    Verb.DISK_COPY: ("libvirt", "mirror the disk, then pivot"),
-    Verb.DISK_COPY_ABORT: ("libvirt", "end the mirror, keep the old disk"),
-    Verb.DISK_SNAPSHOT: ("libvirt", "external snapshot of the disk"),
-    Verb.DISK_SNAPSHOT_REVERT: ("libvirt", "commit the first file, then pivot"),
-    Verb.DISK_FOLLOW: ("libvirt", "redefine the disk, if need be"),
-    Verb.DISK_MERGE: ("libvirt", "commit or pull a file"),
-    Verb.DISK_MERGE_ABORT: ("libvirt", "end the block job"),
-    Verb.GUEST_SPAWN: ("libvirt", "define the guest, start it if wanted"),
-    Verb.GUEST_START: ("libvirt", "start the guest if wanted"),
-    Verb.GUEST_STOP: ("libvirt", "shut the guest down"),
-    Verb.GUEST_PAUSE: ("libvirt", "suspend the guest"),
-    Verb.GUEST_RESUME: ("libvirt", "resume the guest"),
-    Verb.GUEST_REMOVE: ("libvirt", "stop and undefine the guest"),
-    Verb.GUEST_MIGRATE: ("libvirt", "migrate live to the destination"),
-    Verb.GUEST_STAY: ("libvirt", "end the migration, if it still runs"),
-    Verb.DRIFT_LOOK: ("libvirt", "look what guests and records have"),
-    Verb.DISK_VERIFY: ("libvirt", "make sure that the disk is the volume"),
-    Verb.CONNECTION_RELEASE: ("os-brick", "disconnect volume, by the host's record"),
-    Verb.SECRET_DROP: ("libvirt", "undefine the secret"),
-    Verb.GUEST_FIND: ("libvirt", "look whether the guest has come"),
-}
 
 #: Marks what is done with the attachment, or volume, that the server is to have.
 NEW = "(new)"
@@ -171,9 +88,8 @@ def _stage(flow: Flow, stage: Stage) -> Iterator[Message | Remark]:
 
 
 def _call(stage: Stage, name: str, verb: AnyVerb) -> Message:
-    target, text = CALLS[verb]
     mark = f" {NEW}" if stage.side is Side.NEW else ""
-    return Message(stage.place.value, target, f"{name}: {text}{mark}")
+    return Message(stage.place.value, VERBS[verb].to, f"{name}: {VERBS[verb].call}{mark}")
 
 
 def _trouble(flow: Flow) -> Iterator[Item]:

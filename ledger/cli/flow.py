@@ -43,7 +43,7 @@ class Show(Lister):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         from handlers.flows import FLOWS
-        from handlers.verb_texts import VERBS
+        from handlers.verbs import VERBS
         from ledger.cli import diagram
 
         flow = FLOWS.get(parsed_args.name)
@@ -60,8 +60,8 @@ class Show(Lister):
             (
                 str(stage.place),
                 step.name,
-                VERBS[step.do],
-                VERBS[step.undo] if step.undo else "",
+                VERBS[step.do].words,
+                VERBS[step.undo].words if step.undo else "",
                 diagram.done_for(stage),
                 str(stage.side),
                 "pivot" if step.name == flow.pivot else "",

@@ -10,6 +10,7 @@ import inspect
 import pkgutil
 import sys
 from collections.abc import Iterator
+from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -17,11 +18,10 @@ from types import ModuleType
 from handlers import flows
 from handlers.flows import FLOWS
 from handlers.plan import Ask, Flow, Place, Side
-from handlers.verb_texts import VERBS
-from handlers.verbs import FENCED_INSTEAD
+from handlers.verbs import VERBS, LedgerVerb, VerbSpec
 from ledger.cli import diagram
 
-INDEX = "README.md"
+INDEX, VERBS_PAGE = "README.md", "verbs.md"
 
 #: Where a step runs, in the order in which the index explains it.
 _PLACES = {
@@ -61,14 +61,23 @@ too, there is only forward. Without a pivot a flow can be undone to its end.
 
 A host that is fenced, or that does not exist (an offloaded server has none), can neither
 hold nor release anything. As far as the fence vouches for it (decision 0038) the ledger does
-instead what is below; where a live migration has ended is told by its other host; what would put
-something back on the fenced host is in vain, and left out. A swap's copy and a conversion that were
-under way there park: no fence tells what they had done.
-
-| a host's step | the ledger's |
-|---|---|
-{instead}
+instead what [the verbs' table](verbs.md) says; where a live migration has ended is told by its
+other host; what would put something back on the fenced host is in vain, and left out. A swap's copy
+and a conversion that were under way there park: no fence tells what they had done.
 """
+
+_VERBS = f"""\
+# Verbs
+
+What steps do: the rows of [handlers/verbs.py](../../handlers/verbs.py), where `VerbSpec` says what
+each column means. `make docs` writes this page.
+
+{{table}}
+
+[All flows, and how to read them]({INDEX})
+"""
+#: Facts of a verb that are so or not.
+_FACTS = [each.name for each in fields(VerbSpec) if each.default is False]
 
 
 def modules() -> Iterator[tuple[ModuleType, list[Flow]]]:
@@ -84,7 +93,7 @@ def pages() -> dict[str, str]:
     """Every file of the directory, by name."""
     found = sorted(modules(), key=lambda pair: list(FLOWS).index(pair[1][0].name))
     made = {f"{flow.name}.md": _page(module, flow) for module, own in found for flow in own}
-    return {INDEX: _index(found), **made}
+    return {INDEX: _index(found), VERBS_PAGE: _verbs(), **made}
 
 
 def _page(module: ModuleType, flow: Flow) -> str:
@@ -137,8 +146,8 @@ def _table(flow: Flow) -> Iterator[str]:
             stage.place.value,
             diagram.done_for(stage),
             *([stage.side.value] * sides),
-            VERBS[step.do],
-            VERBS[step.undo] if step.undo else "",
+            VERBS[step.do].words,
+            VERBS[step.undo].words if step.undo else "",
         ]
         yield f"| {' | '.join(cells)} |"
 
@@ -151,10 +160,22 @@ def _index(found: list[tuple[ModuleType, list[Flow]]]) -> str:
     return _INDEX.format(
         flows="\n".join(rows),
         places="\n".join(f"| {place.value} | {what} |" for place, what in _PLACES.items()),
-        instead="\n".join(
-            f"| {VERBS[verb]} | {VERBS[own]} |" for verb, own in FENCED_INSTEAD.items()
-        ),
     )
+
+
+def _verbs() -> str:
+    heads = ["verb", "does", "says", "to", "attempts", "of a fenced host", "leaves", "since", "is"]
+    rows = [heads, ["---"] * len(heads)]
+    rows += [[str(cell) for cell in _verb(verb, spec)] for verb, spec in VERBS.items()]
+    return _VERBS.format(table="\n".join(f"| {' | '.join(row)} |" for row in rows))
+
+
+def _verb(verb: str, spec: VerbSpec) -> Iterator[object]:
+    yield from (f"`{verb}`", spec.words, spec.call, spec.to, spec.retry.attempts)
+    yield f"`{spec.instead or LedgerVerb.NOTHING}` {spec.fence}" if spec.fence else ""
+    yield from (spec.remnant or "", spec.since or "")
+    takes_back = [f"takes_back `{spec.takes_back}`"] if spec.takes_back else []
+    yield ", ".join([*(name for name in _FACTS if getattr(spec, name)), *takes_back])
 
 
 def write(directory: Path) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 from cliff.columns import FormattableColumn
 
 from aggregates.operation import SERVER
+from handlers.verbs import VERBS
 from ledger.cli.base import clock
-from ledger.cli.diagram import CALLS
 from ledger.cli.errors import ExitCode
 from ledger.cli.table import Called, age, span
 from ledger.words.consequences import Known, consequences, stands
@@ -25,8 +25,6 @@ Operation = dict[str, Any]
 Step = dict[str, Any]
 
 NOTHING = Known()
-#: Whom a step waits for, and with which call.
-_CALLS = {str(verb): call for verb, call in CALLS.items()}
 _ACTS = {
     "retry": "operation retry {id} --reason TEXT",
     "skip": "operation skip {id} {step} --reason TEXT",
@@ -157,7 +155,8 @@ def doing(operation: Operation, now: datetime, *, brief: bool = False) -> str:
         why = f": {error_text(step['error'])}" if step["error"] else ""
         in_s = (datetime.fromisoformat(step["retry_at"]) - now).total_seconds()
         return f"{name_of(step)} is tried again in {span(in_s)}{why}"
-    party, call = _CALLS.get(step["verb"], ("ledger", step["verb"]))
+    spec = VERBS.get(step["verb"])
+    party, call = (spec.to, spec.call) if spec else ("ledger", step["verb"])
     at = "" if step["place"] == "ledger" else f" on {step['place']}"
     since = operation.get("updated_at") or operation["started_at"]
     waited = age(datetime.fromisoformat(since), now)

@@ -16,9 +16,9 @@ from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping, MappingState
 from aggregates.operation import Operation
 from aggregates.volume import Volume
-from handlers.drift import again, rows
-from handlers.drift.classes import Repair
+from handlers.drift import again, proofs, rows
 from handlers.drift.rows import UNKNOWN, Row, Subject
+from handlers.flows.repair_host import DELETE_VOLUME
 from handlers.made import Evidence, asked_by
 from host_agent.shared.contract import ErrorKind
 from host_agent.shared.lane import Lane
@@ -41,14 +41,14 @@ def look_again(lane: Lane, context: EffectContext) -> dict[str, Any]:
     assert finding.found is not None, "and repairs what was found"
     row = _ROWS[Subject(finding.found.subject)](finding, lane, context)
     view = _attachment(lane, context)
-    asked = again.Asked(
+    asked = proofs.Asked(
         row=row,
         lane=lane,
         shown=lane.shown or {},
         statuses=tuple(each.status for each in _attachments(lane, context)),
         bare=view is not None and view.status == "reserved" and not view.connection_info,
         held=frozenset(_held_on(lane, context)),
-        made=_made(finding, lane, context) if started.flow == Repair.DELETE_VOLUME else None,
+        made=_made(finding, lane, context) if started.flow == DELETE_VOLUME.name else None,
     )
     if (refused := again.refusal(started.flow, finding, asked)) is not None:
         raise PortError(ErrorKind.FINAL, *refused)

@@ -11,8 +11,8 @@ from aggregates.finding import Finding
 from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.volume import Volume
+from handlers.drift.repairs import Case
 from handlers.meaning import Book
-from handlers.repair import Case
 from host_agent.shared.ports import AttachmentView, Cinder, PortError, VolumeView
 
 T = TypeVar("T")

@@ -10,7 +10,7 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from handlers.verb_texts import VERBS
+from handlers.verbs import VERBS
 from ledger.api.problem import ApiError
 from ledger.upkeep.long_work import duration
 from ledger.words.timeline import Entry
@@ -57,7 +57,7 @@ def words(name: str | None) -> str:
 
 def does(verb: str) -> str:
     """What a step does, as an order."""
-    return VERBS.get(verb) or words(verb)
+    return VERBS[verb].words if verb in VERBS else words(verb)
 
 
 def look(state: str | None) -> str:

@@ -20,9 +20,9 @@ from aggregates.volume import Volume
 from handlers.build import BootDisk
 from handlers.drift import again
 from handlers.drift.automatic import Policy, SoFar, why_not
+from handlers.drift.repairs import REPAIRS, Case
 from handlers.lanes import of_attachment
 from handlers.progress import plan_of
-from handlers.repair import LANES, Case
 from handlers.verbs import LedgerVerb
 from host_agent.shared.contract import PowerState, Verb
 from host_agent.shared.lane import Lane
@@ -113,7 +113,7 @@ def test_a_repair_that_lacks_what_it_goes_by_says_what(
 ) -> None:
     world = drifted.guest_missing()
     with pytest.raises(errors.RepairError, match=why) as refused:
-        LANES[flow](case_of(world, **so), "no mapping")
+        REPAIRS[flow].lanes(case_of(world, **so), "no mapping")
     assert refused.value.fields["finding_id"] == str(finding(world).id)
 
 
@@ -132,7 +132,7 @@ def test_an_attachment_that_no_device_goes_through_is_released_as_well() -> None
         attachment_id=None,
         device_name=None,
     )
-    assert LANES["forget_server"](case, "no mapping") == [
+    assert REPAIRS["forget_server"].lanes(case, "no mapping") == [
         replace(bare, volume_id=str(volume.id), attachment_id=attachment_id, host=HOST),
         replace(bare, volume_id=str(volume.id), attachment_id=str(reserved.id), host=HOST),
         replace(bare, host=OTHER),

@@ -10,8 +10,7 @@ import pytest
 from aggregates import errors
 from aggregates.operation import Operation, OperationState
 from aggregates.remnant import Remnant, RemnantKind, RemnantState
-from handlers.remnants import KINDS
-from handlers.verbs import LedgerVerb
+from handlers.verbs import VERBS, LedgerVerb
 from host_agent.shared.contract import ErrorKind, Verb
 from ledger.service import Acted
 from tests.memory import Trouble
@@ -161,5 +160,5 @@ NOTHING_STAYS = {LedgerVerb.INSTANCE_DELETE, Verb.DISK_MERGE_ABORT}
 def test_every_verb_that_takes_something_away_says_what_it_would_leave() -> None:
     verbs = {str(verb.value): verb for verb in (*Verb, *LedgerVerb)}
     away = {verb for name, verb in verbs.items() if name.endswith(TAKING_AWAY)} - NOTHING_STAYS
-    assert away - KINDS.keys() == set()
-    assert set(KINDS.values()) == set(RemnantKind)
+    assert {verb for verb in away if VERBS[verb].remnant is None} == set()
+    assert {spec.remnant for spec in VERBS.values()} == {*RemnantKind, None}

@@ -13,7 +13,8 @@ from aggregates import errors
 from aggregates.operation import OperationState
 from aggregates.volume import Claim, Volume
 from handlers.claims import on_volume
-from handlers.flows import FLOWS, REPAIRS
+from handlers.drift.repairs import REPAIRS
+from handlers.flows import FLOWS
 from handlers.plan import Place
 from handlers.progress import plan_of
 from host_agent.shared.contract import ErrorKind, GuestOrder
@@ -278,7 +279,7 @@ CLAIMED = {
     "convert_resized": (set[Place](), True),  # of the source's: by the host that has it already
     "delete": (set[Place](), False),
     # A repair takes no volume to a host; two of them reserve it anew.
-    **{flow.name: (set[Place](), False) for flow in REPAIRS},
+    **{name: (set[Place](), False) for name in REPAIRS},
     "replace_attachment": (set[Place](), True),
     "replace_reservation": (set[Place](), True),
 }

@@ -20,9 +20,10 @@ from handlers.accept import AttachVolume, DetachVolume
 from handlers.actions import ActOnServer
 from handlers.drift.classes import BY_NAME
 from handlers.repair import RepairDrift
+from handlers.verbs import VERBS
 from host_agent.leftovers import Leftovers, Release
 from host_agent.reporting import Reporting, Verdict, report_of
-from host_agent.shared.contract import QUESTIONS, SERVICE_VERSION, Registration
+from host_agent.shared.contract import SERVICE_VERSION, Registration
 from host_agent.shared.ports import PortError
 from host_agent.storage.keys import NO_KEYS
 from host_agent.verbs.context import RunContext, Waits
@@ -183,7 +184,8 @@ def _orders(state: State) -> Iterator[Order]:
             if run.host is None or not state.world.hosts[run.host].on:
                 continue
             host = state.host(run.host)
-            shut = host.fenced or (host.suspect and run.verb not in QUESTIONS)
+            only_asks = run.verb is not None and VERBS[run.verb].asks_only
+            shut = host.fenced or (host.suspect and not only_asks)
             if run.epoch == host.epoch and not shut:
                 yield Order(run.host, str(operation.id), run.number)
 
@@ -442,7 +444,7 @@ def _confirmed(state: State) -> Iterator[tuple[str, str]]:
         drift = finding.found and BY_NAME[finding.found.drift_class]
         if drift and finding.state is FindingState.CONFIRMED and finding.repairing is None:
             for repair in filter(None, (drift.repair, drift.or_else)):
-                yield str(finding.id), repair.value
+                yield str(finding.id), repair
 
 
 def _repair(state: State, what: tuple[str, str], wire: Wire) -> None:

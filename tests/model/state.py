@@ -24,7 +24,7 @@ from aggregates.operation import Operation, OperationState
 from handlers import rules
 from handlers.guards import Contact
 from handlers.presence import SHOW_GUESTS, SHOW_VOLUMES, Shown
-from handlers.retries import DEFAULT
+from handlers.verbs import Policy
 from ledger.log.application import ConflictError
 from ledger.requests import Fleet, Requests
 from ledger.service import Service
@@ -42,7 +42,7 @@ CONTEXT = EventContext(
 #: Longer than any step is put off: whatever waits is due when a dispatcher looks again.
 LATER_S = 100.0
 #: So often as this a step is tried before it fails, or for ever: that makes no difference any more.
-TRIED = DEFAULT.attempts + 1
+TRIED = Policy().attempts + 1
 
 
 class Left(NamedTuple):

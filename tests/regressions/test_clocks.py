@@ -13,7 +13,8 @@ import pytest
 from aggregates.errors import OperatorActError
 from aggregates.operation import Operation, OperationState, Outcome, StepStatus
 from handlers import operator
-from handlers.retries import BY_VERB, DEFAULT, PUT_OFF_MAX_S, is_due
+from handlers.retries import PUT_OFF_MAX_S, is_due
+from handlers.verbs import VERBS
 from host_agent.shared.contract import ErrorKind
 from ledger.log.mapper import IndexedEvent, JSONBody, LedgerMapper
 from tests.store.histories import Folded, logged
@@ -42,7 +43,7 @@ def row_of(world: World, at: Callable[[], float]) -> dict[str, object]:
 
 
 def test_nothing_is_put_off_for_longer_than_the_longest_delay() -> None:
-    assert max(policy.max_s for policy in (DEFAULT, *BY_VERB.values())) < PUT_OFF_MAX_S
+    assert max(spec.retry.max_s for spec in VERBS.values()) < PUT_OFF_MAX_S
     assert [is_due(1_000.0 + s, 1_000.0) for s in (-1, 0, 1, 60, PUT_OFF_MAX_S)] == [
         True,
         True,

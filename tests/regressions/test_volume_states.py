@@ -12,7 +12,8 @@ from aggregates import errors
 from aggregates.operation import OperationState, Outcome
 from handlers.accept import DetachVolume
 from handlers.actions import ActOnServer
-from handlers.flows import FLOWS, REPAIRS
+from handlers.drift.repairs import REPAIRS
+from handlers.flows import FLOWS
 from handlers.volumes import TAKEN_ELSEWHERE, TAKEN_NOWHERE
 from host_agent.shared.contract import ErrorKind
 from host_agent.shared.lane import Lane
@@ -170,7 +171,7 @@ def test_what_asks_cinder_for_nothing_says_so(flow: str) -> None:
     assert flow in {
         *("start", "stop", "pause", "unpause", "reboot"),
         *("confirm_resize", "revert_resize", "delete", "grow", "snapshot", "delete_snapshot"),
-        *(repair.name for repair in REPAIRS),
+        *REPAIRS,
     }
 
 

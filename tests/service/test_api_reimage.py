@@ -8,9 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from handlers import retries
-from handlers.retries import Policy
-from handlers.verbs import LedgerVerb
+from handlers.verbs import VERBS, LedgerVerb, Policy
 from host_agent.shared.cinder.settings import CinderSettings
 from ledger.simulation.cinder_rows import Volume
 from ledger.simulation.cinder_snapshots import GUEST_IS_DONE, begin_online, go_on
@@ -55,7 +53,8 @@ async def test_a_rebuild_with_an_image_writes_it_to_the_root_and_hears_cinder(
 ) -> None:
     """Nobody else than Cinder would wake it before a minute is over."""
     patient = Policy(attempts=100, first_s=60.0)
-    monkeypatch.setitem(retries.BY_VERB, LedgerVerb.VOLUME_REIMAGE, patient)
+    row = replace(VERBS[LedgerVerb.VOLUME_REIMAGE], retry=patient)
+    monkeypatch.setitem(VERBS, LedgerVerb.VOLUME_REIMAGE, row)
     await api.register(service_version=5)
     server, root = await built(api)
     [former] = api.cinder.attachments_of(root.id)

@@ -8,8 +8,7 @@ from datetime import UTC, datetime
 
 import aggregates
 from aggregates.base import Aggregate, Event
-from handlers.verb_texts import VERBS
-from handlers.verbs import LedgerVerb
+from handlers.verbs import VERBS, LedgerVerb
 from host_agent.shared.contract import Verb
 from ledger.cli import plan
 from ledger.words import timeline
@@ -48,7 +47,7 @@ def test_every_event_has_words() -> None:
     assert set(SENTENCES) > BOOKKEEPING
 
 
-def test_every_verb_has_words() -> None:
+def test_every_verb_has_a_row() -> None:
     assert set(VERBS) == {verb.value for verb in (*LedgerVerb, *Verb)}
 
 

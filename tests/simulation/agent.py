@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from aggregates import errors
+from handlers.verbs import VERBS
 from host_agent.executor import (
     _ATTACHING,
     _CHANGING_GUESTS,
@@ -30,7 +31,6 @@ from host_agent.shared import contract
 from host_agent.shared.changes import Changes
 from host_agent.shared.clocks import FarClock
 from host_agent.shared.contract import (
-    QUESTIONS,
     Command,
     Guest,
     Occurred,
@@ -267,7 +267,7 @@ class Agent:
         elif not row["fenced"]:
             after, asked = self._after, row["suspect"]
             for command in self.cloud.mailbox(self.name):
-                only_asks = QUESTIONS.issuperset(step.verb for step in command.steps)
+                only_asks = all(VERBS[step.verb].asks_only for step in command.steps)
                 if command.position > after and (only_asks or not asked):
                     self._take(command)
             if asked:  # registering, it begins anew with the mailbox

@@ -15,7 +15,8 @@ from aggregates.attachment import Attachment
 from aggregates.host import Host
 from aggregates.instance import Instance
 from aggregates.operation import Operation
-from handlers.flows import FLOWS, REPAIRS
+from handlers.drift.repairs import REPAIRS
+from handlers.flows import FLOWS
 from tests.simulation.cloud import FAULTS
 from tests.simulation.storm import Storm
 
@@ -30,7 +31,7 @@ FAILED_ONCE = [each["seed"] for each in tomllib.loads(_SEEDS.read_text())["storm
 #: They need a mapping of Cinder's old calls, and the cloud here is new; a Cinder that waits for a
 #: guest to grow; or something to repair.
 _CONVERT = {"convert", "convert_offloaded", "convert_resized"}
-NOT_HERE = _CONVERT | {"grow_for_cinder"} | {*(flow.name for flow in REPAIRS)}
+NOT_HERE = _CONVERT | {"grow_for_cinder"} | REPAIRS.keys()
 
 
 @pytest.mark.deep

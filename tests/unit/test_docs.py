@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from handlers.flows import FLOWS
+from handlers.verbs import VERBS
 from ledger.cli import flow_pages
 
 ROOT = Path(__file__).parents[2]
@@ -53,8 +54,17 @@ def test_the_pages_of_the_flows_are_what_their_tables_say() -> None:
 
 def test_every_flow_has_a_page_and_a_place_in_the_index() -> None:
     pages = flow_pages.pages()
-    assert set(pages) == {flow_pages.INDEX, *(f"{name}.md" for name in FLOWS)}
+    assert set(pages) == {
+        flow_pages.INDEX,
+        flow_pages.VERBS_PAGE,
+        *(f"{name}.md" for name in FLOWS),
+    }
     assert [name for name in FLOWS if f"[{name}]({name}.md)" not in pages[flow_pages.INDEX]] == []
+
+
+def test_every_verb_is_a_row_of_the_verbs_page() -> None:
+    page = flow_pages.pages()[flow_pages.VERBS_PAGE]
+    assert re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE) == [str(verb) for verb in VERBS]
 
 
 def test_pages_of_flows_that_are_gone_are_removed(tmp_path: Path) -> None:

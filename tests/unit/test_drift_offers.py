@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from handlers.drift import rows
-from handlers.drift.again import PROOFS, Asked, cannot
+from handlers.drift.again import cannot
 from handlers.drift.classes import BY_NAME, CLASSES
+from handlers.drift.proofs import Asked
+from handlers.drift.repairs import REPAIRS
 from handlers.drift.rows import About
 from host_agent.shared.lane import Lane
 
@@ -55,7 +57,7 @@ def test_the_offer_says_what_the_proof_says(status: str, attachments: int) -> No
     shown = rows.CinderVolume(status=status, attachments=attachments)
     row = rows.VolumeRow(id="v", about=About(), mappings=1, had=True, cinder=shown)
     asked = Asked(row=row, lane=Lane.of_server("s"), statuses=("attached",) * attachments)
-    assert PROOFS["settle_volume"](asked) == cannot(WRONG, "v", found(status, attachments))
+    assert REPAIRS["settle_volume"].proof(asked) == cannot(WRONG, "v", found(status, attachments))
 
 
 @pytest.mark.parametrize("differs", [{}, {"cinder": None}, {"cinder": "unknown"}, {"cinder": {}}])

@@ -9,11 +9,11 @@ from uuid import uuid4
 import pytest
 
 from aggregates.operation import SERVER, Operation, Outcome
+from handlers.drift.repairs import REPAIRS
 from handlers.engine import Finish, Left, Park, Run, Start, Wait, Work, decide, left
 from handlers.flows import FLOWS
-from handlers.flows.repair_host import REPAIRS
 from handlers.plan import Flow, Place, Plan, PlanError, Side, Stage, Step
-from handlers.verbs import LedgerVerb
+from handlers.verbs import VERBS, LedgerVerb
 from host_agent.shared.contract import GuestOrder, Verb
 from host_agent.shared.lane import Lane, LaneSide
 from ledger import effects
@@ -312,7 +312,7 @@ def test_unwinding_on_request_ends_as_cancelled() -> None:
 
 
 def test_what_the_ledger_does_outside_is_just_what_it_has_effects_for() -> None:
-    assert set(effects.EFFECTS) == {verb for verb in LedgerVerb if verb.outside}
+    assert set(effects.EFFECTS) == {verb for verb in LedgerVerb if VERBS[verb].outside}
 
 
 RESERVE = Step("reserve", LedgerVerb.ATTACHMENT_RESERVE, undo=LedgerVerb.ATTACHMENT_DELETE)
@@ -381,7 +381,7 @@ def test_whatever_takes_something_from_a_host_before_the_pivot_can_give_it_back(
         Verb.GUEST_MIGRATE,
         Verb.GUEST_STOP,
     }
-    if flow not in REPAIRS:
+    if flow.name not in REPAIRS:
         makes.add(Verb.DISK_PLUG)
     for step in plan.steps:
         new = plan.stage_of(step.name).side is Side.NEW and step.do is Verb.VOLUME_CONNECT

@@ -11,7 +11,7 @@ import pytest
 
 from handlers import made
 from handlers.drift import automatic
-from handlers.drift.classes import BY_NAME, CLASSES, Repair
+from handlers.drift.classes import BY_NAME, CLASSES
 from host_agent.shared.origin import Dependents, Origin, origin_of
 from host_agent.shared.ports import VolumeView
 from tests.unit.test_effects import view
@@ -115,9 +115,7 @@ def test_a_time_that_cannot_be_read_is_none(told: Any) -> None:
 
 
 def test_no_volume_is_ever_deleted_unasked() -> None:
-    deleting = {
-        each.name for each in CLASSES if Repair.DELETE_VOLUME in (each.repair, each.or_else)
-    }
+    deleting = {each.name for each in CLASSES if "delete_volume" in (each.repair, each.or_else)}
     assert deleting == {"volume_of_nobody"}
     assert not deleting & automatic.CLASSES
     assert all(BY_NAME[name].asked_for for name in deleting)

@@ -13,15 +13,10 @@ from typing import Any
 
 from aiohttp import web
 
+from handlers.verbs import VERBS
 from host_agent.shared.changes import Changes
 from host_agent.shared.clocks import AHEAD_HEADER
-from host_agent.shared.contract import (
-    AGENT_HEADER,
-    QUESTIONS,
-    SURVEY_HEADER,
-    Registration,
-    Report,
-)
+from host_agent.shared.contract import AGENT_HEADER, SURVEY_HEADER, Registration, Report
 from host_agent.shared.survey import SurveyAnswer
 from ledger.api.agent.agent_batches import AGENT_BATCHER, AgentBatcher
 from ledger.api.agent.agent_checks import (
@@ -228,7 +223,7 @@ async def reports(call: Call) -> web.StreamResponse:
 
 
 def _only_asks(command: dict[str, Any]) -> bool:
-    return QUESTIONS.issuperset(step["verb"] for step in command["steps"])
+    return all(VERBS[step["verb"]].asks_only for step in command["steps"])
 
 
 async def _is_silent(call: Call, name: str) -> bool:

@@ -205,7 +205,7 @@ async def _answer(call: Call, row: Row, at: datetime | None = None) -> web.Strea
 
 def _shown(call: Call, row: Row) -> Row:
     known = BY_NAME.get(row["drift_class"])
-    repair = known.repair.value if known and known.repair and not _cannot(row, known) else None
+    repair = known.repair if known and not _cannot(row, known) else None
     return {**redacted(call.identity, redaction.finding, row), "repair": repair}
 
 
@@ -235,8 +235,8 @@ def _class_shown(each: DriftClass) -> DriftClassShown:
         compares=[party.value for party in each.parties],
         severity=each.severity,
         meaning=each.meaning,
-        repair=each.repair.value if each.repair else None,
-        or_else=each.or_else.value if each.or_else else None,
+        repair=each.repair,
+        or_else=each.or_else,
         by_hand=each.by_hand or None,
         again=[party.value for party in each.again],
     )

@@ -10,10 +10,11 @@ from aiohttp import web
 from aggregates.finding import Finding
 from aggregates.operation import Operation
 from handlers.drift.classes import BY_NAME
+from handlers.drift.repairs import REPAIRS
 from handlers.plan import Place
 from handlers.progress import plan_of
-from handlers.repair import NEVER, RepairDrift
-from handlers.verb_texts import VERBS
+from handlers.repair import RepairDrift
+from handlers.verbs import VERBS
 from ledger.api import accepting
 from ledger.api.call import Call, answer
 from ledger.api.v1.schemas_repairs import RepairAccepted, RepairProposed, RepairStep, RepairWanted
@@ -62,7 +63,7 @@ def shown(operation: Operation, finding: Finding) -> RepairProposed:
             "asks_again": [party.value for party in drift.again],
             "hosts": sorted(host for host in hosts if host),
             "differs": finding.differs,
-            "never": NEVER[plan.flow],
+            "never": REPAIRS[plan.flow].never,
         }
     )
 
@@ -76,5 +77,5 @@ def _steps(operation: Operation) -> Iterator[RepairStep]:
             places = [host or "ledger" for host in hosts]
             for place in dict.fromkeys(places):
                 yield RepairStep(
-                    step=step.name, verb=step.do.value, place=place, does=VERBS[step.do]
+                    step=step.name, verb=step.do.value, place=place, does=VERBS[step.do].words
                 )
