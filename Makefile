@@ -48,8 +48,8 @@ test: $(STAMP) ## the tests that need neither root nor network
 # $(1) pairs of troubles for each flow, every $(2)th of the cases of a test, $(3) storms.
 deep = FLOW_PAIRS=$(1) FLOW_STRIDE=$(2) SIMULATE_SEEDS=$(3) $(PYTEST) -m "deep or further" -q $(ARGS)
 
-test-deep: $(STAMP) ## many cases of what `make test` samples: 20 pairs of troubles for each flow, 80 storms
-	$(call deep,20,2,80)
+test-deep: $(STAMP) ## many cases of what `make test` samples: 16 pairs of troubles for each flow, 60 storms
+	$(call deep,16,3,60)
 
 simulate: $(STAMP) ## seeded storms over a whole simulated cloud (SEEDS=200 FROM=0)
 	SIMULATE_SEEDS=$(SEEDS) SIMULATE_FROM=$(FROM) $(BIN)/pytest tests/simulation -q $(ARGS)

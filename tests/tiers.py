@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 #: So many pairs of troubles of each flow; `make test-deep` and nightly runs take more.
 PAIRS = int(os.environ.get("FLOW_PAIRS", "5"))
-#: No test takes longer strides through its cases: 2 in `make test-deep`, 1 in nightly runs.
+#: No test takes longer strides through its cases: 3 in `make test-deep`, 1 in nightly runs.
 STRIDE_DEFAULT = 6
 STRIDE = int(os.environ.get("FLOW_STRIDE", STRIDE_DEFAULT))
 DEEP, ALL = STRIDE < STRIDE_DEFAULT, STRIDE == 1

@@ -10,7 +10,7 @@ import pytest
 
 from aggregates.claimable import Claimable
 from aggregates.volume import Volume
-from handlers import actions, progress, rules
+from handlers import actions, presence, progress, rules
 from handlers.drift import again
 from tests.model.__main__ import quiet
 from tests.model.explore import Bounds, Violation, explore
@@ -67,7 +67,10 @@ def without_fences(patch: Patch) -> None:
 
 
 def without_proof(patch: Patch) -> None:
+    """Who shows the disk is asked, too, before a repair begins: either alone would do."""
     patch.setattr(again, "refusal", lambda *_: None)
+    patch.setattr(presence, "refuse", lambda *_: None)
+    patch.setattr(presence, "is_asked", lambda *_, undo: False)
 
 
 GUARDS: dict[str, tuple[Callable[[Patch], None], Bounds, str]] = {
