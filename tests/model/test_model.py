@@ -10,7 +10,7 @@ import pytest
 
 from aggregates.claimable import Claimable
 from aggregates.volume import Volume
-from handlers import actions, progress, rules
+from handlers import actions, presence, progress, rules
 from handlers.drift import again
 from tests.model.__main__ import quiet
 from tests.model.explore import Bounds, Violation, explore
@@ -67,6 +67,9 @@ def without_fences(patch: Patch) -> None:
 
 
 def without_proof(patch: Patch) -> None:
+    """Neither who else shows it, when a repair is accepted, nor what the hosts answer it."""
+    patch.setattr(presence, "refuse", lambda *_: None)
+    patch.setattr(presence, "signs", lambda *_: ())
     patch.setattr(again, "refusal", lambda *_: None)
 
 
