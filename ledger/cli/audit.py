@@ -111,7 +111,7 @@ def _tell(replay: LogReplay) -> None:
         note(str(broken))
     if replay.total:
         raise CliError(
-            f"{replay.total} events of this log break the ledger's rules.",
+            f"the log breaks rules of the ledger in {replay.total} place(s).",
             ExitCode.REFUSED,
             "docs/model.md says what each rule is for, and what to do.",
         )

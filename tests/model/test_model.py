@@ -67,10 +67,10 @@ def without_fences(patch: Patch) -> None:
 
 
 def without_proof(patch: Patch) -> None:
-    """Who shows the disk is asked, too, before a repair begins: either alone would do."""
-    patch.setattr(again, "refusal", lambda *_: None)
+    """Neither who else shows it, when a repair is accepted, nor what the hosts answer it."""
     patch.setattr(presence, "refuse", lambda *_: None)
-    patch.setattr(presence, "is_asked", lambda *_, undo: False)
+    patch.setattr(presence, "signs", lambda *_: ())
+    patch.setattr(again, "refusal", lambda *_: None)
 
 
 GUARDS: dict[str, tuple[Callable[[Patch], None], Bounds, str]] = {
