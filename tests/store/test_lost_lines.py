@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -64,8 +65,16 @@ def test_a_backend_that_is_killed_costs_the_appends_of_others_nothing(
         backend = recorder.writer._connect().info.backend_pid
         os.kill(other.info.backend_pid, signal.SIGKILL)
         eventually(lambda: not _alive(backend), "the end of the writer's backend")
+        eventually(lambda: _is_back(cluster.dsn), "the server takes connections again")
         assert recorder.insert_events([event(2)]) == [2]
         assert [each.originator_version for each in recorder.select_events(STREAM)] == [1, 2]
+
+
+def _is_back(dsn: str) -> bool:
+    """How long a server needs after a crash is the machine's."""
+    with suppress(psycopg.OperationalError), psycopg.connect(dsn):
+        return True
+    return False
 
 
 @pytest.mark.parametrize("lost", ["request", "answer", "late"])
