@@ -74,7 +74,7 @@ class Hand:
         """Everything is put back where it was, and what is over is found to be over."""
         for server_id in sorted(self.moved):
             self._put_back(server_id)
-        self._miss()
+        self.look_again()
 
     def broken(self) -> list[str]:
         """What has become of a guest that was moved, or of a copy, and should not have."""
@@ -178,7 +178,7 @@ class Hand:
         self.cloud.happened["copy of a volume"] += 1
         self.cloud.note(f"hand: {volume_id[:8]} is a copy of what we made")
 
-    def _miss(self) -> None:
+    def look_again(self) -> None:
         """A look at all hosts finds that what differed about moved guests does so no more."""
         cases = {id_of(drift_class, row) for row, drift_class in drift.cases(self.cloud)}
         for id_ in sorted(self.found - cases):

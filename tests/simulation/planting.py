@@ -281,7 +281,7 @@ class PlantingStorm(Storm):
     """A storm in which drift comes about; `planted`: what of it, and on what."""
 
     def __init__(self, seed: int, ticks: int = 400, kinds: Sequence[str] | None = None) -> None:
-        super().__init__(seed, ticks)
+        super().__init__(seed, ticks, by_hand=False)
         self.kinds = list(kinds_of(seed) if kinds is None else kinds)
         self.planted: list[Planted] = []
         self.groups: dict[str, Group] = {}

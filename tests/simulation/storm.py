@@ -53,8 +53,9 @@ SHOWN = 60
 class Storm:
     """Everything that happens in one run of a seed."""
 
-    def __init__(self, seed: int, ticks: int = TICKS) -> None:
-        self.seed, self.ticks = seed, ticks
+    def __init__(self, seed: int, ticks: int = TICKS, *, by_hand: bool = True) -> None:
+        """`by_hand`: somebody moves guests and copies volumes past the ledger."""
+        self.seed, self.ticks, self.by_hand = seed, ticks, by_hand
         self.cloud = Cloud(seed)
         self.random = self.cloud.chance.random
         self.clients = Clients(self.cloud)
@@ -128,6 +129,7 @@ class Storm:
     def _blow_over(self) -> None:
         self._blow()
         self._come_to_rest()
+        self.hand.look_again()
         self._settle_servers()
         self._come_to_rest()
 
@@ -142,7 +144,8 @@ class Storm:
         deeds, weights = zip(*self._deeds, strict=True)
         self.random.choices(deeds, weights)[0]()
         self.cloud.files.perhaps()
-        self.hand.perhaps()
+        if self.by_hand:
+            self.hand.perhaps()
         self.cloud.rejoin()
         self.works.forget_muddled()
         if broken := [*broken_on_hosts(self.cloud), *self.hand.broken()]:

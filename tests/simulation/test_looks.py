@@ -169,7 +169,7 @@ def test_a_look_at_what_a_storm_leaves_finds_nothing_that_is_not_so(
     seed: int, database_url: str
 ) -> None:
     """The storm's own invariants (`drift.found`) say that what is judged is only what came late."""
-    agrees(Storm(seed), database_url, hidden=True)
+    agrees(Storm(seed, by_hand=False), database_url, hidden=True)
 
 
 @pytest.mark.deep
