@@ -123,10 +123,12 @@ def refuse_other_source(ctx: RunContext, server_id: str, serial: str) -> None:
     Somebody has put a file above it (`virsh snapshot-create --disk-only`), or other data behind it:
     taken from the guest now, what it wrote there would be in a file that nobody knows.
     """
-    state = ctx.guests.disk(server_id, serial)
     records = [each for each in of_server(ctx.records, server_id) if each.serial == serial]
+    if not records:  # nothing is connected for it yet: the hypervisor, which may be away, can wait
+        return
+    state = ctx.guests.disk(server_id, serial)
     sources = certain(state.sources, live=state.live is not None)
-    if not records or set(sources) <= {place for record in records for place in record.places}:
+    if set(sources) <= {place for record in records for place in record.places}:
         return  # nobody has to look at storage for that
     if elsewhere(sources, records, _looked_at(ctx)):
         known = sorted({place for record in records for place in record.places})
