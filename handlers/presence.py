@@ -167,7 +167,7 @@ def refuse(plan: Plan, server_id: str, book: Book, known: Sightings, repaired: s
         _refuse_other_data(question, known, repaired)
     if asks_of(plan) is Ask.NOTHING:
         return
-    found = [*signs(question, book), *_of_findings(question, known, repaired)]
+    found = [*signs(question, book), *_of_findings(question, book, known, repaired)]
     if not found and question.instance.is_unaccounted:
         found = list(_unaccounted(question, known))
     if found:
@@ -230,7 +230,9 @@ def is_mapped(instance: Instance, host: str, serial: str) -> bool:
     )
 
 
-def _of_findings(question: Question, known: Sightings, repaired: str | None) -> Iterator[Sign]:
+def _of_findings(
+    question: Question, book: Book, known: Sightings, repaired: str | None
+) -> Iterator[Sign]:
     instance = question.instance
     ids = [str(volume.id) for volume in question.volumes]
     volumes = ids if asks_of(question.plan) is Ask.VOLUMES else []
@@ -241,7 +243,8 @@ def _of_findings(question: Question, known: Sightings, repaired: str | None) -> 
         of = "its guest" if each.volume_id is None else f"volume {each.volume_id}"
         own = instance.places if each.volume_id is None else frozenset()
         for host in each.hosts:
-            if host not in own | question.cleared:
+            # No fenced host is asked for a survey, so its word is older than its fence.
+            if host not in own | question.cleared and not _host(host, book).fenced:
                 by = f"finding {each.finding_id}, {each.drift_class}"
                 yield Sign(what=of, host=host, known_by=by)
 

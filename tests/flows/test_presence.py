@@ -200,6 +200,17 @@ def test_what_a_host_shows_stands_while_it_is_silent_and_falls_with_its_fence() 
     world.done(world.detach())
 
 
+def test_an_open_finding_is_no_sign_once_its_host_is_fenced() -> None:
+    world = World()
+    world.done(world.attach())
+    found = Shown(finding_id="f", drift_class="guest_elsewhere", hosts=(OTHER,))
+    fleet = replace(world.fleet, shown=lambda _server, _volumes: [found])
+    with pytest.raises(errors.ShownElsewhereError, match="finding f"):
+        _acting(world, "reboot", {})(fleet)
+    world.fence(OTHER)
+    assert _acting(world, "reboot", {})(fleet)
+
+
 def test_a_host_that_came_back_and_shows_it_still_is_not_vouched_for_by_its_old_fence() -> None:
     world = World()
     world.done(world.attach())
