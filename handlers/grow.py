@@ -5,6 +5,8 @@ for a while: if an operation is in the way, the server remembers what it has not
 (`Instance.GrowthAwaited`), and that operation begins with it when it ends, in the same
 transaction (`begin_awaited`).  What comes twice is done twice, for the volume may have grown again
 in between.  A host that is silent has its command waiting for it; one whose agent is too old parks.
+A guest that another host shows is not where a command would look for it: the server remembers it,
+too, until only its own host does.
 A fence ends what its host had not done yet (`wait_again`); but it may have cut off a guest that
 runs on, and nobody tells that one a second time: so it is begun when a host shows the guest again.
 
@@ -27,6 +29,7 @@ from aggregates.volume import Volume
 from handlers.guards import Concerned, Origin, lane_of_mapping, start
 from handlers.meaning import Book
 from handlers.plan import Place
+from handlers.presence import elsewhere
 from host_agent.shared.ports import VolumeView
 
 
@@ -43,13 +46,15 @@ class GrowVolume:
 
 
 def grow(request: GrowVolume, origin: Origin, view: VolumeView | None, book: Book) -> Operation:
-    """Accept it.  Raises NotAttachedError if the server does not have the volume on a host, and
-    ClaimedError.
+    """Accept it.  Raises NotAttachedError if the server does not have the volume on a host, and,
+    if it has to wait, ClaimedError or ShownElsewhereError.
     """
     instance = book.get(Instance, request.server_id)
     # Before anything is changed: what is refused here is not given up, but waits.  And before it
     # is asked who has the volume: what is in the way may bring it, and have connected it already.
     instance.refuse_claimed(exclusive=False)
+    if signs := "; ".join(map(str, elsewhere(instance, book))):
+        raise errors.ShownElsewhereError(flow="grow", server_id=request.server_id, signs=signs)
     mapping, host = _had(instance, request.volume_id, book)
     volume = book.get(Volume, request.volume_id)
     volume.refuse_beside(request.server_id, shared=mapping.multiattach)
@@ -70,6 +75,11 @@ def _had(instance: Instance, volume_id: str, book: Book) -> tuple[BlockDeviceMap
     if mapping is None or not mapping.live or mapping.attachment_id is None or not instance.host:
         raise errors.NotAttachedError(server_id=str(instance.id), volume_id=volume_id)
     return mapping, instance.host
+
+
+def is_held_up(instance: Instance, book: Book) -> bool:
+    """Whether something is in the way, whose end begins what waits."""
+    return bool(instance.claims) or any(elsewhere(instance, book))
 
 
 def wait(request: GrowVolume, origin: Origin, instance: Instance) -> None:
@@ -120,7 +130,7 @@ def begin_awaited(instance: Instance, book: Book) -> None:
             if book.get(Host, str(host_uuid(host))).fenced:
                 continue
             operation = grow(request, origin, None, book)
-        except errors.ClaimedError:
+        except (errors.ClaimedError, errors.ShownElsewhereError):
             continue
         except errors.NotAttachedError:
             instance.record(Instance.GrowthBegun, volume_id=volume_id, by_operation=None)

@@ -85,6 +85,8 @@ def missed(host: str, server_id: str, book: Book) -> bool:
         book.get(Volume, volume_id).miss(server_id, host)
     instance.miss_elsewhere(host)
     if instance.host != host:
+        if not instance.is_unaccounted:
+            grow.begin_awaited(instance, book)
         return True
     return instance.observe(
         name=instance.name,

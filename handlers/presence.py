@@ -196,12 +196,18 @@ def refusal(question: Question, found: Sequence[Sign]) -> errors.ShownElsewhereE
     )
 
 
+def elsewhere(instance: Instance, book: Book) -> Iterator[Sign]:
+    """The hosts that show the server's guest, and are not its own: by their inventories."""
+    for host, seen in sorted(instance.elsewhere.items()):
+        if host not in instance.places and not _fenced_since(host, seen.epoch, book):
+            yield Sign(what=f"its guest ({seen.power_state})", host=host, known_by=_BY_AGENT)
+
+
 def _of_guest(question: Question, book: Book) -> Iterator[Sign]:
     instance = question.instance
-    for host, seen in sorted(instance.elsewhere.items()):
-        is_own = host in instance.places | question.cleared
-        if not is_own and not _fenced_since(host, seen.epoch, book):
-            yield Sign(what=f"its guest ({seen.power_state})", host=host, known_by=_BY_AGENT)
+    for each in elsewhere(instance, book):
+        if each.host not in question.cleared:
+            yield each
     for name in sorted(instance.left_on - question.cleared):
         back = _host(name, book)
         if back.suspect and not back.fenced:

@@ -254,7 +254,7 @@ class Requests:
     def grow(self, server_id: str, volume_id: str, context: EventContext) -> Accepted | None:
         """Cinder tells that a volume has grown: let the server's guest see it.
 
-        None: there is nothing to do, or an operation is in the way, which begins it at its end.
+        None: there is nothing to do, or it waits for what is in the way, whose end begins it.
         """
         view = self._just_shown(volume_id)
         # If nobody knows, what fails parks; a Cinder that waits hears of the success alone.
@@ -275,15 +275,16 @@ class Requests:
 
         def wait(unit: Unit) -> bool:
             instance = unit.get(Instance, server_id)
-            if instance.claims:  # whose end is the next version of this instance
+            held_up = grow.is_held_up(instance, unit)
+            if held_up:
                 grow.wait(request, origin, instance)
                 unit.save(replace(context, operation_id=None))
-            return bool(instance.claims)
+            return held_up
 
         while True:
             try:
                 return run_optimistically(self._store, change)
-            except errors.ClaimedError:
+            except (errors.ClaimedError, errors.ShownElsewhereError):
                 if run_optimistically(self._store, wait):
                     return None
 

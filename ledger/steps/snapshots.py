@@ -2,8 +2,8 @@
 
 Cinder's remotefs driver looks at its own record of the snapshot: while that is `creating`, or
 `deleting`, it waits; at "90%" it goes on, at an error it gives up.  Told anything else it answers
-400.  So each step looks first: what Cinder has heard already is not told again, and what it has
-given up is not revived.
+400: what it has given up is not revived.  A success is told only to a Cinder that is seen to wait,
+for it changes which file it names.
 """
 
 from __future__ import annotations
@@ -81,10 +81,17 @@ def keep(lane: Lane, context: EffectContext) -> dict[str, Any]:
 
 
 def _tell(lane: Lane, context: EffectContext, waits: str, status: str) -> dict[str, Any]:
-    """Tell Cinder `status`, if the snapshot is still in status `waits`."""
-    seen = _seen(lane, context)
-    if seen is not None and seen.status == waits:
-        context.cinder.tell_snapshot(seen.id, status)
+    """Tell Cinder `status`, if it waits for that: it alone knows, for what it shows may be of
+    before it began to.  It refuses it if the snapshot is not in status `waits`.
+    """
+    try:
+        context.cinder.tell_snapshot(_snapshot(lane)["id"], status)
+    except PortError as error:
+        if error.code not in {"refused", "not_found"}:
+            raise
+        seen = _seen(lane, context)
+        if seen is not None and seen.status == waits:
+            raise
     return {}
 
 

@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import NAMESPACE_OID, UUID, uuid5
 
 from aggregates import errors
@@ -20,6 +20,7 @@ from aggregates.finding import Finding, FindingState
 from aggregates.instance import Instance
 from handlers.drift import judge
 from handlers.drift.judge import id_of
+from handlers.drift.rows import Row
 from host_agent.shared.cinder.client import MADE_FOR
 from host_agent.shared.ports import PortError
 from ledger.log.application import ConflictError
@@ -40,10 +41,13 @@ SHOWN_AFTER = 20
 
 @dataclass(frozen=True)
 class Moved:
-    """A guest where it does not belong; `connected`: what the host that it left had then."""
+    """A guest where it does not belong, on a host that had been fenced `fences` times until then;
+    `connected`: what the host that it left had.
+    """
 
     before: str
     now: str
+    fences: int
     connected: frozenset[str]
 
 
@@ -84,6 +88,9 @@ class Hand:
             instance = self.cloud.look_at(Instance, UUID(server_id))
             if instance.host == moved.now and not instance.deleted:
                 self._forget(server_id)  # it had no volume, and the ledger followed it
+            elif self._fences(moved.now) > moved.fences:
+                self._forget(server_id)  # an operator vouches for it, and the host will let it go
+                self.cloud.vanished.add(server_id)
             elif instance.deleted or instance.host != moved.before:
                 found.append(f"{server_id} runs on {moved.now} by hand; it is {instance.own_state}")
         return found
@@ -107,7 +114,8 @@ class Hand:
         with cloud.states[before].edit() as here, cloud.states[now].edit() as there:
             guest = here["guests"].pop(server_id)
             there["guests"][server_id] = guest
-        self.moved[server_id] = Moved(before, now, frozenset(here["connected"]))
+        connected = frozenset(here["connected"])
+        self.moved[server_id] = Moved(before, now, self._fences(now), connected)
         cloud.by_hand.add(server_id)
         cloud.happened["guest moved by hand"] += 1
         cloud.note(f"hand: {server_id[:8]} from {before} to {now}")
@@ -117,6 +125,9 @@ class Hand:
     def _is_sound(self, name: str) -> bool:
         row = self.cloud.folded.row("hosts", name)
         return row is not None and not (row["fenced"] or row["suspect"])
+
+    def _fences(self, name: str) -> int:
+        return int(self.cloud.folded.row("hosts", name)["epoch"])
 
     def _is_idle(self, instance: Instance) -> bool:
         """It runs, has no disk of a share's file, and no operation is on it or its volumes."""
@@ -188,11 +199,15 @@ class Hand:
 
     def _look_and_repair(self) -> None:
         """Two looks see what differs about moved guests and copies; an operator has it repaired."""
-        about, found = self.moved.keys() | set(self.copies), list[Finding]()
+        about = self.moved.keys() | set(self.copies)
+        self.found |= self.repair(lambda row: bool(_ids(row) & about))
+
+    def repair(self, about: Callable[[Row], bool]) -> set[str]:
+        """Two looks see what differs about these; an operator has it repaired.  What they found."""
+        found = list[Finding]()
         for _ in range(2):
             with suppress(Crash, ConflictError):
-                found = [f for _, f in look(self.cloud, lambda row: bool(_ids(row) & about))]
-        self.found |= {str(finding.id) for finding in found}
+                found = [finding for _, finding in look(self.cloud, about)]
         for finding in found:
             if finding.state is not FindingState.CONFIRMED or finding.repairing:
                 continue
@@ -203,7 +218,8 @@ class Hand:
                 said = type(refusal).__name__
             assert finding.found is not None
             self.cloud.note(f"operator: repair {finding.found.drift_class}: {said}")
+        return {str(finding.id) for finding in found}
 
 
-def _ids(row: Any) -> set[str | None]:
+def _ids(row: Row) -> set[str | None]:
     return {row.about.server_id, row.about.volume_id}

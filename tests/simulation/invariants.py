@@ -211,7 +211,7 @@ def _ledger(cloud: Cloud) -> Iterator[str]:
 def _plugged(cloud: Cloud) -> Iterator[str]:
     for instance in cloud.instances():
         own = [m for m in cloud.mappings() if m.server_id == str(instance.id)]
-        if str(instance.id) in cloud.apart:
+        if str(instance.id) in cloud.apart | cloud.vanished:
             continue
         if instance.vm_state is VmState.STOPPED:  # what a fence cut off was done, or not: its start
             own = [m for m in own if m.state is not MappingState.UNPLUGGED]
@@ -266,7 +266,8 @@ def _hosts(cloud: Cloud) -> Iterator[str]:
         seen = state.seen()
         yield from _connections(cloud, name, seen)
         for instance in cloud.instances():
-            if instance.resize_source == name and seen["guests"][str(instance.id)]["live"]:
+            former = seen["guests"].get(str(instance.id), {})  # none, if a hand lost it before
+            if instance.resize_source == name and former.get("live"):
                 yield f"{instance.id} is resized, and runs on its source {name}"
 
 

@@ -18,6 +18,8 @@ from aggregates import errors
 from aggregates.instance import Instance, VmState
 from aggregates.operation import Outcome
 from handlers import operator
+from handlers.drift.predicates import reservation_unknown
+from handlers.drift.rows import AttachmentRow
 from handlers.retries import PUT_OFF_MAX_S
 from host_agent.shared.ports import LATE_S
 from ledger.dispatcher import LEASE_S
@@ -338,7 +340,9 @@ class Storm:
 
     def _come_to_rest(self) -> None:
         retries: Counter[str] = Counter()
-        for _ in range(3):
+        for again in range(3):
+            if again:
+                self._drop_unseen()
             # An inventory is told again after a while, even if it is the same: what was not
             # looked at before, because a flow was changing it, is looked at now.
             for agent in self.cloud.agents.values():
@@ -350,6 +354,13 @@ class Storm:
                 raise AssertionError("does not come to rest")
         if broken := list(broken_at_rest(self.cloud)):
             raise AssertionError("broken at rest:\n  " + "\n  ".join(broken))
+
+    def _drop_unseen(self) -> None:
+        """A list that was cut hid a reservation from the undo that looked for it: looks find it."""
+        if self.cloud.happened["cut read"]:
+            self.hand.repair(
+                lambda row: isinstance(row, AttachmentRow) and reservation_unknown(row)
+            )
 
     def _go_on(self, retries: Counter[str]) -> bool:
         """One round of everybody; whether there was anything to do."""
@@ -424,12 +435,12 @@ class Storm:
                 for instance in self.cloud.known_servers()
                 if instance.vm_state in way and instance.vacant_root is None
             )
+        self.cloud.vanished.clear()
         self.cloud.note("--- every server runs")
 
     def _make_anew(self) -> None:
         """Whose guest has vanished in somebody's hands has it defined again."""
         vanished = [each for each in self.cloud.known_servers() if each.is_unaccounted]
-        self.cloud.vanished.clear()
         self._must(partial(self.clients.act, "rebuild", instance) for instance in vanished)
 
     def _ask(self, flows: tuple[str, ...], instance: Instance) -> None:
