@@ -28,6 +28,7 @@ from handlers.guards import (
     check_vm_state,
     lane_of_mapping,
     refuse_deleting,
+    refuse_guestless,
     start,
 )
 from handlers.plan import Place
@@ -197,6 +198,7 @@ def swap(
     """Accept a swap, or raise a DomainError.  `volumes` and `views`: old, new."""
     check_vm_state(instance, "swap_volume", _SWAP_STATES, origin.context)
     refuse_deleting(instance, "swap_volume", str(origin.operation_id))
+    refuse_guestless(instance, "swap_volume")  # what cannot be copied could not be undone, either
     instance.refuse_claimed(exclusive=True)
     if mapping is None or not mapping.live:
         raise errors.NotAttachedError(server_id=request.server_id, volume_id=request.volume_id)

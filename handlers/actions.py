@@ -32,11 +32,12 @@ from handlers.guards import (
     check_contact,
     check_lock,
     check_vm_state,
+    refuse_guestless,
     start,
 )
 from handlers.lanes import LANES, imaged, of_attachment, of_unlearnt, of_unmade, one_sided
 from handlers.plan import Place
-from host_agent.shared.contract import GuestOrder, PowerState
+from host_agent.shared.contract import GuestOrder
 from host_agent.shared.definition import resized
 from host_agent.shared.lane import Lane
 
@@ -167,10 +168,8 @@ def act(
     if rule.root and (root := instance.vacant_root):
         lacking = {"device": f"/dev/{root}", "server_id": request.server_id}
         raise errors.NoRootError(action=rule.action, **lacking)
-    if rule.guest and instance.power_state == PowerState.NOSTATE.value:
-        raise errors.GuestNotThereError(
-            action=rule.action, server_id=request.server_id, host=instance.host
-        )
+    if rule.guest:
+        refuse_guestless(instance, rule.action)
     if rule.moves and instance.local_disks:
         raise errors.LocalDisksError(
             server_id=request.server_id, disks=", ".join(instance.local_disks)

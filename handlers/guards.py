@@ -22,7 +22,7 @@ from handlers.flows import FLOWS
 from handlers.meaning import Book
 from handlers.plan import Flow, Place
 from handlers.volumes import check
-from host_agent.shared.contract import GuestOrder
+from host_agent.shared.contract import GuestOrder, PowerState
 from host_agent.shared.lane import Lane
 from host_agent.shared.ports import VolumeView
 
@@ -116,6 +116,14 @@ def check_vm_state(
         instance.refuse_parked()
         raise errors.VmStateError(
             action=action, server_id=str(instance.id), vm_state=instance.own_state
+        )
+
+
+def refuse_guestless(instance: Instance, action: str) -> None:
+    """Raises GuestNotThereError if the server's host shows no guest of it."""
+    if instance.power_state == PowerState.NOSTATE.value:
+        raise errors.GuestNotThereError(
+            action=action, server_id=str(instance.id), host=instance.host
         )
 
 

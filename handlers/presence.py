@@ -144,7 +144,7 @@ def is_asked(plan: Plan, steps: Iterable[str], *, undo: bool) -> bool:
     kept = Verb.ATTACHMENT_DELETE if keeps else None
     verbs = (plan.step(name).undo if undo else plan.step(name).do for name in steps)
     rows = [VERBS[verb] for verb in verbs if verb not in {None, kept}]
-    changes = any(row.starts or (row.frees and not undo) for row in rows)
+    changes = any(row.starts or row.frees for row in rows)
     return changes and asks_of(plan) is not Ask.NOTHING
 
 

@@ -15,6 +15,7 @@ from host_agent.shared.contract import ErrorKind, PowerState
 from host_agent.shared.ports import GIB
 from ledger.simulation import cinder_work
 from tests.doubles.host_checks import seen_sizes
+from tests.flows.test_presence import THIRD, shows, shows_nothing
 from tests.growing import extend, size_behind
 from tests.memory import Trouble
 from tests.regressions.worlds import host_returns
@@ -173,6 +174,23 @@ def test_a_guest_that_outlives_a_fence_hears_it_when_its_host_is_back(
     assert (guest_has(world), world.instance.growth, world.wrong()) == (2 * GIB, {}, [])
     assert [event.waiting for event in events(world, Instance.GrowthAwaited)] == [False]
     assert flows(world)[-1] == "grow"
+
+
+@pytest.mark.parametrize("order", [(HOST, THIRD), (THIRD, HOST)])
+def test_a_guest_that_another_host_shows_hears_it_where_it_belongs(order: tuple[str, str]) -> None:
+    """No command would find it where it is (0088): it is back when both hosts say so."""
+    world = attached()
+    shows(world, world.server_id)
+    world.service.lost_guest(world.server_id, HOST, CONTEXT)
+    grow(world)
+    say = {HOST: world.register, THIRD: lambda: shows_nothing(world)}
+    for host in order:
+        assert flows(world)[-1] == "attach"
+        assert list(world.instance.growth) == world.volumes
+        say[host]()
+    settle(world)
+    assert flows(world)[-1] == "grow"
+    assert (guest_has(world), world.instance.growth, world.wrong()) == (2 * GIB, {}, [])
 
 
 def test_what_was_told_goes_with_a_server_that_is_deleted_by_its_hosts_fence() -> None:

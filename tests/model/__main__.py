@@ -25,7 +25,7 @@ def main() -> int:
     parts = SMALL if options.small else FULL
     if options.faults is not None:
         own = {name: getattr(options, name) for name in ("volumes", "faults", "requests", "acts")}
-        parts = {"as asked for": Bounds(**own, moved=options.moved, states_max=options.states_max)}
+        parts = {"as asked for": Bounds(**own, states_max=options.states_max)}
     good = True
     with quiet():
         for name, bounds in parts.items():
@@ -54,7 +54,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--faults", type=int, metavar="N", help="one part, with these bounds")
     for name, usual in (("volumes", 1), ("requests", 2), ("acts", 0)):
         parser.add_argument(f"--{name}", type=int, default=usual, metavar="N")
-    parser.add_argument("--moved", action="store_true", help="somebody moves the guest, too")
     parser.add_argument("--states-max", type=int, default=10_000_000, metavar="N")
     return parser.parse_args()
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from aggregates.operation import Operation
 from handlers.operator import waits
 from tests.model.looking import unowned
-from tests.model.moves import MOVED, MOVES, Step, steps
+from tests.model.moves import MOVES, Step, steps
 from tests.model.state import Left, State, key
 from tests.model.words import named, told
 from tests.model.world import (
@@ -33,13 +33,12 @@ from tests.model.world import (
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """How large a model: what there is, and what may come.  `moved`: guests, by hand."""
+    """How large a model: what there is, and what may come."""
 
     volumes: int = 1
     faults: int = 1
     requests: int = 2
     acts: int = 0
-    moved: bool = True
     states_max: int = 10_000_000
 
 
@@ -93,7 +92,7 @@ class Explorer:
     """One exploration.  States are numbered as they are met; of old ones only that is kept."""
 
     def __init__(self, bounds: Bounds) -> None:
-        self._bounds, self._moves = bounds, MOVES + (MOVED if bounds.moved else ())
+        self._bounds = bounds
         self._numbers: dict[bytes, int] = {}
         self._parents = array("i")
         self._how: list[str] = []
@@ -123,7 +122,7 @@ class Explorer:
     def _from(self, number: int, state: State) -> Iterator[tuple[int, State]]:
         """The states after this one that are new."""
         still, stuck = True, True  # no machine has anything to do; nobody has
-        for step in steps(state, self._moves):
+        for step in steps(state, MOVES):
             to, new = self._number(step.state, number, step.text)
             self._seen.transitions += 1
             if to == number:

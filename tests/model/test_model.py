@@ -93,6 +93,20 @@ def test_a_guard_that_is_missing_is_found_by_what_it_does_to_the_world(
     assert found.story
 
 
+@pytest.mark.deep
+def test_an_undo_that_asks_nobody_gives_a_volume_back_under_a_guest(monkeypatch: Patch) -> None:
+    """An attach whose answer is lost is undone, and its guest was moved by hand meanwhile."""
+    asked = presence.is_asked
+    monkeypatch.setattr(
+        presence,
+        "is_asked",
+        lambda plan, steps, *, undo: not undo and asked(plan, steps, undo=undo),
+    )
+    monkeypatch.setattr(rules, "_BY_KIND", {})
+    found = first_broken(Bounds(faults=2, requests=1))
+    assert found.rule.startswith(NOTHING_UNDER_A_GUEST), found
+
+
 def test_a_missing_fence_is_found_by_the_log_alone(monkeypatch: Patch) -> None:
     without_fences(monkeypatch)
     assert "standing_fence" in first_broken(Bounds(faults=0, requests=1)).rule

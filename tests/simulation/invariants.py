@@ -226,10 +226,10 @@ def _sizes(cloud: Cloud) -> Iterator[str]:
         if given_up or (row["flow"], row["outcome"]) == ("grow_for_cinder", "failed"):
             uneven |= set(row["volume_ids"])
     for instance in cloud.instances():
+        if str(instance.id) in cloud.apart | cloud.vanished:
+            continue
         if instance.growth and not instance.claims:
             yield f"{instance.id} waits for the growth of {sorted(instance.growth)}"
-        if str(instance.id) in cloud.apart:
-            continue
         state = cloud.states.get(instance.host or "")
         sizes = seen_sizes(state).get(str(instance.id), {}) if state else {}
         for device in instance.devices.values():
