@@ -25,6 +25,8 @@ FIRST = int(os.environ.get("SIMULATE_FROM", "0"))
 SEEDS = int(os.environ.get("SIMULATE_SEEDS", "20"))
 #: Of what does more with a storm than to see it end.
 FEWER_SEEDS = max(1, SEEDS // 10)
+#: So many storms are searched for what each of them may contain.
+SEARCHED = 60
 #: Which of these is new, and why: in that file.
 _SEEDS = Path(__file__).with_name("seeds.toml")
 FAILED_ONCE = [each["seed"] for each in tomllib.loads(_SEEDS.read_text())["storm"]]
@@ -63,7 +65,7 @@ def test_storms_contain_what_they_are_meant_to_test() -> None:
     kinds |= {Host.Fenced, Host.Unfenced, Host.LeftoversFound, Attachment.Disowned}
     kinds |= {Instance.DeletionAwaited}
     missing = (set(FLOWS) - NOT_HERE) | {kind.TOPIC for kind in kinds} | FAULTS
-    for seed in range(30):
+    for seed in range(SEARCHED):
         storm = Storm(seed)
         storm.blow()
         missing -= {type(event).TOPIC for event, _ in storm.cloud.store.log}
@@ -71,4 +73,4 @@ def test_storms_contain_what_they_are_meant_to_test() -> None:
         missing -= {str(row["flow"]) for row in storm.cloud.rows("operations")}
         if not missing:
             return
-    raise AssertionError(f"in 30 storms there was no {missing}")
+    raise AssertionError(f"in {SEARCHED} storms there was no {missing}")
