@@ -58,6 +58,7 @@ class Hand:
         self.cloud = cloud
         self.random = random.Random(f"hand {seed}")
         self.moved: dict[str, Moved] = {}
+        self.touched: set[str] = set()  # was moved once
         self.copies: list[str] = []
         self.found: set[str] = set()  # findings about them
 
@@ -78,6 +79,8 @@ class Hand:
         """Everything is put back where it was, and what is over is found to be over."""
         for server_id in sorted(self.moved):
             self._put_back(server_id)
+        for server_id in sorted(self.touched):
+            self._bring_to_its_host(server_id)
         self.look_again()
 
     def broken(self) -> list[str]:
@@ -117,6 +120,7 @@ class Hand:
         connected = frozenset(here["connected"])
         self.moved[server_id] = Moved(before, now, self._fences(now), connected)
         cloud.by_hand.add(server_id)
+        self.touched.add(server_id)
         cloud.happened["guest moved by hand"] += 1
         cloud.note(f"hand: {server_id[:8]} from {before} to {now}")
         if not self._is_shown(server_id, now):
@@ -170,6 +174,20 @@ class Hand:
             cloud.vanished.add(server_id)
         self._forget(server_id)
         cloud.note(f"hand: {server_id[:8]} is back on {moved.before}: {guest is not None}")
+
+    def _bring_to_its_host(self, server_id: str) -> None:
+        """A server without volumes is followed to where a host shows its guest; if that was of
+        before the guest was put back, it is brought there.
+        """
+        instance, states = self.cloud.look_at(Instance, UUID(server_id)), self.cloud.states
+        there = [name for name, state in states.items() if server_id in state.read()["guests"]]
+        if len(there) != 1 or instance.host is None or there[0] in instance.places:
+            return
+        if instance.devices or there[0] in self.cloud.isolated:
+            return
+        with states[there[0]].edit() as before, states[instance.host].edit() as now:
+            now["guests"][server_id] = before["guests"].pop(server_id)
+        self.cloud.note(f"hand: {server_id[:8]} is where the ledger has it, on {instance.host}")
 
     def _forget(self, server_id: str) -> None:
         del self.moved[server_id]
