@@ -24,6 +24,7 @@ from handlers.guards import (
     check_vm_state,
     lane_of_mapping,
     refuse_deleting,
+    refuse_guestless,
     start,
 )
 from handlers.meaning import Book
@@ -61,12 +62,15 @@ def begin(
     view: VolumeView,
     contact: Callable[[str], Contact],
 ) -> Operation:
-    """Accept it.  Raises SnapshotError, VmStateError, ClaimedError, HostUnavailableError."""
+    """Accept it.  Raises SnapshotError, VmStateError, ClaimedError, HostUnavailableError,
+    GuestNotThereError.
+    """
     volume = book.get(Volume, request.volume_id)
     instance = book.get(Instance, _holder(volume, view))
     refuse_deleting(instance, request.flow, str(origin.operation_id))
     instance.refuse_claimed(exclusive=True)
     check_vm_state(instance, request.flow, _STATES, origin.context)
+    refuse_guestless(instance, request.flow)
     device, name = instance.device_of(request.volume_id), instance.host
     mapping = book.get(BlockDeviceMapping, device.bdm_id) if device else None
     if mapping is None or not mapping.live or mapping.attachment_id is None or name is None:

@@ -123,7 +123,7 @@ class Hand:
         self.touched.add(server_id)
         cloud.happened["guest moved by hand"] += 1
         cloud.note(f"hand: {server_id[:8]} from {before} to {now}")
-        if not self._is_shown(server_id, now):
+        if not self._is_known(server_id, before, now):
             self._put_back(server_id)
 
     def _is_sound(self, name: str) -> bool:
@@ -142,15 +142,16 @@ class Hand:
         free = all(not self.cloud.volume(id_).claims for id_ in volumes)
         return runs and idle and free and instance.power_state == "running"
 
-    def _is_shown(self, server_id: str, host: str) -> bool:
-        """The host's agent tells what it has: until then nobody can know of it."""
-        agent = self.cloud.agents[host]
+    def _is_known(self, server_id: str, before: str, now: str) -> bool:
+        """Both hosts tell what they have: until then nobody can know of it."""
         for _ in range(SHOWN_AFTER):
-            if host in self.cloud.look_at(Instance, UUID(server_id)).elsewhere:
+            instance = self.cloud.look_at(Instance, UUID(server_id))
+            if instance.host == now or (now in instance.elsewhere and instance.is_unaccounted):
                 return True
-            if not agent.registering:
-                agent.register_again()
-            agent.register()
+            for agent in (self.cloud.agents[before], self.cloud.agents[now]):
+                if not agent.registering:
+                    agent.register_again()
+                agent.register()
         return False
 
     def _put_one_back(self) -> None:

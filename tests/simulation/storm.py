@@ -18,8 +18,8 @@ from aggregates import errors
 from aggregates.instance import Instance, VmState
 from aggregates.operation import Outcome
 from handlers import operator
-from handlers.drift.predicates import reservation_unknown
-from handlers.drift.rows import AttachmentRow
+from handlers.drift.predicates import reservation_unknown, volume_of_nobody
+from handlers.drift.rows import AttachmentRow, Row, VolumeRow
 from handlers.retries import PUT_OFF_MAX_S
 from host_agent.shared.ports import LATE_S
 from ledger.dispatcher import LEASE_S
@@ -356,11 +356,9 @@ class Storm:
             raise AssertionError("broken at rest:\n  " + "\n  ".join(broken))
 
     def _drop_unseen(self) -> None:
-        """A list that was cut hid a reservation from the undo that looked for it: looks find it."""
-        if self.cloud.happened["cut read"]:
-            self.hand.repair(
-                lambda row: isinstance(row, AttachmentRow) and reservation_unknown(row)
-            )
+        """An old read, or half a list, hid from an undo what it looked for: looks find it."""
+        if {"cut read", "stale read"} & self.cloud.happened.keys():
+            self.hand.repair(_is_unseen)
 
     def _go_on(self, retries: Counter[str]) -> bool:
         """One round of everybody; whether there was anything to do."""
@@ -473,3 +471,12 @@ class Storm:
             seen = state.read()
             assert not seen["guests"], f"guests are left on {name}"
             assert not seen["connected"], f"connections are left on {name}"
+
+
+def _is_unseen(row: Row) -> bool:
+    match row:
+        case AttachmentRow():
+            return reservation_unknown(row)
+        case VolumeRow():
+            return volume_of_nobody(row)
+    return False
