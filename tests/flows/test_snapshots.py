@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from aggregates import errors
@@ -9,6 +11,7 @@ from aggregates.operation import Operation, OperationState, Outcome
 from handlers.snapshots import SnapshotInUse
 from ledger.simulation import cinder_snapshots
 from ledger.simulation.cinder_rows import Snapshot
+from tests.doubles.direct_cinder import DirectCinder
 from tests.memory import Trouble
 from tests.snapshots import chain, delete_newest, snapshots_of, take, taken
 from tests.world import CONTEXT, HOST, OTHER, World, events
@@ -50,6 +53,32 @@ def test_a_snapshot_that_cinder_has_given_up_is_not_begun() -> None:
     assert (operation.outcome, code(operation)) == (Outcome.FAILED, "snapshot_not_awaited")
     assert "guests.snapshot" not in world.trouble.met
     assert (chain(world), world.wrong()) == (files(world, 0), [])
+
+
+def test_a_snapshot_of_a_guest_that_its_host_has_lost_is_refused() -> None:
+    """Nothing could be taken of it, nor taken back."""
+    world = with_snapshots()
+    world.service.lost_guest(world.server_id, HOST, CONTEXT)
+    with pytest.raises(errors.GuestNotThereError):
+        take(world)
+
+
+def test_cinder_hears_of_a_merged_snapshot_although_it_shows_what_was_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Storm 160: it waited for ever."""
+    world = with_snapshots(1)
+    operation_id = delete_newest(world)
+    after_the_host(world, operation_id)
+    shown = DirectCinder.snapshot
+    monkeypatch.setattr(
+        DirectCinder,
+        "snapshot",
+        lambda self, id_: replace(shown(self, id_), status="available"),
+    )
+    assert world.run(operation_id).outcome is Outcome.COMPLETED
+    assert snapshots_of(world) == []
+    assert world.wrong() == []
 
 
 def test_a_snapshot_that_cinder_gives_up_before_it_hears_of_it_is_taken_back() -> None:

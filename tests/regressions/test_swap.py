@@ -62,6 +62,14 @@ def agree(world: World, host: str, volume_id: str) -> bool:
     )
 
 
+def test_a_swap_for_a_guest_that_its_host_has_lost_is_refused() -> None:
+    """Nothing could be copied, and nothing undone: it would park for ever (storm 52)."""
+    world = swappable()
+    world.service.lost_guest(SERVER, HOST, CONTEXT)
+    with pytest.raises(errors.GuestNotThereError):
+        world.swap(*world.volumes)
+
+
 def test_lp2112187_after_a_swap_guest_ledger_and_cinder_mean_one_volume() -> None:
     """And a move afterwards takes that one along, not the former."""
     world = swappable()
