@@ -1,7 +1,7 @@
 -- The log: append and read.
 
 -- name: append
--- Stores a batch of appends; see functions/append_events_0003.sql.  One round trip, one commit.
+-- Stores a batch of appends; see functions/append_events.sql.  One round trip, one commit.
 SELECT head, refused, stored_at FROM append_events($1, $2);
 
 -- name: append_types

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
-import sql
 from aggregates.base import EventContext
 from aggregates.errors import DomainError
 from aggregates.operation import OperationState
@@ -380,37 +379,6 @@ async def test_a_volume_that_cinder_renames_is_named_by_both_ids(
     assert await queries.attachments_at(at, volume_id=temporary) == []
     [on_host] = await queries.attachments_at(at, host=HOST)
     assert on_host == after
-
-
-async def test_spans_that_were_rewritten_are_mended_by_the_migration(
-    queries: Queries, recorder: LedgerRecorder, database_url: str, db: psycopg.Connection[Any]
-) -> None:
-    """The database is as the version before left it; afterwards it is as if folded anew."""
-    world = World(volumes=2, encrypted=True)
-    world.done(world.attach(world.volumes[0]))
-    world.done(migrate_in_cinder(world))
-    world.done(world.act("live_migrate", destination=OTHER))
-    Told(recorder, database_url).whole(world)
-    spans = "SELECT * FROM spans ORDER BY from_position"
-    right = db.execute(spans).fetchall()
-    [renamed] = db.execute(
-        "SELECT position, originator_id FROM events WHERE topic = 'Attachment.VolumeRenamed'"
-    ).fetchall()
-    db.execute(
-        "WITH later AS (DELETE FROM spans WHERE attachment_id = %(id)s"
-        "               AND from_position >= %(at)s RETURNING *)"
-        "UPDATE spans AS s SET volume_id = l.volume_id, to_position = l.to_position,"
-        "       to_at = l.to_at FROM later AS l WHERE l.attachment_id = s.attachment_id",
-        {"at": renamed[0], "id": renamed[1]},
-    )
-    assert db.execute(spans).fetchall() != right
-    text = (sql.HERE / "migrations" / "0018_the_record.sql").read_text()
-    with db.transaction():
-        db.execute(text.partition("-- What was refused")[0].encode())
-    assert db.execute(spans).fetchall() == right
-    stored = "SELECT spans FROM attachments WHERE attachment_id = %s"
-    [[kept]] = db.execute(stored, [renamed[1]]).fetchall()
-    assert [span["volume_id"] for span in kept] == [world.volumes[1], world.volumes[0]]
 
 
 # ------------------------------------------------------------------------------- moments
