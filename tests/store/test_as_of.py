@@ -21,7 +21,6 @@ from handlers.edits import describe
 from host_agent.shared.ports import PortError
 from ledger.log.recorder import LedgerRecorder
 from ledger.simulation.cinder_rows import CinderFault
-from projections.base import upcast
 from projections.catalog import ALL
 from projections.log_reads import MomentToComeError
 from projections.queries import Queries, read_pool
@@ -333,7 +332,6 @@ async def test_a_volume_that_is_made_and_deleted_tells_so_to_both_histories(
 async def test_what_is_converted_is_not_waived(
     queries: Queries, recorder: LedgerRecorder, database_url: str
 ) -> None:
-    """Nor was it in events of the first version, which had no other word for it."""
     world = World(legacy=True)
     world.done(world.attach())
     former = world.mappings()[0].attachment_id
@@ -347,11 +345,6 @@ async def test_what_is_converted_is_not_waived(
     assert len(found) == len(ends)
     for event in found:
         assert (event["body"]["waived"], event["body"]["converted_to"]) == (None, now)
-    for topic in ("Attachment.Disconnected", "Attachment.Deleted"):
-        old = {"waived": f"converted to attachment {now}"}
-        assert upcast(topic, old) == {"waived": None, "converted_to": now}
-        given = {"waived": "the host burnt down"}
-        assert upcast(topic, dict(given)) == given
 
 
 async def test_a_volume_that_cinder_renames_is_named_by_both_ids(
