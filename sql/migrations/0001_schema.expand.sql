@@ -91,7 +91,7 @@ CREATE TABLE host_contact (
     host text PRIMARY KEY,
     seen_at timestamptz NOT NULL,
     clock_ahead_s float8,                -- the host's clock, as its agent has measured it
-    agent text                           -- which one speaks for the host (NULL: an older one)
+    agent text                           -- which one speaks for the host (NULL: it does not say)
 );
 
 -- How far a long step has come.
@@ -248,7 +248,7 @@ CREATE TABLE mappings (
     kept uuid,                           -- the former attachment, until a resize is settled
     serial uuid,                         -- the id by which the guest knows the disk
     legacy boolean NOT NULL DEFAULT false,  -- attached by Cinder's old calls
-    access_mode text,                    -- 'ro', 'rw'; NULL: attached before that was kept
+    access_mode text,                    -- 'ro', 'rw'; NULL: its host has not said
     created_at timestamptz NOT NULL,
     created_position bigint NOT NULL,    -- the order in which mappings are listed
     updated_at timestamptz NOT NULL,
@@ -272,7 +272,7 @@ CREATE TABLE attachments (
     operation_id uuid,                   -- the last that touched it
     spans jsonb NOT NULL,                -- what the table spans is derived from
     legacy boolean NOT NULL DEFAULT false,  -- by Cinder's old calls; the id is our own
-    access_mode text,                    -- 'ro', 'rw'; NULL: made before that was kept
+    access_mode text,                    -- 'ro', 'rw'; NULL: its host has not said
     created_at timestamptz NOT NULL,
     created_position bigint NOT NULL,
     ended_at timestamptz,
