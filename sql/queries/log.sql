@@ -62,6 +62,13 @@ SELECT originator_id, originator_version, topic, body, position
  ORDER BY position
  LIMIT %(limit)s;
 
+-- name: by_stream
+-- The whole log, one aggregate after another.  Index scan by aggregate and version.
+SELECT position, recorded_at, topic, originator_id::text, originator_version, host,
+       operation_id::text, body
+  FROM events
+ ORDER BY originator_id, originator_version;
+
 -- name: head
 -- Position of the last event, 0 if there is none.  One row.
 SELECT position FROM log_head;
