@@ -7,7 +7,6 @@ before that host proved its disconnect, or an operator waived the proof
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, ClassVar
@@ -26,17 +25,6 @@ class AttachmentState(StrEnum):
     ATTACHED = "attached"  # Cinder was told -> connecting, disconnected
     DISCONNECTED = "disconnected"  # proven or waived -> connecting, deleted
     DELETED = "deleted"
-
-
-#: How the first versions told a conversion: as a waiver, in these words.
-_CONVERTED = re.compile(r"converted to attachment ([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
-
-
-def _tell_converted(state: dict[str, Any]) -> None:
-    """Nothing was waived where an attachment was converted."""
-    converted = _CONVERTED.fullmatch(str(state.get("waived")))
-    if converted:
-        state.update(waived=None, converted_to=converted[1])
 
 
 class Attachment(Aggregate):
@@ -88,21 +76,15 @@ class Attachment(Aggregate):
         waived: str | None = None
         converted_to: str | None = None
 
-        class_version: ClassVar[int] = 2
-
-        @staticmethod
-        def upcast_v1_v2(state: dict[str, Any]) -> None:
-            _tell_converted(state)
-
     @dataclass(frozen=True, kw_only=True)
     class VolumeRenamed(Event):
         """Cinder's migration gave the volume behind this attachment another id.
 
-        `former_volume_id`: the one it had; None: the event is older than this field.
+        `former_volume_id`: the one it had.
         """
 
         volume_id: str
-        former_volume_id: str | None = None
+        former_volume_id: str
 
     @dataclass(frozen=True, kw_only=True)
     class Deleted(Event):
@@ -110,12 +92,6 @@ class Attachment(Aggregate):
 
         waived: str | None = None
         converted_to: str | None = None
-
-        class_version: ClassVar[int] = 2
-
-        @staticmethod
-        def upcast_v1_v2(state: dict[str, Any]) -> None:
-            _tell_converted(state)
 
     @dataclass(frozen=True, kw_only=True)
     class Disowned(Event):

@@ -5,16 +5,18 @@ exactly what is stored.  An aggregate changes only in `apply`, which is called
 for new events (`record`) and for stored ones (`evolve`) alike, so that a rebuilt
 aggregate equals the one that recorded the events.
 
-Stored names (`TOPIC`) are for ever.  A new meaning is a new class; a new form of
-the same meaning raises `class_version` and adds `upcast_v1_v2(state)`, as the
-eventsourcing library defines it.
+Stored names (`TOPIC`) are for ever.  A new meaning is a new class.  A field that is
+added has a default, which stored events that lack it are read with (`complete`).
+Any other new form of the same meaning raises `class_version` and adds
+`upcast_v1_v2(state)`, as the eventsourcing library defines it.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import MISSING, Field, dataclass, field, fields
+from functools import cache
 from itertools import count
 from typing import Any, ClassVar, Self
 from uuid import UUID
@@ -96,6 +98,20 @@ class Event:
         super().__init_subclass__()
         cls.TOPIC = cls.__qualname__
         register_topic(cls.TOPIC, cls)
+
+
+def complete(kind: Any, body: dict[str, Any]) -> None:
+    """Give a stored event of a class the fields that it has gained since, by their defaults."""
+    for each in _with_default(kind):
+        if each.name not in body:
+            make = each.default_factory
+            body[each.name] = each.default if make is MISSING else make()
+
+
+@cache
+def _with_default(kind: type[Any]) -> list[Field[Any]]:
+    own = fields(kind)[len(fields(Event)) :]
+    return [each for each in own if (each.default, each.default_factory) != (MISSING, MISSING)]
 
 
 class Aggregate(ABC):

@@ -299,9 +299,7 @@ class LocalDisksError(DomainError):
 
 
 class DefinitionError(DomainError):
-    """The definition of instance {server_id} is not known: the agent of its host is too old
-    to report it. Upgrade that agent.
-    """
+    """The definition of instance {server_id} is not known: its host has not reported it."""
 
     code = "no_definition"
 
@@ -373,14 +371,6 @@ class HalfConvertedError(DomainError):
     """
 
     code = "half_converted"
-
-
-class AgentTooOldError(DomainError):
-    """The agent of host {host} is of service version {version}, and {action} of this instance
-    needs {needed}: upgrade it.
-    """
-
-    code = "agent_too_old"
 
 
 class StaleEpochError(DomainError):

@@ -29,15 +29,6 @@ def finding_uuid(drift_class: str, subject: str, key: str, host: str | None) -> 
     return uuid5(NAMESPACE_URL, f"drift/{drift_class}/{subject}/{host or ''}/{key}")
 
 
-def _hosts_that_told(state: dict[str, Any]) -> dict[str, Any]:
-    """As far as the first version of the events says; not in which life they were."""
-    if "host" not in state["differs"]:
-        return {}
-    told = state["differs"]["host"]
-    shown = [host for host, _ in told] if isinstance(told, list) else []
-    return {host: {} for host in (*shown, state.get("host")) if host is not None}
-
-
 class Finding(Aggregate):
     """`differs`: what each party says, by party and name; only what is needed to see it."""
 
@@ -65,12 +56,6 @@ class Finding(Aggregate):
         epoch: int | None = None
         seen_on: dict[str, Any] = field(default_factory=dict)
 
-        class_version: ClassVar[int] = 2
-
-        @staticmethod
-        def upcast_v1_v2(state: dict[str, Any]) -> None:
-            state["seen_on"] = _hosts_that_told(state)
-
     @dataclass(frozen=True, kw_only=True)
     class DriftConfirmed(Event):
         """A second look saw the same, and nothing about the subject has happened in between."""
@@ -88,12 +73,6 @@ class Finding(Aggregate):
         boot_id: str | None = None
         epoch: int | None = None
         seen_on: dict[str, Any] = field(default_factory=dict)
-
-        class_version: ClassVar[int] = 2
-
-        @staticmethod
-        def upcast_v1_v2(state: dict[str, Any]) -> None:
-            state["seen_on"] = _hosts_that_told(state)
 
     @dataclass(frozen=True, kw_only=True)
     class DriftGone(Event):

@@ -31,7 +31,7 @@ class Host(Aggregate):
     @dataclass(frozen=True, kw_only=True)
     class HostRegistered(Event):
         """An agent came, or came back with other abilities; `connector`: what storage knows
-        the host by (None: its agent is older).
+        the host by (None: it has not said).
         """
 
         name: str

@@ -49,8 +49,8 @@ class Instance(Claimable):
         devices: list[str]
         project_id: str | None
         user_id: str | None
-        epoch: int = 0  # of the host then
-        volumes: list[str] | None = None  # as the disks' serials tell
+        epoch: int  # of the host then
+        volumes: list[str]  # as the disks' serials tell
 
     @dataclass(frozen=True, kw_only=True)
     class InstanceObserved(Event):
@@ -60,8 +60,8 @@ class Instance(Claimable):
         host: str
         power_state: str
         devices: list[str]
-        epoch: int = 0  # of the host then
-        volumes: list[str] | None = None  # as the disks' serials tell
+        epoch: int  # of the host then
+        volumes: list[str]  # as the disks' serials tell
 
     @dataclass(frozen=True, kw_only=True)
     class Defined(Event):
@@ -89,7 +89,7 @@ class Instance(Claimable):
 
         host: str
         power_state: str
-        epoch: int = 0  # of the host then
+        epoch: int  # of the host then
 
     @dataclass(frozen=True, kw_only=True)
     class GuestLeft(Event):
@@ -337,7 +337,7 @@ class Instance(Claimable):
 
     def _observed(self, event: InstanceRegistered | InstanceObserved) -> None:
         self.name = event.name
-        self.seen = SeenDisks(tuple(event.devices), tuple(event.volumes or ()))
+        self.seen = SeenDisks(tuple(event.devices), tuple(event.volumes))
         self._is_at(event)
         if isinstance(event, Instance.InstanceRegistered):
             self.project_id, self.user_id = event.project_id, event.user_id

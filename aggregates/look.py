@@ -34,12 +34,6 @@ class Look(Aggregate):
         believe: list[str] = field(default_factory=list)
         reason: str | None = None
 
-        class_version: ClassVar[int] = 2
-
-        @staticmethod
-        def upcast_v1_v2(state: dict[str, Any]) -> None:
-            state.update(believe=[], reason=None)
-
     @dataclass(frozen=True, kw_only=True)
     class LookStopped(Event):
         """Somebody wants it to rest where it is."""
@@ -72,12 +66,6 @@ class Look(Aggregate):
         trouble: str | None = None
         in_flight: int = 0
         examples: dict[str, Any] = field(default_factory=dict)
-
-        class_version: ClassVar[int] = 2
-
-        @staticmethod
-        def upcast_v1_v2(state: dict[str, Any]) -> None:
-            state["examples"] = {}
 
     S = LookState
     TRANSITIONS: ClassVar = {

@@ -86,13 +86,10 @@ class BlockDeviceMapping(Aggregate):
 
     @dataclass(frozen=True, kw_only=True)
     class RootDetached(Event):
-        """The root volume is gone; its place, boot_index 0, stays (S2).
+        """The root volume is gone, and which one it was; its place, boot_index 0, stays (S2)."""
 
-        Which one it was; None: the event is older than these fields.
-        """
-
-        volume_id: str | None = None
-        attachment_id: str | None = None
+        volume_id: str
+        attachment_id: str
 
     @dataclass(frozen=True, kw_only=True)
     class RootAttached(Event):

@@ -142,7 +142,7 @@ class ReadPlan:
 
 def new_side_steps(plan: dict[str, Any]) -> frozenset[str]:
     """The names of a plan's steps that work on the new side of its lanes."""
-    stages = [stage for stage in plan["stages"] if stage.get("side") == "new"]
+    stages = [stage for stage in plan["stages"] if stage["side"] == "new"]
     return frozenset(step["name"] for stage in stages for step in stage["steps"])
 
 
@@ -190,7 +190,7 @@ class Operation(Aggregate):
 
         `occurred`, here and below: when its host says that it ended, by its own clock, and how
         wrong that was (contract.Occurred); None: the ledger's own, or nobody said.  `host`: who
-        did it; None: the ledger itself (or the event is older than the field).
+        did it; None: the ledger itself.
         `cinder_requests`: the ids that Cinder gave to what it was asked to change for it.
         """
 

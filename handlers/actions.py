@@ -22,8 +22,6 @@ from handlers.claims import leaves_disks
 from handlers.fences import vouches
 from handlers.flows import FLOWS
 from handlers.guards import (
-    MOVES_VERSION,
-    REPAIRS_VERSION,
     Concerned,
     Contact,
     Origin,
@@ -86,7 +84,6 @@ class ActionRule:
     moves: bool = False  # the guest leaves its host: its disks must all be volumes
     root: bool = False  # refused while the root volume is detached (S2)
     destination: bool = False
-    version: int = 0  # of the agents that are needed to answer
     guest: bool = False  # refused while its host shows no guest of it: it would change nothing
 
 
@@ -136,7 +133,6 @@ RULES: dict[str, ActionRule] = {
         "convert",
         _states(S.RESIZED),
         needs={Place.SOURCE: Need.ANSWERS, Place.DESTINATION: Need.ANSWERS},
-        version=REPAIRS_VERSION,
     ),
 }
 #: Converted in another way where the server is on no host, or on two.
@@ -278,11 +274,7 @@ def _places(
         places = {Place.SOURCE: instance.resize_source, Place.DESTINATION: here}
     for place, need in rule.needs.items():
         if (name := places[place]) is not None:
-            host = hosts.get(name)
-            _check_need(need, instance, host, hosts.contact(name))
-            if host.service_version < rule.version:
-                known = {"version": host.service_version, "needed": rule.version}
-                raise errors.AgentTooOldError(host=name, action=rule.action, **known)
+            _check_need(need, instance, hosts.get(name), hosts.contact(name))
     if rule.destination:
         places[Place.DESTINATION] = _destination(request, server, hosts)
     return places
@@ -310,8 +302,6 @@ def _destination(request: ActOnServer, server: Server, hosts: Hosts) -> str:
         why = host.why_disabled
     elif host.suspect:
         why = "it was fenced, and has not released its leftovers yet"
-    elif host.service_version < MOVES_VERSION:
-        why = f"its agent is of service version {host.service_version}, not {MOVES_VERSION}"
     elif request.flow == "live_migrate" and not host.capabilities.get("migration"):
         why = "its agent is not configured to receive live migrations"
     elif any(m.multiattach for m in server.attached) and not host.capabilities.get("multiattach"):

@@ -14,7 +14,6 @@ from aggregates.volume import Volume
 from handlers.accept import device_target
 from handlers.edits import describe
 from handlers.guards import (
-    MOVES_VERSION,
     NEW_FLOW_VERSION,
     Concerned,
     Contact,
@@ -80,13 +79,10 @@ def build(
     legacy: bool = False,
 ) -> Operation:
     """Accept a new server, or raise a DomainError.  `instance` is the new, empty one."""
-    why = None
-    if host.service_version < MOVES_VERSION:
-        why = f"its agent is of service version {host.service_version}, not {MOVES_VERSION}"
-    elif host.disabled:
-        why = host.why_disabled
-    if why is not None:
-        raise errors.DestinationError(host=request.host, server_id=str(instance.id), why=why)
+    if host.disabled:
+        raise errors.DestinationError(
+            host=request.host, server_id=str(instance.id), why=host.why_disabled
+        )
     check_contact(host, contact)
     server_id = str(instance.id)
     definition = render(

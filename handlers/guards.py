@@ -31,10 +31,6 @@ Views = Callable[[], Sequence[VolumeView | None]]
 
 #: What an agent must be to know attachments (S1's new flow); below it knows Cinder's old calls.
 NEW_FLOW_VERSION = 1
-#: What an agent must be to do more than attach and detach: contract.SERVICE_VERSION then.
-MOVES_VERSION = 2
-#: What an agent must be to be asked for a repair.
-REPAIRS_VERSION = 3
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -127,7 +127,7 @@ def updated(done: Done) -> None:
 
 
 def access_mode_of(done: Done) -> str | None:
-    """How the host has it; None: an older agent, which is silent.  Never wider than asked for."""
+    """How the host has it; None: it does not say.  Never wider than asked for."""
     return "ro" if done.lane.access_mode == "ro" else done.outputs.get("access_mode")
 
 

@@ -324,13 +324,13 @@ class Plan:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
-        """Read a stored plan; keys that older ones do not have mean what was so then."""
-        guest = data.get("guest")
+        """Read a stored plan.  A key that is added needs a meaning for plans that lack it."""
+        guest = data["guest"]
         return cls(
             flow=data["flow"],
             table=_table(data),
-            patient=data.get("patient", False),
-            trusts=Place(data["trusts"]) if data.get("trusts") else None,
+            patient=data["patient"],
+            trusts=Place(data["trusts"]) if data["trusts"] else None,
             hosts={Place(place): host for place, host in data["hosts"].items()},
             lanes=tuple(Lane.from_wire(lane) for lane in data["lanes"]),
             guest=GuestOrder.from_wire(guest) if guest else None,
@@ -363,12 +363,12 @@ def _stage(data: dict[str, Any]) -> Stage:
                 s["name"],
                 verbs(s["do"]),
                 verbs(s["undo"]) if s["undo"] else None,
-                tuple(s.get("durable", ("do", "undo"))),  # older plans wait everywhere
+                tuple(s["durable"]),
             )
             for s in data["steps"]
         ),
-        side=Side(data.get("side", Side.CURRENT)),
-        once=data.get("once", False),
+        side=Side(data["side"]),
+        once=data["once"],
         of=Place(data["of"]) if "of" in data else None,
         only=Only(data["only"]) if "only" in data else None,
     )

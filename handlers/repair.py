@@ -19,7 +19,7 @@ from handlers.actions import Hosts
 from handlers.drift.again import cannot
 from handlers.drift.classes import BY_NAME
 from handlers.drift.repairs import REPAIRS, Case, Repair, refusal
-from handlers.guards import REPAIRS_VERSION, Concerned, Origin, check_contact, start
+from handlers.guards import Concerned, Origin, check_contact, start
 from handlers.plan import Place
 from host_agent.shared.contract import GuestOrder
 
@@ -116,7 +116,3 @@ def _check_host(request: RepairDrift, hosts: Hosts, name: str) -> None:
         why = f"host {name} may have it, and no agent has ever registered for it: look there."
         raise errors.RepairError(finding_id=request.finding_id, why=why)
     check_contact(host, hosts.contact(name))
-    if host.service_version < REPAIRS_VERSION:
-        version = f"the agent of host {name} is of service version {host.service_version}"
-        why = f"{version}, and repairs need {REPAIRS_VERSION}: upgrade it."
-        raise errors.RepairError(finding_id=request.finding_id, why=why)

@@ -272,7 +272,7 @@ def claimless(all_of: Iterable[Aggregate], book: Reader) -> Iterator[Operation]:
 # --- a log ---------------------------------------------------------------------------------------
 
 _NOBODY = UUID(int=0)
-_KINDS: dict[str, type[Aggregate]] = {kind.__name__: kind for kind in AGGREGATES}
+KINDS: dict[str, type[Aggregate]] = {kind.__name__: kind for kind in AGGREGATES}
 _ENDED = {
     Attachment: AttachmentState.DELETED,
     BlockDeviceMapping: MappingState.ENDED,
@@ -317,7 +317,7 @@ class Replay:
 
     def _follow(self, event: Event, before: dict[UUID, Aggregate]) -> bool:
         """Apply it; whether it was not in its place."""
-        id_, kind = event.originator_id, _KINDS[type(event).__qualname__.partition(".")[0]]
+        id_, kind = event.originator_id, KINDS[type(event).__qualname__.partition(".")[0]]
         known = self._known.get(id_) or kind(id_)
         if id_ not in before:
             before[id_] = known

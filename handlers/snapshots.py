@@ -29,8 +29,6 @@ from handlers.guards import (
 )
 from handlers.meaning import Book
 from handlers.plan import Place
-from handlers.verbs import VERBS
-from host_agent.shared.contract import Verb
 from host_agent.shared.ports import VolumeView
 
 #: In these the guest has its disks open.
@@ -76,19 +74,11 @@ def begin(
     if mapping is None or not mapping.live or mapping.attachment_id is None or name is None:
         raise errors.SnapshotError(why=_NO_MAPPING.format(volume.id))
     _check_volume(mapping, view)
-    _check_host(book.get(Host, str(host_uuid(name))), contact(name), request.flow)
+    check_contact(book.get(Host, str(host_uuid(name))), contact(name))
     wanted = {"id": request.snapshot_id, **request.files}
     lane = replace(lane_of_mapping(mapping, volume, name), snapshot=wanted)
     concerned = Concerned(known=[volume], shown=lambda: [view])
     return start(request.flow, origin, instance, [lane], {Place.HOST: name}, concerned)
-
-
-def _check_host(host: Host, contact: Contact, action: str) -> None:
-    check_contact(host, contact)
-    needed = VERBS[Verb.DISK_SNAPSHOT].since
-    if host.service_version < needed:
-        known = {"version": host.service_version, "needed": needed}
-        raise errors.AgentTooOldError(host=host.name, action=action, **known)
 
 
 def _holder(volume: Volume, view: VolumeView) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import signal
 import sys
 import threading
@@ -65,6 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="attachment-ledger-agent", description=__doc__)
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     commands = parser.add_subparsers(required=True, metavar="command")
     run = commands.add_parser("run", help="serve this host until SIGTERM")
     run.add_argument("--config", type=Path, metavar="FILE", help="agent.toml")
@@ -83,6 +85,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument("--faults", type=Path, metavar="FILE", help="fault rules, with --simulated")
     return parser
+
+
+class _Version(argparse.Action):
+    """Reading the version costs a little, so only when asked."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_arguments: object) -> None:
+        print(f"{parser.prog} {importlib.metadata.version('attachment-ledger')}")
+        parser.exit()
 
 
 def _flags(arguments: argparse.Namespace) -> dict[str, str]:

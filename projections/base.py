@@ -26,6 +26,8 @@ from typing import Any, LiteralString, NamedTuple, Protocol, Self
 
 from eventsourcing.utils import TopicError, resolve_topic
 
+from aggregates.base import Event, complete
+
 Row = dict[str, Any]
 
 
@@ -96,23 +98,24 @@ def originator(event: LoggedEvent) -> str:
 
 
 def upcast(topic: str, body: dict[str, Any]) -> dict[str, Any]:
-    """The body in the newest form, by the event class's own `upcast_vN_vM`.
+    """The body in the newest form: by the event class's own `upcast_vN_vM`, and with the defaults
+    of the fields that it lacks.
 
     A topic that this code does not know stays as it is: newer code wrote it.
     """
     version = body.pop("class_version", 1)
-    kind, newest = _class_of(topic)
-    if version < newest:
-        for old in range(version, newest):
+    kind = _class_of(topic)
+    if kind is not None:
+        for old in range(version, kind.class_version):
             getattr(kind, f"upcast_v{old}_v{old + 1}")(body)
+        complete(kind, body)
     return body
 
 
 @cache
-def _class_of(topic: str) -> tuple[type | None, int]:
-    """The class of a topic and its newest version."""
+def _class_of(topic: str) -> type[Event] | None:
     try:
         kind = resolve_topic(topic)
     except TopicError:
-        return None, 1
-    return kind, getattr(kind, "class_version", 1)
+        return None
+    return kind if issubclass(kind, Event) else None

@@ -31,7 +31,7 @@ def _fold(row: Row | None, event: LoggedEvent) -> Row:
             row["service_version"] = event.body["service_version"]
             row["capabilities"] = event.body["capabilities"]
             row.setdefault("registered_at", event.recorded_at)
-            connector = event.body.get("connector")
+            connector = event.body["connector"]
             if connector != row["connector"]:
                 row["connector"], row["connector_position"] = connector, event.position
         case Host.Fenced.TOPIC:

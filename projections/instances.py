@@ -61,8 +61,7 @@ def _vm_state(row: Row) -> str:
 
 
 def _observed(row: Row, body: Row) -> Row:
-    seen = {name: body[name] for name in ("name", "host", "devices")}
-    seen["volumes"] = body.get("volumes") or []  # older events know of none
+    seen = {name: body[name] for name in ("name", "host", "devices", "volumes")}
     seen["elsewhere"] = _but(row["elsewhere"], body["host"])
     return {**seen, **_power(row, body["power_state"])}
 
@@ -89,7 +88,7 @@ def _described(row: Row, changed: Row) -> Row:
 
 
 def _claimed(row: Row, body: Row) -> Row:
-    claim = {"exclusive": body["exclusive"], "flow": body.get("flow")}
+    claim = {"exclusive": body["exclusive"], "flow": body["flow"]}
     return {"claims": {**row["claims"], body["claimant"]: claim}}
 
 

@@ -27,10 +27,8 @@ def _fold(row: Row | None, event: LoggedEvent) -> Row | None:
     row = {**(row or _new(event)), **event.stamp}
     row["state"] = _STATE_AFTER.get(event.topic, row.get("state", MappingState.BOUND))
     if event.topic in _TAKEN:
-        serial = body.get("serial") or body["volume_id"]
-        tag = body.get("tag") or row.get("tag")
-        row.update(body, kept=None, serial=serial, tag=tag, legacy=body.get("legacy", False))
-        row["access_mode"] = body.get("access_mode")
+        serial = body["serial"] or body["volume_id"]
+        row.update(body, kept=None, serial=serial, tag=body["tag"] or row.get("tag"))
     match event.topic:
         case BlockDeviceMapping.AttachmentSwitched.TOPIC:
             row.update(body)

@@ -2,9 +2,9 @@ r"""All SQL of the ledger, and the loader that hands it out by name.
 
 `queries/*.sql` hold named statements: a line `-- name: x`, description lines
 (`-- ...`), then the text.  A description is mandatory: a query nobody can explain
-is a query nobody can change.  `schema.sql` is the whole present schema, to be
-read; `migrations/` is what is run.  All may contain psql's `\ir file` lines
-(include, relative to the including file), so `psql -f` understands them too.
+is a query nobody can change.  `migrations/` make the schema, in the order of their
+names (`ledger.log.schema`).  All may contain psql's `\ir file` lines (include,
+relative to the including file), so `psql -f` understands them too.
 """
 
 from __future__ import annotations
@@ -63,11 +63,6 @@ def read(path: Path) -> str:
     return _INCLUDE.sub(lambda match: read(path.parent / match[1]), path.read_text())
 
 
-def schema() -> str:
-    """The whole present schema."""
-    return read(HERE / "schema.sql")
-
-
 def migrations() -> dict[str, str]:
-    """Every migration by name (`0001_the_log`), in the order they are applied."""
+    """Every migration by name (`0001_schema.expand`), in the order they are applied."""
     return {path.stem: read(path) for path in sorted((HERE / "migrations").glob("*.sql"))}

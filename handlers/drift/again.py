@@ -36,9 +36,6 @@ def refusal(flow: str, finding: Finding, asked: Asked) -> tuple[str, str] | None
     if REPAIRS[flow].asks_hosts and not _is_readable(asked.shown):
         return UNPROVEN, "What the host says cannot be read; nothing was done."
     drift = BY_NAME[finding.found.drift_class]
-    if lacks := _SHOWN_OF.get(drift.name, frozenset()) - asked.shown.keys():
-        words = f"The agent of host {asked.lane.host} is too old to say {', '.join(sorted(lacks))}"
-        return UNPROVEN, f"{words}: upgrade it. Nothing was done."
     if asked.row is not None and not rows.known(asked.row, drift.parties):
         return UNPROVEN, "Not everybody that the finding compares could be asked; look again later."
     if asked.row is None or not drift.is_drift(asked.row):
@@ -72,9 +69,8 @@ def _alike(then: Any, now: Any) -> bool:
 #: What a host says (host_agent.verbs.drift.drift_look).
 _SHOWN: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("power_state", "live", "persistent"), (str, NoneType)),
-    **dict.fromkeys(("running", "record"), bool),
+    **dict.fromkeys(("running", "process", "record", "elsewhere"), bool),
+    **dict.fromkeys(("readonly_live", "readonly_persistent"), (bool, NoneType)),
     **dict.fromkeys(("differs", "guests", "unexplained"), list),
     "records": dict,
 }
-#: What older agents do not say, and some classes compare.
-_SHOWN_OF = {"disk_readonly_differs": frozenset({"readonly_live", "readonly_persistent"})}

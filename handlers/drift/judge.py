@@ -213,7 +213,7 @@ _AT_TIMES = frozenset({"recorded", "size_bytes", "device_bytes"})
 
 
 def _alike(then: Any, now: Any) -> bool:
-    """What an older version did not keep was not told; who does not tell has changed nothing."""
+    """Who does not tell has changed nothing."""
     if not (isinstance(then, Mapping) and isinstance(now, Mapping)):
         return bool(then == now)
     return all(

@@ -1,6 +1,6 @@
 """What is drift, class by class: each a question to one row whose parties are all known.
 
-None: that cannot be said, for somebody has not said all that it takes (an older agent, a place that
+None: that cannot be said, for somebody has not said all that it takes (a busy guest, a place that
 cannot be compared): so the row is neither a case, nor known to be none.
 """
 

@@ -204,7 +204,7 @@ def definition_can_follow(asked: Asked) -> str | None:
     assert isinstance(row, DiskRow), "the class is of disks"
     assert row.ledger is not None, "and of mapped ones"
     wanted = None if row.ledger.access_mode is None else row.ledger.access_mode == "ro"
-    readonly = shown.get("readonly_live" if shown["running"] else "readonly_persistent")
+    readonly = shown["readonly_live" if shown["running"] else "readonly_persistent"]
     if wanted is None or readonly in {None, wanted} or (wanted and not shown["running"]):
         return guest_is_here(asked)
     if shown["running"]:
@@ -218,11 +218,9 @@ def has_let_go(asked: Asked) -> str | None:
     its host has connected, the host's own record can end.
     """
     lane, shown = asked.lane, asked.shown
-    if shown["power_state"] or shown.get("process"):
+    if shown["power_state"] or shown["process"]:
         what = "has the guest" if shown["power_state"] else "runs a process of the guest"
         return f"Host {lane.host} {what} of server {lane.server_id}."
-    if "process" not in shown:
-        return f"The agent of host {lane.host} is too old to say which processes run: upgrade it."
     if lane.attachment_id is None:
         return None
     others = {id_ for id_ in shown["records"] if id_ != lane.attachment_id}

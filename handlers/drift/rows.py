@@ -1,7 +1,7 @@
 """What is compared: one subject, and what each party says of it.
 
 None: the party was asked, and has no such thing.  `UNKNOWN`: it could not be asked, or not
-believed (a silent, fenced or older host; a list of Cinder's that may be cut).  What is unknown is
+believed (a silent or fenced host; a list of Cinder's that may be cut).  What is unknown is
 never drift: a class is judged only where all parties that it compares are known.
 
 What a look makes for each attachment of a cloud is not frozen, which would double what it costs to

@@ -126,7 +126,7 @@ class LedgerClient:
         return pool
 
     def _hear(self, time: str | None, asked_at: float) -> None:
-        """An older ledger does not tell the time."""
+        """What stands between may have taken the header out."""
         with suppress(ValueError):
             self._clock.heard(float(time or "nan"), asked_at)
 

@@ -27,7 +27,7 @@ from host_agent.shared.wire import WireError, may, take
 E = TypeVar("E", bound=StrEnum)
 
 #: Raised whenever agents learn something a ledger must know before it relies on it.
-SERVICE_VERSION = 5
+SERVICE_VERSION = 1
 #: A call's header, in which an agent says which one it is: a place in which only one runs.
 AGENT_HEADER = "X-Ledger-Agent"
 #: The same of a poll: the token of the last question for a survey that its agent has got.
@@ -185,7 +185,7 @@ class Command:
     lane: Lane | None = None
     guest: GuestOrder | None = None
     cancel: bool = False
-    traceparent: str | None = None  # of the run (shared.tracing); None: the ledger is older
+    traceparent: str | None = None  # of the run (shared.tracing)
 
     @property
     def id(self) -> str:
@@ -278,7 +278,7 @@ _OCCURRED = ("at", "offset_s", "error_s")
 class StepResult:
     """The result of one step.  Success if `error` is None; then `outputs` are facts.
 
-    `occurred`: when it ended; None: the agent is older, or could not know.  `cinder_requests`:
+    `occurred`: when it ended; None: the agent could not know.  `cinder_requests`:
     the ids that Cinder gave to the requests in which it was asked to change something.
 
     Outputs a ledger understands, by verb (all optional, all free of secrets):

@@ -91,7 +91,7 @@ class Record:
         return len(self.infos) == by_name + sum(self.device_of(i) is not None for i in self.infos)
 
     def device_of(self, info: ConnectionInfo) -> dict[str, Any] | None:
-        """What connecting it returned; None: made by an agent that did not keep that."""
+        """What connecting it returned; None: nothing yet, or nothing of use."""
         return self.devices.get(connection.target_digest(info))
 
 

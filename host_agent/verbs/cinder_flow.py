@@ -187,8 +187,8 @@ class NewFlow:
         return orphans
 
     def _knows_all(self) -> bool:
-        """Whether the lane says which attachments the ledger knows; some older plans do not, and
-        of a new one that attaches there is only what the ledger itself has made.
+        """Whether the lane says which attachments the ledger knows; of a new one that attaches
+        there is only what the ledger itself has made.
         """
         lane = self._lane
         return lane.other is not None or lane.attachment_id in {None, *lane.known}

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from aggregates import errors
-from handlers.guards import MOVES_VERSION
 from ledger.api import accepting
 from ledger.api.call import Call
 from ledger.api.contact import is_alive
@@ -28,7 +27,6 @@ FIT: dict[str, Callable[[dict[str, Any]], bool]] = {
     "it is not fenced": lambda host: not host["fenced"],
     "it holds nothing that it has to let go of": lambda host: not host["suspect"],
     "it is not disabled": lambda host: not host["disabled"],
-    "its agent can build and move guests": lambda host: host["service_version"] >= MOVES_VERSION,
 }
 
 

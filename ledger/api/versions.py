@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+from functools import cache
 from typing import Any
 
-from aiohttp import web
+from aiohttp import hdrs, web
 
 from ledger.api import microversions
 from ledger.api.call import Call, answer
@@ -13,9 +15,21 @@ _UPDATED = "2013-07-23T11:33:21Z"  # v2.1 of Nova's form; clients compare nothin
 _UPDATED_2 = "2011-01-21T11:33:21Z"
 
 
+NAME = "attachment-ledger"
+
+
+@cache
+def _program() -> str:
+    """The version of this program, which is not that of an API."""
+    return importlib.metadata.version(NAME)
+
+
 async def versions(call: Call) -> web.StreamResponse:
-    """GET /: the list of versions."""
-    return answer({"versions": [_version_2(call), _version(call)]})
+    """GET /: the list of versions; and which version this program is, in a header, for the body is
+    Nova's and may have nothing else.
+    """
+    listed = {"versions": [_version_2(call), _version(call)]}
+    return answer(listed, headers={hdrs.SERVER: f"{NAME}/{_program()}"})
 
 
 async def version(call: Call) -> web.StreamResponse:

@@ -68,7 +68,7 @@ class Grant(Command):
 class Status(ShowOne):
     """Show which migrations the database has, and which it lacks.
 
-    Exit 0 if the schema is exactly this version's, else 4.
+    Exit 0 if this version can work on the schema, else 4.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -92,7 +92,7 @@ class Status(ShowOne):
 
 
 class Check(Command):
-    """Exit 0 if the schema is exactly this version's, else say what to run."""
+    """Exit 0 if this version can work on the schema, else say what to run."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)

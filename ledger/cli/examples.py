@@ -132,6 +132,7 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     "host disable": (('hv1 --reason "kernel update"', "no servers come to it"),),
     "host enable": (("hv1", "they may come again"),),
     "flow list": (("", "what the ledger can do"),),
+    "flow verify": (("", "that this version reads your log, before you install it"),),
     "flow show": (
         ("attach", "the steps of one, and what undoes each"),
         ("live_migrate --diagram", "drawn"),

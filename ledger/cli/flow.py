@@ -1,16 +1,22 @@
-"""`flow list|show`: what the ledger does, step by step, from the tables it works by.
+"""`flow list|show|verify`: what the ledger does, step by step, from the tables it works by.
 
 The tables are those of this program; no service is asked.  An operation that runs
-keeps the plan it was started with: `operation show`.
+keeps the plan it was started with: `operation show`; whether this program can go on with it:
+`flow verify`.
 """
 
 from __future__ import annotations
 
 import argparse
-from typing import Any
+import time
+from typing import TYPE_CHECKING, Any
 
-from ledger.cli.base import Lister
+from ledger.cli.base import Lister, note
 from ledger.cli.errors import CliError, ExitCode
+from ledger.cli.settings import add_config, database
+
+if TYPE_CHECKING:
+    from ledger.upkeep.rehearsal import Rehearsal
 
 
 class List(Lister):
@@ -77,3 +83,56 @@ class Show(Lister):
             self.app.stdout.write(self.drawing)
             return 0
         return super().produce_output(parsed_args, column_names, data)
+
+
+class Verify(Lister):
+    """Try, before this version is installed, whether it can go on from your log; it only reads.
+
+    It loads every aggregate, folds every projection, and asks the engine what is next of every
+    operation that is not at its end.  Exit 4 if there is something that it cannot take.
+    """
+
+    empty = "This version can go on from this log."
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        add_config(parser)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        import psycopg
+
+        from ledger.upkeep.rehearsal import Rehearsal
+
+        rehearsal = Rehearsal()
+        with database(parsed_args) as dsn, psycopg.connect(dsn, autocommit=True) as connection:
+            connection.read_only = True
+            try:
+                _tell(rehearsal, connection)
+            except psycopg.errors.UndefinedTable:
+                raise CliError("the database has no log.", ExitCode.NOT_FOUND) from None
+        if rehearsal.total:
+            self.exit_code = ExitCode.REFUSED
+            note(f"This version cannot take {rehearsal.total} aggregates: do not install it.")
+        return ("Position", "Aggregate", "Event", "Why"), rehearsal.troubles
+
+
+def _tell(rehearsal: Rehearsal, connection: Any) -> None:
+    """Try all of it, with a line that says how far that is."""
+    from ledger.cli.waiting import Progress as Line
+
+    said_at = time.monotonic()
+    with Line() as line:
+        for events in rehearsal.follow(connection):
+            if time.monotonic() - said_at >= line.interval_s:
+                line.say(f"{events} events tried")
+                said_at = time.monotonic()
+    note(
+        f"{rehearsal.events} events of {rehearsal.aggregates} aggregates were tried, and "
+        f"{rehearsal.under_way} operations that are under way."
+    )
+    if rehearsal.unfolded:
+        note(
+            f"Of {rehearsal.unfolded} aggregates some events are in detached months: they were "
+            "loaded, and no projections made of them."
+        )

@@ -164,7 +164,7 @@ def _index(found: list[tuple[ModuleType, list[Flow]]]) -> str:
 
 
 def _verbs() -> str:
-    heads = ["verb", "does", "says", "to", "attempts", "of a fenced host", "leaves", "since", "is"]
+    heads = ["verb", "does", "says", "to", "attempts", "of a fenced host", "leaves", "is"]
     rows = [heads, ["---"] * len(heads)]
     rows += [[str(cell) for cell in _verb(verb, spec)] for verb, spec in VERBS.items()]
     return _VERBS.format(table="\n".join(f"| {' | '.join(row)} |" for row in rows))
@@ -173,7 +173,7 @@ def _verbs() -> str:
 def _verb(verb: str, spec: VerbSpec) -> Iterator[object]:
     yield from (f"`{verb}`", spec.words, spec.call, spec.to, spec.retry.attempts)
     yield f"`{spec.instead or LedgerVerb.NOTHING}` {spec.fence}" if spec.fence else ""
-    yield from (spec.remnant or "", spec.since or "")
+    yield spec.remnant or ""
     takes_back = [f"takes_back `{spec.takes_back}`"] if spec.takes_back else []
     yield ", ".join([*(name for name in _FACTS if getattr(spec, name)), *takes_back])
 

@@ -59,6 +59,7 @@ COMMANDS = {
     "event verify": "ledger.cli.audit:Verify",
     "flow list": "ledger.cli.flow:List",
     "flow show": "ledger.cli.flow:Show",
+    "flow verify": "ledger.cli.flow:Verify",
     "history attachment": "ledger.cli.history:OfAttachment",
     "history host": "ledger.cli.history:OfHost",
     "history operation": "ledger.cli.history:OfOperation",

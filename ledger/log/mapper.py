@@ -5,7 +5,8 @@ The body of a stored event is the JSON of exactly the fields its class declares,
 beside it in typed, indexed columns and not read back: the aggregate has it.
 
 Upcasting is the library's: an event class raises `class_version` and adds
-`upcast_v1_v2(state)`; a body without "class_version" is of version 1.
+`upcast_v1_v2(state)`; a body without "class_version" is of version 1.  A body that lacks a field
+with a default is read with it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from eventsourcing.domain import DomainEventProtocol
 from eventsourcing.persistence import Mapper, StoredEvent, Transcoder
 from eventsourcing.utils import get_topic
 
-from aggregates.base import NOBODY, About, Event
+from aggregates.base import NOBODY, About, Event, complete
 
 #: Datetimes and dataclasses in a body are mistakes: they would come back as something else.
 _OPTIONS = orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS
@@ -44,8 +45,8 @@ class JSONBody(Transcoder):
 
 
 class LedgerMapper(Mapper[UUID]):
-    """The library's mapper with `about` kept out of the body; other events as the library
-    maps them.
+    """The library's mapper with `about` kept out of the body, and defaults for what a body lacks;
+    other events as the library maps them.
     """
 
     def to_stored_event(self, domain_event: DomainEventProtocol[UUID]) -> IndexedEvent:
@@ -64,3 +65,9 @@ class LedgerMapper(Mapper[UUID]):
             state=self.transcoder.encode(body),
             about=domain_event.about,
         )
+
+    def to_domain_event(self, stored_event: StoredEvent) -> DomainEventProtocol[UUID]:
+        event = super().to_domain_event(stored_event)
+        if isinstance(event, Event):
+            complete(type(event), vars(event))
+        return event

@@ -3,6 +3,10 @@
 Migrations only go forward.  Each runs in a transaction that also records its name and
 checksum; a lock lets any number of processes start at once.  A migration must not change after
 it was applied: a database that another text has made is refused.
+
+The end of a migration's name says what it asks of the versions before it.  After an `.expand`
+they work on: it only adds, and nothing that they would have to fill.  A `.contract` takes away or
+changes what they use, so they refuse the database.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ import psycopg
 import sql
 
 SERVER_VERSION_MIN = 150000
+EXPAND = ".expand"
 _LOCK_KEY = 0x617474_6C6467  # "attldg": advisory locks have numbers, not names
 
 
@@ -33,15 +38,21 @@ class Status:
     changed: tuple[str, ...]  # applied with another text
 
     @property
+    def foreign(self) -> tuple[str, ...]:
+        """Those of the unknown that this code cannot work with."""
+        return tuple(name for name in self.unknown if not name.endswith(EXPAND))
+
+    @property
     def current(self) -> bool:
-        return not (self.pending or self.unknown or self.changed)
+        """Whether this code can work on it."""
+        return not (self.pending or self.foreign or self.changed)
 
 
 def upgrade(dsn: str) -> tuple[str, ...]:
     """Apply what is pending and return its names.
 
-    Raises SchemaError, and changes nothing, if the server is too old, the database newer
-    than this code or made by another text, or a migration refuses what it finds.
+    Raises SchemaError, and changes nothing, if the server is too old, the database too new
+    for this code or made by another text, or a migration refuses what it finds.
     """
     with _connect(dsn) as connection:
         _run(connection, "lock", key=_LOCK_KEY)
@@ -61,7 +72,7 @@ def status(dsn: str) -> Status:
 
 
 def check(dsn: str) -> None:
-    """Raise SchemaError, saying what to run, unless the schema is exactly this code's."""
+    """Raise SchemaError, saying what to run, unless this code can work on the schema."""
     state = status(dsn)
     _refuse_foreign(state)
     if state.pending:
@@ -71,9 +82,9 @@ def check(dsn: str) -> None:
 
 
 def _refuse_foreign(state: Status) -> None:
-    if state.unknown:
+    if state.foreign:
         raise SchemaError(
-            f"The database was upgraded by a newer version ({', '.join(state.unknown)} is not "
+            f"The database was upgraded by another version ({', '.join(state.foreign)} is not "
             "known here). Run that version, or restore a backup made before the upgrade."
         )
     if state.changed:

@@ -32,13 +32,13 @@ def restore(model: CinderModel, data: dict[str, Any]) -> None:
         model.add_backend(**item)
     for item in data["volumes"]:
         for name in ("creating", "late_uuid", "going", "imaging"):
-            item[name] = Late(**item[name]) if item.get(name) else None
+            item[name] = item[name] and Late(**item[name])
         model.put_volume(Volume(**item))
     for item in data["attachments"]:
         model.put_attachment(Attachment(**item))
-    for item in data.get("snapshots", ()):  # older files know of none, nor of backups
+    for item in data["snapshots"]:
         model.snapshots[item["id"]] = Snapshot(**item)
-    for item in data.get("backups", ()):
+    for item in data["backups"]:
         model.backups[item["id"]] = Backup(**item)
     model.secrets.extend(data["secrets"])
 

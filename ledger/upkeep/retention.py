@@ -68,8 +68,7 @@ def _closed(
 ) -> Iterator[tuple[str, int]]:
     """The months behind a position that are to be archived, each with its last position.
 
-    A month ends with a link of the chain.  Only in a log that is older than its chain can a
-    link reach into the next month; then the events before it go with that one.
+    A month ends with a link of the chain.
     """
     month = before
     for (began,) in rows(connection, "next_month", after=after):

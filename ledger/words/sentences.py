@@ -193,8 +193,8 @@ def _attachment_deleted(body: Body) -> str:
 
 
 def _renamed(body: Body) -> str:
-    former = f", which was {body['former_volume_id']}," if "former_volume_id" in body else ""
-    return f"Cinder calls the attachment's volume{former} {body.get('volume_id', '?')} now"
+    former, now = body.get("former_volume_id", "?"), body.get("volume_id", "?")
+    return f"Cinder calls the attachment's volume, which was {former}, {now} now"
 
 
 def _volume_released(body: Body) -> str:
@@ -202,11 +202,6 @@ def _volume_released(body: Body) -> str:
         through = body.get("attachment_id", "?")
         return f"Cinder calls the volume {body['renamed_to']} now, with attachment {through}"
     return f"Volume no longer held by server {body.get('server_id', '?')}"
-
-
-def _root_detached(body: Body) -> str:
-    volume = f" {body['volume_id']}" if "volume_id" in body else ""
-    return f"Root volume{volume} detached; its place is kept"
 
 
 def _seen(body: Body) -> str:
@@ -306,7 +301,7 @@ SENTENCES: dict[str, Callable[[Body], str]] = {
     "BlockDeviceMapping.DevicePlugged": _plugged,
     "BlockDeviceMapping.DeviceUnplugged": _waived("Guest released the disk"),
     "BlockDeviceMapping.AttachmentSwitched": _switched,
-    "BlockDeviceMapping.RootDetached": _root_detached,
+    "BlockDeviceMapping.RootDetached": _text("Root volume {volume_id} detached; its place is kept"),
     "BlockDeviceMapping.RootAttached": _text("Volume {volume_id} takes the root's place"),
     "BlockDeviceMapping.DeleteOnTerminationSet": _delete_flag,
     "BlockDeviceMapping.MappingEnded": _text("The server has this volume no more"),

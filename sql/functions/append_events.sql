@@ -1,10 +1,14 @@
 -- The only write path of `events`.
 --
--- Takes a batch of appends as parallel arrays, one element per event.  The events of
--- one append share `append_no` and `append_id`; they may belong to several streams
--- (aggregates), but a stream occurs in one append of the batch only: the writer keeps
--- the rest for its next batch.  Returns one row per append: the position of its first
--- event (the others follow without a gap), or NULL if it was refused.
+-- Takes a batch of appends: the streams (aggregates) of each with the version that each must
+-- be at, and the events, those of one append together and in their order.  A stream gets
+-- events from one append of a batch only, which no other append of it needs, and they go on
+-- from the version that is given for it, without a gap: the writer sees to both.  A stream
+-- without events only has to be as it was read.
+--
+-- Returns the position before the first event, the appends that were refused, and for each
+-- of these the position of its first event if it had been stored before, else NULL.  The
+-- events of all others have the positions that follow, in the order in which they were given.
 --
 -- Why it is right:
 -- * The first statement locks the one row of `log_head`.  Every writer takes this lock
@@ -15,114 +19,100 @@
 --   previous holder of the lock committed.  Folding lock and check into one statement
 --   would check a state from before the lock.
 -- * An append is accepted if and only if each of its streams is exactly at the version
---   before the first one given, and the versions that follow have no gap: too low is a
---   stale writer, too high would leave a hole.  An empty stream may begin at 0 or at 1,
---   as the eventsourcing library has it.
+--   given: one that is further has been changed by another writer, one that is not so far
+--   would get a hole.  An empty stream is at 0 or at -1, whichever the writer says: it may
+--   begin at 1 or at 0, as the eventsourcing library has it.
 -- * A refused append stores nothing and disturbs no other append of the batch.
 -- * An append that is stored already is recognised by `append_id` on its first event and
 --   answered with its old position: sending a batch again after a lost answer is right.
--- * The number of lookups is linear in the batch, and there is no join between rows of
---   the batch: the planner knows nothing about the length of an array, and could choose
---   to compare all with all.
-CREATE FUNCTION append_events(
-    append_nos int[], append_ids uuid[], originator_ids uuid[], originator_versions bigint[],
-    topics text[], bodies bytea[],
-    attachment_ids uuid[], volume_ids uuid[], server_ids uuid[], hosts text[],
-    operation_ids uuid[], request_ids text[], causes text[],
-    actors text[], user_ids text[], project_ids text[], roles text[]
+-- * The hash chain (ledger/log/chain.py) gets one link for all events of the call.
+--
+-- Why it is fast:
+-- * The number of lookups is linear in the batch, and no rows of the batch are joined with
+--   each other.  So one plan is right for every length, and it is made once; left alone, the
+--   planner makes another for each call, at thrice the cost of a small one.
+-- * Events come as one array of rows.  From an array per column the server would first have
+--   to put each row together.
+CREATE TYPE appended_stream AS (append_no int, id uuid, version bigint);
+CREATE TYPE appended_event AS (
+    append_no int, append_id uuid, originator_id uuid, originator_version bigint,
+    topic text, body bytea,
+    attachment_id uuid, volume_id uuid, server_id uuid, host text,
+    operation_id uuid, request_id text, cause text,
+    actor text, user_id text, project_id text, roles text[]
+);
+-- The rows of the table for events that are stored after the position `head`.  A function of
+-- its own because they are needed twice: to be hashed and to be stored.  The planner puts the
+-- query in its place.
+CREATE FUNCTION event_rows(
+    new_events appended_event[], head bigint, recorded_at timestamptz, link bytea
 )
-RETURNS TABLE (append_no int, first_position bigint)
-LANGUAGE plpgsql
+RETURNS SETOF events
+LANGUAGE sql STABLE
 AS $$
-#variable_conflict use_column
+    SELECT head + b.ordinality, b.originator_id, b.originator_version, b.topic, b.body,
+           event_rows.recorded_at,
+           b.attachment_id, b.volume_id, b.server_id, b.host,
+           b.operation_id, b.request_id, b.cause, b.actor, b.user_id, b.project_id, b.roles,
+           b.append_id,
+           CASE WHEN b.ordinality = cardinality(new_events) THEN link END
+      FROM unnest(new_events) WITH ORDINALITY AS b
+$$;
+
+CREATE FUNCTION append_events(
+    streams appended_stream[], new_events appended_event[],
+    OUT head bigint, OUT refused int[], OUT stored_at bigint[]
+)
+LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan
+SET client_encoding = 'UTF8'  -- event_bytes needs it
+AS $$
 DECLARE
-    head bigint;
     now_at timestamptz;
+    link bytea;
 BEGIN
-    SELECT h.position, greatest(clock_timestamp(), h.recorded_at)
-      INTO STRICT head, now_at
+    SELECT h.position, greatest(clock_timestamp(), h.recorded_at), h.chain
+      INTO STRICT head, now_at, link
       FROM log_head AS h
        FOR UPDATE;
 
-    IF (SELECT count(DISTINCT (s.stream, s.no)) <> count(DISTINCT s.stream)
-          FROM unnest(originator_ids, append_nos) AS s (stream, no)) THEN
-        RAISE EXCEPTION 'a stream occurs in two appends of one batch';
+    SELECT array_agg(DISTINCT s.append_no)
+      INTO refused
+      FROM unnest(streams) AS s
+     WHERE s.version <> coalesce(
+               (SELECT max(e.originator_version) FROM events AS e WHERE e.originator_id = s.id),
+               greatest(-1, least(s.version, 0))
+           );
+
+    IF refused IS NOT NULL THEN
+        SELECT array_agg(f.append_no), array_agg((
+                   SELECT e.position
+                     FROM events AS e
+                    WHERE e.originator_id = f.originator_id
+                      AND e.originator_version = f.originator_version
+                      AND e.append_id = f.append_id
+               ))
+          INTO refused, stored_at
+          FROM (
+              SELECT DISTINCT ON (b.append_no) b.*
+                FROM unnest(new_events) WITH ORDINALITY AS b
+               WHERE b.append_no = ANY (refused)
+               ORDER BY b.append_no, b.ordinality
+          ) AS f;
+        new_events := array(
+            SELECT b FROM unnest(new_events) AS b WHERE b.append_no <> ALL (refused)
+        );
     END IF;
 
-    RETURN QUERY
-    WITH given AS (
-        SELECT b.*,
-               b.originator_version - row_number() OVER stream AS before,
-               row_number() OVER stream AS nth_of_stream,
-               row_number() OVER append AS nth_of_append
-          FROM unnest(
-                   append_nos, append_ids, originator_ids, originator_versions, topics, bodies,
-                   attachment_ids, volume_ids, server_ids, hosts,
-                   operation_ids, request_ids, causes, actors, user_ids, project_ids, roles
-               ) WITH ORDINALITY AS b (
-                   append_no, append_id, originator_id, originator_version, topic, body,
-                   attachment_id, volume_id, server_id, host,
-                   operation_id, request_id, cause, actor, user_id, project_id, roles, nth
-               )
-        WINDOW stream AS (PARTITION BY b.append_no, b.originator_id ORDER BY b.nth),
-               append AS (PARTITION BY b.append_no ORDER BY b.nth)
-    ),
-    found AS (
-        SELECT g.*,
-               first_value(g.before) OVER (
-                   PARTITION BY g.append_no, g.originator_id ORDER BY g.nth
-               ) AS first_before,
-               CASE WHEN g.nth_of_stream = 1 THEN (
-                   SELECT max(e.originator_version)
-                     FROM events AS e
-                    WHERE e.originator_id = g.originator_id
-               ) END AS version
-          FROM given AS g
-    ),
-    judged AS (
-        SELECT f.*,
-               bool_and(CASE
-                   WHEN f.nth_of_stream > 1 THEN f.before = f.first_before
-                   WHEN f.version IS NULL THEN f.before IN (-1, 0)
-                   ELSE f.before = f.version
-               END) OVER (PARTITION BY f.append_no) AS accepted
-          FROM found AS f
-    ),
-    placed AS (
-        SELECT j.*,
-               head + count(*) FILTER (WHERE j.accepted)
-                      OVER (ORDER BY j.append_no, j.nth) AS position
-          FROM judged AS j
-    ),
-    stored AS (
-        INSERT INTO events (
-            position, originator_id, originator_version, topic, body, recorded_at,
-            attachment_id, volume_id, server_id, host,
-            operation_id, request_id, cause, actor, user_id, project_id, roles, append_id
-        )
-        SELECT p.position, p.originator_id, p.originator_version, p.topic, p.body, now_at,
-               p.attachment_id, p.volume_id, p.server_id, p.host,
-               p.operation_id, p.request_id, p.cause, p.actor, p.user_id, p.project_id,
-               string_to_array(p.roles, E'\n'), p.append_id
-          FROM placed AS p
-         WHERE p.accepted
-         ORDER BY p.position
-        RETURNING 1
-    ),
-    moved AS (
+    IF cardinality(new_events) > 0 THEN
+        SELECT sha256(link || string_agg(event_bytes(e), '' ORDER BY e.position))
+          INTO link
+          FROM event_rows(new_events, head, now_at, NULL) AS e;
+        INSERT INTO events
+        SELECT * FROM event_rows(new_events, head, now_at, link);
         UPDATE log_head
-           SET position = head + (SELECT count(*) FROM stored), recorded_at = now_at
-    )
-    SELECT p.append_no,
-           CASE WHEN p.accepted THEN p.position ELSE (
-               SELECT e.position
-                 FROM events AS e
-                WHERE e.originator_id = p.originator_id
-                  AND e.originator_version = p.originator_version
-                  AND e.append_id = p.append_id
-           ) END
-      FROM placed AS p
-     WHERE p.nth_of_append = 1;
+           SET position = head + cardinality(new_events), recorded_at = now_at, chain = link;
+    END IF;
 
     PERFORM pg_notify('ledger_appended', '');
 END

@@ -1,4 +1,4 @@
--- The canonical form of an event, over which the hash chain goes; see ledger/chain.py.
+-- The canonical form of an event, over which the hash chain goes; see ledger/log/chain.py.
 --
 -- Its columns are those of the log when the chain began, in the order of the table, and are
 -- for ever: with one more, no older link would be right.  Text has the encoding of the

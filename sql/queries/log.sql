@@ -1,7 +1,7 @@
 -- The log: append and read.
 
 -- name: append
--- Stores a batch of appends; see functions/append_events_0003.sql.  One round trip, one commit.
+-- Stores a batch of appends; see functions/append_events.sql.  One round trip, one commit.
 SELECT head, refused, stored_at FROM append_events($1, $2);
 
 -- name: append_types
@@ -61,6 +61,13 @@ SELECT originator_id, originator_version, topic, body, position
  WHERE position >= %(start)s AND position <= %(stop)s AND topic = ANY(%(topics)s)
  ORDER BY position
  LIMIT %(limit)s;
+
+-- name: by_stream
+-- The whole log, one aggregate after another.  Index scan by aggregate and version.
+SELECT position, recorded_at, topic, originator_id::text, originator_version, host,
+       operation_id::text, body
+  FROM events
+ ORDER BY originator_id, originator_version;
 
 -- name: head
 -- Position of the last event, 0 if there is none.  One row.

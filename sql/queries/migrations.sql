@@ -5,10 +5,10 @@
 SELECT pg_advisory_lock(%(key)s);
 
 -- name: create_table
--- The record of what was applied; schema.sql explains it.
+-- The record of which migrations this database has seen.
 CREATE TABLE IF NOT EXISTS schema_migrations (
     name text PRIMARY KEY,
-    checksum text NOT NULL,
+    checksum text NOT NULL,  -- SHA-256 of the text that was run
     applied_at timestamptz NOT NULL DEFAULT now()
 );
 

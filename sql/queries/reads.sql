@@ -559,7 +559,7 @@ SELECT host, clock_timestamp() - make_interval(secs => age_s), ahead_s
            clock_ahead_s = coalesce(EXCLUDED.clock_ahead_s, c.clock_ahead_s);
 
 -- name: claim_host
--- Lets an agent (NULL: an older one, which does not say which it is) speak for a host, and notes
+-- Lets an agent (NULL: it does not say which it is) speak for a host, and notes
 -- the contact; no row if another does, which was in contact lately.  Primary key.
 INSERT INTO host_contact AS c (host, seen_at, agent)
 VALUES (%(host)s, clock_timestamp(), %(agent)s)

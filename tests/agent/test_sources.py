@@ -128,7 +128,7 @@ def test_a_name_that_another_disk_has_by_now_is_not_the_volume(
 
 
 def test_what_is_not_certain_is_not_said(kernel: Kernel) -> None:
-    seen, unwritten = view(kernel), record(ISCSI)  # an older agent kept no device
+    seen, unwritten = view(kernel), record(ISCSI)  # it died before it wrote the device
     assert is_recorded(["/dev/sda"], [], seen) is None
     assert is_recorded([], [SDA], seen) is None
     assert is_recorded(["/dev/sdb"], [unwritten], seen) is None

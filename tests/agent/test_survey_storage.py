@@ -99,7 +99,7 @@ def test_a_session_with_nothing_of_a_record_is_not_recorded(bench: Bench, kernel
 def test_a_record_without_names_explains_what_its_device_is_reached_by(
     bench: Bench, kernel: Kernel
 ) -> None:
-    """As of Fibre Channel, and of records of older agents."""
+    """As of Fibre Channel, and of a connection that an agent died at."""
     kernel.disk("sdb")
     kernel.session(1, "iqn.a", "sdb")
     kernel.map("dm-1", WWID, "sdb")

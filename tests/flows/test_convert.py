@@ -9,7 +9,6 @@ from uuid import UUID
 import pytest
 
 from aggregates.errors import (
-    AgentTooOldError,
     BusyClaimError,
     HalfConvertedError,
     NotLegacyError,
@@ -17,7 +16,6 @@ from aggregates.errors import (
 )
 from aggregates.operation import OperationState
 from aggregates.volume import Volume
-from handlers.guards import REPAIRS_VERSION
 from host_agent.shared.contract import ErrorKind
 from tests.growing import extend
 from tests.memory import Trouble
@@ -173,13 +171,6 @@ def test_a_revert_beside_other_work_is_told_of_that_first() -> None:
     growth = extend(world)
     with pytest.raises(BusyClaimError, match=growth):
         world.act("revert_resize")
-
-
-def test_the_source_of_a_resize_is_not_asked_for_what_its_agent_does_not_know() -> None:
-    world = resized()
-    world.register(HOST, REPAIRS_VERSION - 1)
-    with pytest.raises(AgentTooOldError, match="compute-1 is of service version 2"):
-        world.act("convert")
 
 
 @pytest.mark.parametrize("call", ["brick.connect", "cinder.attachment_complete"])

@@ -24,11 +24,10 @@ from handlers.drift.repairs import REPAIRS, Case
 from handlers.lanes import of_attachment
 from handlers.progress import plan_of
 from handlers.verbs import LedgerVerb
-from host_agent.shared.contract import PowerState, Verb
+from host_agent.shared.contract import PowerState
 from host_agent.shared.lane import Lane
 from host_agent.shared.ports import Disk
 from host_agent.simulated.host_state import guest_state
-from host_agent.verbs import VERBS
 from tests.flows import drifted
 from tests.flows.drifted import finding
 from tests.unit.test_aggregate_facts import CREATED
@@ -228,20 +227,6 @@ def test_a_server_is_kept_that_a_host_may_still_have(
     error = _refused(world)
     assert error["code"] == code
     assert words in error["message"]
-
-
-def test_an_agent_that_cannot_say_which_processes_run_is_no_evidence(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def older(*args: Any) -> dict[str, Any]:
-        told: dict[str, Any] = look(*args)
-        del told["shown"]["process"]
-        return told
-
-    look = VERBS[Verb.DRIFT_LOOK]
-    world = drifted.guest_missing()
-    monkeypatch.setitem(VERBS, Verb.DRIFT_LOOK, older)
-    assert "too old" in _refused(world)["message"]
 
 
 def test_a_server_that_is_resized_is_settled_first() -> None:

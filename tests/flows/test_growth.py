@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -11,7 +12,8 @@ import pytest
 from aggregates.instance import Instance
 from aggregates.operation import Operation, OperationState
 from aggregates.volume import Volume
-from host_agent.shared.contract import ErrorKind, PowerState
+from handlers.verbs import VERBS
+from host_agent.shared.contract import SERVICE_VERSION, ErrorKind, PowerState, Verb
 from host_agent.shared.ports import GIB
 from ledger.simulation import cinder_work
 from tests.doubles.host_checks import seen_sizes
@@ -120,9 +122,18 @@ def test_what_was_told_goes_with_the_server_or_its_volume() -> None:
         assert (world.instance.growth, world.wrong()) == ({}, [])
 
 
+@pytest.fixture
+def newer_agents(monkeypatch: pytest.MonkeyPatch) -> int:
+    """The service version of agents that know the verb, which present ones do not."""
+    needed = SERVICE_VERSION + 1
+    spec = replace(VERBS[Verb.DISK_GROW], since=needed)
+    monkeypatch.setitem(VERBS, Verb.DISK_GROW, spec)
+    return needed
+
+
+@pytest.mark.usefixtures("newer_agents")
 def test_a_parked_growth_keeps_what_was_told_until_its_server_is_deleted() -> None:
     world = attached()
-    world.register(HOST, service_version=3)
     world.run(extend(world))
     grow(world)
     assert list(world.instance.growth) == world.volumes
@@ -130,16 +141,16 @@ def test_a_parked_growth_keeps_what_was_told_until_its_server_is_deleted() -> No
     assert (world.instance.growth, world.wrong(), flows(world)[-1]) == ({}, [], "delete")
 
 
-def test_an_agent_that_does_not_know_how_is_named_and_may_be_upgraded() -> None:
+def test_an_agent_that_does_not_know_how_is_named_and_may_be_upgraded(newer_agents: int) -> None:
     world = attached()
-    world.register(HOST, service_version=3)
     operation = world.run(extend(world))
     assert operation.state is OperationState.PARKED
     [left] = operation.left
     assert left["error"]["code"] == "agent_too_old"
-    assert "service version 3, and disk_grow needs 4: upgrade it" in left["error"]["message"]
+    versions = f"service version {SERVICE_VERSION}, and disk_grow needs {newer_agents}: upgrade it"
+    assert versions in left["error"]["message"]
     assert guest_has(world) == GIB
-    world.register(HOST)
+    world.register(HOST, service_version=newer_agents)
     world.service.act(str(operation.id), "retry", "upgraded", CONTEXT)
     world.done(str(operation.id))
     assert (guest_has(world), world.wrong()) == (2 * GIB, [])

@@ -11,7 +11,7 @@ import pytest
 from aggregates import errors
 from aggregates.finding import Finding
 from aggregates.operation import Outcome
-from handlers.guards import REPAIRS_VERSION, Contact
+from handlers.guards import Contact
 from handlers.plan import LANES_MAX
 from handlers.progress import plan_of
 from handlers.repair import RepairDrift
@@ -82,15 +82,6 @@ def test_a_host_that_the_ledger_has_never_seen_is_no_evidence() -> None:
     world = drifted.attachment_unknown()
     with pytest.raises(errors.RepairError, match="compute-9"):
         _ask(world, had=lambda _server: ["compute-9"])
-
-
-def test_an_older_agent_is_not_asked_for_what_it_does_not_know() -> None:
-    world = drifted.attachment_lost()
-    world.register(HOST, service_version=2)
-    with pytest.raises(errors.RepairError, match="service version 2"):
-        _ask(world)
-    world.register(HOST, service_version=REPAIRS_VERSION)
-    assert world.run(_ask(world)).outcome is Outcome.COMPLETED
 
 
 def test_a_host_that_is_fenced_meanwhile_stops_the_repair() -> None:

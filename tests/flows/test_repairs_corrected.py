@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
-from unittest.mock import patch
 from uuid import UUID
 
 import pytest
@@ -13,9 +11,6 @@ from aggregates import errors
 from aggregates.finding import Finding
 from aggregates.operation import Outcome
 from handlers.drift import again
-from host_agent.shared.contract import Verb
-from host_agent.verbs import VERBS
-from host_agent.verbs.drift import drift_look
 from tests.flows import corrected, drifted
 from tests.flows.drifted import finding
 from tests.world import HOST, OTHER, World, events
@@ -131,16 +126,6 @@ def test_how_a_running_guest_has_its_disk_is_not_changed_and_read_only_stays(
     copies: tuple[str, ...], mode: str, stopped: bool, words: str
 ) -> None:
     assert words in _refused(corrected.readonly_differs(*copies, mode=mode, stopped=stopped))
-
-
-def test_an_agent_that_cannot_say_whether_a_disk_is_read_only_is_no_evidence() -> None:
-    def older(*args: Any) -> dict[str, Any]:
-        shown = drift_look(*args)["shown"]
-        return {"shown": {k: v for k, v in shown.items() if not k.startswith("readonly")}}
-
-    world = corrected.readonly_defined()
-    with patch.dict(VERBS, {Verb.DRIFT_LOOK: older}):
-        assert "too old to say" in _refused(world)
 
 
 def test_a_volume_some_of_whose_attachments_are_not_complete_is_not_settled() -> None:

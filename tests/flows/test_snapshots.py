@@ -203,14 +203,12 @@ def test_a_merge_that_a_fence_cuts_off_has_failed() -> None:
 
 def test_what_cannot_be_followed_to_its_end_is_not_begun() -> None:
     """Cinder renews the first attachment's connection, and only one of the new calls."""
-    resized, legacy, old = with_snapshots(), World(driver="nfs", legacy=True), with_snapshots()
+    resized, legacy = with_snapshots(), World(driver="nfs", legacy=True)
     resized.done(resized.act("resize", destination=OTHER))
     legacy.done(legacy.attach())
-    old.register(HOST, service_version=4)
     for world, refusal, why in (
         (resized, errors.SnapshotError, "two attachments"),
         (legacy, errors.SnapshotError, "convert its server first"),
-        (old, errors.AgentTooOldError, "and snapshot of this instance needs 5"),
     ):
         request = SnapshotInUse(
             flow="snapshot", volume_id=world.volumes[0], snapshot_id="s", files={"file": "f"}

@@ -14,7 +14,6 @@ import pytest
 
 from aggregates import errors
 from aggregates.host import Host, host_uuid
-from aggregates.instance import Instance
 from aggregates.operation import Operation, OperationState, Outcome
 from handlers.actions import ActOnServer
 from host_agent.shared.contract import ErrorKind, PowerState
@@ -321,18 +320,6 @@ def test_a_record_that_the_log_does_not_know_keeps_no_disk(tmp_path: Path) -> No
     assert plugged(world.host)[SERVER] == {}
     assert not world.store.load(Host, host_uuid(HOST)).suspect
     assert list(world.records[HOST]) == [nobodys], "which a look finds"
-
-
-def test_events_of_before_this_rule_mean_an_arrival_before_every_fence() -> None:
-    """What an older version has stored says no epoch."""
-    placed = Instance.Placed(
-        originator_id=host_uuid("any"), originator_version=1, host=HOST, power_state="running"
-    )
-    instance = Instance.evolve(host_uuid("any"), [placed])
-    host = Host(host_uuid(HOST))
-    host.register(HOST, 1, {})
-    host.fence("dead", "off")
-    assert instance.epoch < host.epoch
 
 
 def test_a_fence_that_is_over_ends_what_was_begun_before_it_and_nothing_since() -> None:

@@ -325,7 +325,6 @@ FIT = {
     "fenced": False,
     "suspect": False,
     "disabled": False,
-    "service_version": 2,
     "capabilities": {"migration": {"uri": "u", "address": "a"}},
     "guests": 1,
 }
@@ -344,7 +343,6 @@ def test_the_emptiest_host_is_chosen_and_of_equals_the_first_by_name() -> None:
         {"fenced": True},
         {"suspect": True},
         {"disabled": True},
-        {"service_version": 1},
         {"capabilities": {}},
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from importlib.metadata import version
 from typing import Any
 
 import psycopg
@@ -18,7 +19,9 @@ from tests.service.api_world import OTHER, PROJECT, SETTINGS, Api, guest, runnin
 
 
 async def test_the_version_documents_are_open_to_everybody(api: Api) -> None:
-    _, listed = (await api.get("/", None))["versions"]
+    answer = await api.ask("GET", "/", None)
+    assert answer.headers["Server"] == f"attachment-ledger/{version('attachment-ledger')}"
+    _, listed = (await answer.json())["versions"]
     for path in ("/v2.1", "/v2.1/"):
         single = (await api.get(path, None))["version"]
         assert (single["id"], single["status"]) == ("v2.1", "CURRENT")

@@ -1,4 +1,4 @@
-"""Whether rows fit their tables, by what sql/schema.sql says of each column: without a database.
+"""Whether rows fit their tables, by what the schema says of each column: without a database.
 
 One row that a table cannot take holds back its projection for good, so every storm looks.
 """
@@ -8,15 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 from pydantic import AwareDatetime, BaseModel, StrictBool, StrictInt, ValidationError, create_model
 
+import sql
 from projections.base import Row
 
-_SCHEMA = Path(__file__).parents[2] / "sql" / "schema.sql"
 _TABLE = re.compile(r"^CREATE TABLE (\w+) \(\n(.*?)^\)", re.MULTILINE | re.DOTALL)
 _COLUMN = re.compile(r"^    ([a-z0-9_]+) ([a-z]+(?:\[\])?)(.*)$", re.MULTILINE)
 _NEVER_NULL = re.compile("NOT NULL|PRIMARY KEY")
@@ -51,7 +50,7 @@ def _tables() -> dict[str, type[BaseModel]]:
             __config__={"extra": "forbid"},
             **{name: _field(*of) for name, *of in _COLUMN.findall(columns)},
         )
-        for table, columns in _TABLE.findall(_SCHEMA.read_text())
+        for table, columns in _TABLE.findall("\n".join(sql.migrations().values()))
     }
 
 

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
-import sql
 from aggregates.base import EventContext
 from aggregates.errors import DomainError
 from aggregates.operation import OperationState
@@ -22,7 +21,6 @@ from handlers.edits import describe
 from host_agent.shared.ports import PortError
 from ledger.log.recorder import LedgerRecorder
 from ledger.simulation.cinder_rows import CinderFault
-from projections.base import upcast
 from projections.catalog import ALL
 from projections.log_reads import MomentToComeError
 from projections.queries import Queries, read_pool
@@ -334,7 +332,6 @@ async def test_a_volume_that_is_made_and_deleted_tells_so_to_both_histories(
 async def test_what_is_converted_is_not_waived(
     queries: Queries, recorder: LedgerRecorder, database_url: str
 ) -> None:
-    """Nor was it in events of the first version, which had no other word for it."""
     world = World(legacy=True)
     world.done(world.attach())
     former = world.mappings()[0].attachment_id
@@ -348,11 +345,6 @@ async def test_what_is_converted_is_not_waived(
     assert len(found) == len(ends)
     for event in found:
         assert (event["body"]["waived"], event["body"]["converted_to"]) == (None, now)
-    for topic in ("Attachment.Disconnected", "Attachment.Deleted"):
-        old = {"waived": f"converted to attachment {now}"}
-        assert upcast(topic, old) == {"waived": None, "converted_to": now}
-        given = {"waived": "the host burnt down"}
-        assert upcast(topic, dict(given)) == given
 
 
 async def test_a_volume_that_cinder_renames_is_named_by_both_ids(
@@ -380,37 +372,6 @@ async def test_a_volume_that_cinder_renames_is_named_by_both_ids(
     assert await queries.attachments_at(at, volume_id=temporary) == []
     [on_host] = await queries.attachments_at(at, host=HOST)
     assert on_host == after
-
-
-async def test_spans_that_were_rewritten_are_mended_by_the_migration(
-    queries: Queries, recorder: LedgerRecorder, database_url: str, db: psycopg.Connection[Any]
-) -> None:
-    """The database is as the version before left it; afterwards it is as if folded anew."""
-    world = World(volumes=2, encrypted=True)
-    world.done(world.attach(world.volumes[0]))
-    world.done(migrate_in_cinder(world))
-    world.done(world.act("live_migrate", destination=OTHER))
-    Told(recorder, database_url).whole(world)
-    spans = "SELECT * FROM spans ORDER BY from_position"
-    right = db.execute(spans).fetchall()
-    [renamed] = db.execute(
-        "SELECT position, originator_id FROM events WHERE topic = 'Attachment.VolumeRenamed'"
-    ).fetchall()
-    db.execute(
-        "WITH later AS (DELETE FROM spans WHERE attachment_id = %(id)s"
-        "               AND from_position >= %(at)s RETURNING *)"
-        "UPDATE spans AS s SET volume_id = l.volume_id, to_position = l.to_position,"
-        "       to_at = l.to_at FROM later AS l WHERE l.attachment_id = s.attachment_id",
-        {"at": renamed[0], "id": renamed[1]},
-    )
-    assert db.execute(spans).fetchall() != right
-    text = (sql.HERE / "migrations" / "0018_the_record.sql").read_text()
-    with db.transaction():
-        db.execute(text.partition("-- What was refused")[0].encode())
-    assert db.execute(spans).fetchall() == right
-    stored = "SELECT spans FROM attachments WHERE attachment_id = %s"
-    [[kept]] = db.execute(stored, [renamed[1]]).fetchall()
-    assert [span["volume_id"] for span in kept] == [world.volumes[1], world.volumes[0]]
 
 
 # ------------------------------------------------------------------------------- moments

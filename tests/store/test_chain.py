@@ -17,7 +17,6 @@ from psycopg import sql as sql_
 import sql
 from aggregates.base import EventContext
 from aggregates.volume import Volume
-from ledger.log import schema
 from ledger.log.application import Ledger
 from ledger.log.chain import (
     GENESIS,
@@ -268,26 +267,3 @@ OTHER_VALUES: dict[str, Any] = {
     **{name: uuid4() for name in StoredRow._fields if name.endswith("_id")},
     **dict.fromkeys(("request_id", "user_id", "project_id"), "other"),
 }
-
-
-def test_events_from_before_the_chain_are_chained_by_the_migration(
-    empty_database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    texts = sql.migrations()
-    first = {name: text for name, text in texts.items() if name < "0003"}
-    monkeypatch.setattr(sql, "migrations", lambda: first)
-    schema.upgrade(empty_database_url)
-    with psycopg.connect(empty_database_url, autocommit=True) as db:
-        db.execute(
-            "INSERT INTO events (position, originator_id, originator_version, topic, body,"
-            " recorded_at, append_id) SELECT n, gen_random_uuid(), 1, 'T', '{}',"
-            " clock_timestamp(), gen_random_uuid() FROM generate_series(1, 2500) AS n"
-        )
-        db.execute("UPDATE log_head SET position = 2500")
-        monkeypatch.setattr(sql, "migrations", lambda: texts)
-        schema.upgrade(empty_database_url)
-        with Ledger(empty_database_url) as ledger:
-            assert ledger.recorder.insert_events([StoredEvent(uuid4(), 1, "T", b"{}")]) == [2501]
-
-        assert verify(rows_of(db)) == head_of(db)
-        assert [n for n, row in enumerate(rows_of(db), 1) if row.chain] == [1000, 2000, 2500, 2501]

@@ -10,7 +10,6 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-import sql
 from aggregates.finding import Finding
 from aggregates.operation import OperationState
 from handlers import progress
@@ -414,26 +413,3 @@ async def test_facts_of_the_log_are_as_severe_as_their_classes_say(
 
     severities = {row["drift_class"]: row["severity"] for row in rows}
     assert severities == {name: BY_NAME[name].severity.value for name in FACTS}
-
-
-def test_the_upgrade_finds_when_operations_were_parked_as_following_would_have(
-    recorder: LedgerRecorder, project: Callable[[], None], db: Db
-) -> None:
-    world, operation = parked_world()
-    for _ in range(2):
-        world.service.act(operation, "retry", "again", CONTEXT)
-        assert world.run(operation).state is OperationState.PARKED
-    parked = stored(recorder, world)
-    project()
-    rows = "SELECT * FROM parked ORDER BY from_position"
-    followed = db.execute(rows).fetchall()
-    assert len(followed) == 3
-    world.service.act(operation, "give_up", "gone", CONTEXT)
-    stored(recorder, world, parked)  # and the projection has not come to that
-
-    upgrade = sql.migrations()["0024_findings"]
-    statement = upgrade[upgrade.index("INSERT INTO parked") :].partition(";")[0]
-    db.execute("DELETE FROM parked")
-    db.execute(statement.encode())
-
-    assert db.execute(rows).fetchall() == followed

@@ -68,7 +68,7 @@ def test_a_guest_that_was_not_told_of_a_growth_is_found_by_each_width_of_look(
 def test_what_is_not_said_any_more_is_not_over(
     cloud: Cloud, drift_class: str, differs: dict[str, Any], unsaid: dict[str, Any]
 ) -> None:
-    """A busy guest tells no size, an older agent nothing of it."""
+    """A busy guest tells no size."""
     row = cloud.attached()
     cloud.model.volumes[row.volume_id].size = 2
     cloud.shows(row, **differs)

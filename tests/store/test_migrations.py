@@ -1,50 +1,36 @@
-"""Databases are made by schema, equal the schema that is read, and are refused otherwise."""
+"""Databases are made by migrations, and refused if this code could not work on them."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from typing import Any
-from uuid import uuid4
 
 import psycopg
 import pytest
 
 import sql
-from host_agent.shared.definition import size_of
 from ledger.log import schema
 from ledger.log.recorder import LedgerRecorder
 from ledger.log.schema import SchemaError
+from ledger.upkeep import long_work
+from ledger.upkeep.rebuild import rebuild
 from projections.catalog import ALL
 from projections.runner import catch_up
 from tests.store.histories import scenario, stored_events
+from tests.store.test_projector import check_same, tables
 
-OLD_ROW = """
-INSERT INTO operations (
-    operation_id, flow, server_id, volume_ids, state, plan, lanes, steps, active, retries,
-    unwinding, bound, request_id, started_at, started_position, updated_at, position)
-VALUES (gen_random_uuid(), 'attach', gen_random_uuid(), '{}', 'running', '{}', '[]', '{}', '{}',
-    '{}', false, false, 'r', now(), 1, now(), 1)
-"""
-OLD_SERVER = """
-INSERT INTO instances (
-    server_id, name, power_state, vm_state, base_vm_state, faults, devices, created_at, updated_at,
-    position, definition)
-VALUES (%s, 'vm', 'running', 'active', 'active', '{}', '[]', now(), now(), 1, %s)
-"""
-#: As libvirt writes them, and as this service does; the last two say nothing.
-DEFINITIONS = (
-    "<domain><memory unit='KiB'>524288</memory><vcpu placement='static'>2</vcpu></domain>",
-    '<domain><memory unit="MiB">512</memory><memoryBacking/><vcpu current="1">4</vcpu></domain>',
-    "<domain><memory dumpCore='off' unit='GiB'>2</memory><vcpu>1</vcpu></domain>",
-    "<domain><memory>1048576</memory><vcpu>\n  3\n</vcpu></domain>",
-    "<domain><memory unit='bytes'>2097152</memory><vcpu>1</vcpu></domain>",
-    "<domain><devices/></domain>",
-    None,
-)
-DETACHED = """
-INSERT INTO detached_months (month, first_position, last_position, file, sha256)
-VALUES ('2026-01-01', 1, 2, 'events-2026-01.jsonl.gz', 'x')
-"""
+#: What a release after this one may bring without stopping processes of this one.
+GAINED = {
+    "0998_gains.expand": """
+        ALTER TABLE instances ADD COLUMN colour text;
+        CREATE TABLE colours (name text PRIMARY KEY);
+        CREATE INDEX instances_by_colour ON instances (colour)""",
+}
+LOST = {"0999_loses.contract": "ALTER TABLE instances DROP COLUMN colour"}
+MARKED = re.compile(r"\d{4}_[a-z_]+\.(expand|contract)")
 CATALOG = {
     "columns": """
         SELECT c.relname, c.relkind::text, c.reloptions,
@@ -76,18 +62,26 @@ def catalog(dsn: str) -> dict[str, list[Any]]:
         return {name: connection.execute(query).fetchall() for name, query in CATALOG.items()}
 
 
-def test_migrations_give_the_schema_that_is_read(
-    database_url: str, empty_database_url: str
-) -> None:
-    with psycopg.connect(empty_database_url) as connection:
-        connection.execute(sql.schema().encode())
+@contextmanager
+def later(monkeypatch: pytest.MonkeyPatch, more: dict[str, str]) -> Iterator[None]:
+    """The code is of a later release, which has these migrations as well."""
+    texts = {**sql.migrations(), **more}
+    with monkeypatch.context() as patched:
+        patched.setattr(sql, "migrations", lambda: texts)
+        yield
 
-    migrated, read = catalog(database_url), catalog(empty_database_url)
 
-    assert migrated == read
-    assert len(read["columns"]) > 100
-    assert read["extensions"] == [("plpgsql",)]
-    assert read["triggers"] == []
+def test_every_migration_says_what_it_asks_of_the_versions_before() -> None:
+    names = list(sql.migrations())
+    assert names == sorted(names)
+    assert [name for name in names if not MARKED.fullmatch(name)] == []
+    assert [int(name[:4]) for name in names] == list(range(1, len(names) + 1))
+
+
+def test_a_server_needs_no_more_than_plain_postgresql(database_url: str) -> None:
+    made = catalog(database_url)
+    assert made["extensions"] == [("plpgsql",)]
+    assert made["triggers"] == []
 
 
 def test_upgrade_brings_an_empty_database_to_current_and_is_repeatable(
@@ -110,13 +104,40 @@ def test_many_processes_may_upgrade_at_once(empty_database_url: str) -> None:
     assert sorted(results, reverse=True) == [tuple(sql.migrations()), (), (), ()]
 
 
-def test_a_database_of_newer_code_is_refused(
-    database_url: str, db: psycopg.Connection[Any]
+def test_a_database_that_lost_something_is_refused(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    db.execute("INSERT INTO schema_migrations (name, checksum) VALUES ('9999_future', 'x')")
+    with later(monkeypatch, GAINED | LOST):
+        schema.upgrade(database_url)
+    assert not schema.status(database_url).current
     for refuse in (schema.check, schema.upgrade):
-        with pytest.raises(SchemaError, match="9999_future"):
+        with pytest.raises(SchemaError, match=r"\(0999_loses.contract is not known here\)"):
             refuse(database_url)
+
+
+def test_a_database_that_only_gained_something_is_worked_on(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with later(monkeypatch, GAINED):
+        assert schema.upgrade(database_url) == tuple(GAINED)
+
+    schema.check(database_url)
+    assert schema.upgrade(database_url) == ()
+    state = schema.status(database_url)
+    assert state.current
+    assert state.unknown == tuple(GAINED)
+    watched = scenario(5)
+    with closing(LedgerRecorder(database_url)) as recorder:
+        for event, context in stored_events(watched.world):
+            recorder.insert_events([event], context=context)
+    catch_up(database_url, ALL)
+    for make_anew in (False, True):
+        if make_anew:
+            long_work.run(database_url, "rebuild", rebuild(database_url, ALL), lambda _: None)
+        with psycopg.connect(database_url) as connection:
+            shown = tables(connection)
+        assert {row.pop("colour") for row in shown["instances"]} == {None}
+        check_same(shown, watched.folded)
 
 
 def test_a_database_made_by_an_edited_migration_is_refused(
@@ -124,7 +145,7 @@ def test_a_database_made_by_an_edited_migration_is_refused(
 ) -> None:
     db.execute("UPDATE schema_migrations SET checksum = 'edited'")
     for refuse in (schema.check, schema.upgrade):
-        with pytest.raises(SchemaError, match="0001_the_log"):
+        with pytest.raises(SchemaError, match="0001_schema"):
             refuse(database_url)
 
 
@@ -143,55 +164,17 @@ def test_a_failing_migration_leaves_nothing_behind(
         assert connection.execute("SELECT to_regclass('half')").fetchone() == (None,)
 
 
-def test_operations_are_made_anew_by_the_upgrade_that_changed_their_rows(
-    empty_database_url: str, monkeypatch: pytest.MonkeyPatch
+def test_what_a_migration_refuses_is_told_in_its_own_words(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What stands in the old columns is of no use; what the log has is shown in the new ones."""
-    texts = sql.migrations()
-    before = {name: text for name, text in texts.items() if name < "0009"}
-    monkeypatch.setattr(sql, "migrations", lambda: before)
-    schema.upgrade(empty_database_url)
-    recorder = LedgerRecorder(empty_database_url)
-    watched = scenario(1)
-    for event, context in stored_events(watched.world):
-        recorder.insert_events([event], context=context)
-    recorder.close()
-    monkeypatch.setattr(sql, "migrations", lambda: texts)
-    with psycopg.connect(empty_database_url, autocommit=True) as connection:
-        connection.execute(OLD_ROW)
-        connection.execute(
-            "INSERT INTO tracking (projection, position)"
-            " SELECT 'operations', position FROM log_head"
-        )
-        connection.execute(DETACHED)
-        with pytest.raises(SchemaError, match=r"Restore them first.*event restore"):
-            schema.upgrade(empty_database_url)
-        connection.execute("DELETE FROM detached_months")
-        schema.upgrade(empty_database_url)
-        catch_up(empty_database_url, ALL)
-        shown = connection.execute("SELECT operation_id::text, steps FROM operations").fetchall()
-    expected = watched.folded.table("operations")
-    assert sorted(shown) == sorted((row["operation_id"], row["steps"]) for row in expected)
-
-
-def test_sizes_are_read_from_definitions_by_the_upgrade_that_keeps_them(
-    empty_database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As folds read them from then on."""
-    texts = sql.migrations()
-    before = {name: text for name, text in texts.items() if name < "0025"}
-    monkeypatch.setattr(sql, "migrations", lambda: before)
-    schema.upgrade(empty_database_url)
-    monkeypatch.setattr(sql, "migrations", lambda: texts)
-    definitions = {str(uuid4()): definition for definition in DEFINITIONS}
-    with psycopg.connect(empty_database_url, autocommit=True) as connection:
-        for server_id, definition in definitions.items():
-            connection.execute(OLD_SERVER, (server_id, definition))
-        schema.upgrade(empty_database_url)
-        query = "SELECT server_id::text, vcpus, memory_mb FROM instances"
-        sizes = {row[0]: row[1:] for row in connection.execute(query).fetchall()}
-    assert sizes == {server: size_of(definition) for server, definition in definitions.items()}
-    assert sum(map(any, sizes.values())) == len(DEFINITIONS) - 2
+    refusal = "RAISE EXCEPTION 'Months are detached.' USING HINT = 'Restore them first.'"
+    texts = {"0999_refuses.contract": f"DO $$ BEGIN {refusal}; END $$"}
+    with (
+        later(monkeypatch, texts),
+        pytest.raises(SchemaError, match=r"^Months are detached\. Restore them first\.$"),
+    ):
+        schema.upgrade(database_url)
+    schema.check(database_url)
 
 
 def test_an_old_server_is_refused(empty_database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

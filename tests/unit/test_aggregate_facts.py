@@ -96,7 +96,11 @@ CONCERNS: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
         {"volume_id": "v", "server_id": "s"},
     ),
     (
-        (A, (A.AttachmentCreated, CREATED), (A.VolumeRenamed, {"volume_id": "kept"})),
+        (
+            A,
+            (A.AttachmentCreated, CREATED),
+            (A.VolumeRenamed, {"volume_id": "kept", "former_volume_id": "v"}),
+        ),
         {"volume_id": "kept", "server_id": "s"},
     ),
     (
@@ -232,21 +236,6 @@ def test_an_attachment_is_what_its_events_say() -> None:
     attachment.record(A.ConnectorUpdated, host="h", access_mode="rw")
     assert attachment.access_mode == "rw"
     assert after(A, (A.Disowned, {"volume_id": "v", "server_id": "s", "why": "w"})).disowned
-
-
-@pytest.mark.parametrize("event", [A.Disconnected, A.Deleted])
-def test_a_conversion_that_was_stored_as_a_waiver_is_read_as_a_conversion(event: Any) -> None:
-    to = "0" * 8 + "-0000" * 3 + "-" + "0" * 12
-    old = {"waived": f"converted to attachment {to}"}
-    event.upcast_v1_v2(old)
-    assert old == {"waived": None, "converted_to": to}
-    for waived in (None, "the host burnt", f"perhaps converted to attachment {to}"):
-        other = {"waived": waived}
-        event.upcast_v1_v2(other)
-        assert other == {"waived": waived}
-    nothing: dict[str, Any] = {}
-    event.upcast_v1_v2(nothing)
-    assert nothing == {}
 
 
 def test_a_finding_is_what_was_seen_last() -> None:

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import orjson
 import pytest
+from eventsourcing.persistence import StoredEvent
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,6 +28,8 @@ from aggregates.server import SeenDisks
 from aggregates.volume import Claim, Volume
 from handlers.accept import device_target
 from host_agent.shared.lane import Lane
+from ledger.log.mapper import JSONBody, LedgerMapper
+from projections.base import upcast
 
 KINDS: list[type[Aggregate]] = [
     Attachment,
@@ -85,6 +89,31 @@ def test_stored_names_and_fields_are_what_they_were() -> None:
         for kind in KINDS
         for event in event_classes(kind)
     }
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_field_with_a_default_is_read_from_an_event_that_lacks_it(kind: type[Aggregate]) -> None:
+    """As one that was stored before its class had the field: by aggregates and projections."""
+    mapper = LedgerMapper(JSONBody())
+    for event in event_classes(kind):
+        own = dataclasses.fields(event)[len(dataclasses.fields(Event)) :]
+        missing = dataclasses.MISSING
+        required = {
+            each.name: "x"
+            for each in own
+            if each.default is missing and each.default_factory is missing
+        }
+        facts: dict[str, Any] = {"originator_id": uuid4(), "originator_version": 1, **required}
+        expected = event(**facts)
+        stored = StoredEvent(facts["originator_id"], 1, event.TOPIC, orjson.dumps(required))
+        read = mapper.to_domain_event(stored)
+        assert read == expected
+        body = {each.name: getattr(expected, each.name) for each in own}
+        assert {name: getattr(read, name) for name in body} == body
+        assert upcast(event.TOPIC, dict(required)) == body
+        for name, value in upcast(event.TOPIC, dict(required)).items():
+            shared = isinstance(value, (dict, list)) and value is getattr(read, name)
+            assert not shared, "each event has a container of its own"
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -332,7 +332,7 @@ def test_what_is_to_last_is_confirmed_when_it_has_lasted_and_nothing_changed() -
 @pytest.mark.parametrize(
     ("drift_class", "party", "unsaid"),
     [
-        ("disk_source_differs", "shown", {"recorded": None}),  # an older agent, or a busy guest
+        ("disk_source_differs", "shown", {"recorded": None}),  # a busy guest
         ("disk_size_differs", "shown", {"size_bytes": None}),
         ("attachment_mode_differs", "cinder", {"mode": None}),  # Cinder refuses to show it alone
         ("volume_project_differs", "cinder", {"project_id": None}),
@@ -435,22 +435,6 @@ def test_what_is_ignored_for_good_stays_so_when_its_host_reboots(ignored: bool) 
     assert finding.state is (FindingState.IGNORED if ignored else FindingState.SUSPECTED)
     see(finding, drift_class, row, Sight(look_id="3", position=3, lives={HERE: {"boot_id": "b"}}))
     assert finding.state is (FindingState.IGNORED if ignored else FindingState.CONFIRMED)
-
-
-@pytest.mark.parametrize(
-    ("old", "told"),
-    [
-        ({"differs": {"cinder": {}}, "host": "h"}, []),
-        ({"differs": {"host": {"live": "vdb"}}, "host": "h"}, ["h"]),
-        ({"differs": {"host": [["g", "running"]]}, "host": "h"}, ["g", "h"]),
-        ({"differs": {"host": None}}, []),
-    ],
-)
-def test_a_finding_of_the_first_version_is_of_the_hosts_that_it_names(
-    old: dict[str, Any], told: list[str]
-) -> None:
-    Finding.DriftFound.upcast_v1_v2(old)
-    assert old["seen_on"] == {host: {} for host in told}
 
 
 def test_the_commands_that_a_class_names_exist() -> None:

@@ -57,14 +57,6 @@ def test_what_a_stored_plan_says_counts_whatever_the_rules_are_by_now() -> None:
     assert Plan.from_json(stored).durable("update") == ["undo"]
 
 
-def test_a_plan_that_was_stored_before_plans_said_it_waits_everywhere() -> None:
-    stored = plan_of(FLOWS["attach"]).to_json()
-    for stage in stored["stages"]:
-        for step in stage["steps"]:
-            del step["durable"]
-    assert Plan.from_json(stored).durable("update") == ["do", "undo"]
-
-
 def test_a_ledger_step_that_is_the_pivot_is_no_exception() -> None:
     steps = (Step("a", LedgerVerb.MAPPING_BIND), Step("b", LedgerVerb.NOTHING))
     plan = plan_of(Flow(name="f", pivot="b", stages=(Stage(Place.LEDGER, steps),)))

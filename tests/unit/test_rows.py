@@ -106,7 +106,7 @@ SERVER: tuple[tuple[Any, Row, Row], ...] = (
     ),
     (
         Instance.InstanceObserved,
-        {**_SHOWN, "volumes": ["v"]},
+        {**_SHOWN, "volumes": ["v"], "epoch": 1},
         {
             "power_state": "running",
             "base_vm_state": "active",
@@ -174,11 +174,11 @@ def test_the_row_of_a_server_that_was_asked_for() -> None:
 
 
 def test_a_server_that_a_host_showed_first_says_so_in_its_row() -> None:
-    shown = {"name": "g", "host": "h", "power_state": "paused", "devices": []}
+    shown = {"name": "g", "host": "h", "power_state": "paused", "devices": [], "volumes": []}
     [row] = told(
         INSTANCES,
         Instance,
-        (Instance.InstanceRegistered, {**shown, "project_id": None, "user_id": None}),
+        (Instance.InstanceRegistered, {**shown, "epoch": 1, "project_id": None, "user_id": None}),
     )
     assert row is not None
     assert (row["shown_by"], row["volumes"], row["vm_state"]) == ("h", [], "paused")
@@ -311,7 +311,7 @@ def test_the_row_of_an_attachment_and_the_spans_in_which_hosts_had_it() -> None:
         (A.ConnectorUpdated, {**there, "access_mode": "rw"}),
         (A.ConnectorUpdated, {**there, "driver": "rbd"}),
         (A.Connected, {"device_path": "/dev/sdb"}),
-        (A.VolumeRenamed, {"volume_id": "w"}),
+        (A.VolumeRenamed, {"volume_id": "w", "former_volume_id": "v"}),
         (A.Disconnected, {"shared": False}),
         (A.Deleted, {}),
     )

@@ -19,7 +19,7 @@ DEFINED = {
     "user_id": "u",
 }
 SEEN = {"name": "guest-7", "host": "h", "power_state": "running"}
-LOST = {**SEEN, "power_state": "nostate", "devices": []}
+LOST = {**SEEN, "power_state": "nostate", "devices": [], "volumes": [], "epoch": 1}
 
 
 def observed(server: Instance, **over: Any) -> int:

@@ -130,7 +130,7 @@ def _checked_connector(connector: dict[str, Any] | None) -> dict[str, str] | Non
 
 
 def checked_agent(text: str | None) -> str | None:
-    """Which agent it says that it is; None: an older one does not say.  Raises WireError."""
+    """Which agent it says that it is; None: it does not say.  Raises WireError."""
     require(text is None or bool(_AGENT.match(text)), AGENT_HEADER)
     return text
 
@@ -247,17 +247,12 @@ def _checked_shown(shown: Any) -> dict[str, Any]:
         known = shown.get(name)
         require(known is None or bool(_OUTPUTS["device_name"].match(str(known))), "shown")
         facts[name] = known
-    known = {"elsewhere": False, **shown}  # older agents do not say
-    if "process" in shown:  # nor this, which is then not known
-        require(isinstance(shown["process"], bool), "shown")
-        facts["process"] = shown["process"]
-    for name in ("readonly_live", "readonly_persistent"):  # nor these
-        if name in shown:
-            require(isinstance(shown[name], bool | None), "shown")
-            facts[name] = shown[name]
-    for name in ("running", "record", "elsewhere"):
-        require(isinstance(known.get(name), bool), "shown")
-        facts[name] = known[name]
+    for name in ("readonly_live", "readonly_persistent"):
+        require(isinstance(shown.get(name), bool | None), "shown")
+        facts[name] = shown.get(name)
+    for name in ("running", "process", "record", "elsewhere"):
+        require(isinstance(shown.get(name), bool), "shown")
+        facts[name] = shown[name]
     for name in ("guests", "unexplained", "differs"):
         items = shown.get(name)
         require(isinstance(items, list) and len(items) <= SHOWN_MAX, "shown")

@@ -6,8 +6,8 @@ call which one it is (`AGENT_HEADER`): a place in which only one can run, one bo
 and one directory of locks.  An agent that is started again is the same one.  Another is let in
 when the one before has not been in contact for `host_down_after_s`, or its host was fenced since:
 somebody knows that it is over.  That one is refused then, should it come back.  If the fence was
-wrong and it goes on, it mostly speaks first, and the second learns that.  Older agents do not say
-which they are, and are not told apart.
+wrong and it goes on, it mostly speaks first, and the second learns that.  Those that do
+not say which they are, are not told apart.
 
 Theory of operation.  The database knows who speaks (`host_contact.agent`).  A process that has let
 an agent in asks it again only after half of the time that nobody else can be let in, which

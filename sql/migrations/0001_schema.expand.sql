@@ -1,13 +1,5 @@
--- The whole present schema, top to bottom.  PostgreSQL >= 15, no extensions, no triggers.
--- It is here to be read: databases are made and changed by migrations/ alone, and a test
--- holds that both give the same result.
-
--- Which migrations this database has seen.
-CREATE TABLE schema_migrations (
-    name text PRIMARY KEY,
-    checksum text NOT NULL,  -- SHA-256 of the text that was run
-    applied_at timestamptz NOT NULL DEFAULT now()
-);
+-- The whole schema, top to bottom.  PostgreSQL >= 15, no extensions, no triggers.
+-- (`schema_migrations`, which says what a database has, is made before: queries/migrations.sql.)
 
 -- ---------------------------------------------------------------------------------------
 -- The log.  New rows come by append_events() alone, and no row is ever updated.  `event archive
@@ -81,8 +73,8 @@ CREATE VIEW event_log AS
            convert_from(body, 'UTF8')::json AS body
       FROM events;
 
-\ir functions/event_bytes.sql
-\ir functions/append_events_0003.sql
+\ir ../functions/event_bytes.sql
+\ir ../functions/append_events.sql
 
 -- ---------------------------------------------------------------------------------------
 -- Rows outside the log: they carry no facts, and may be lost without harm.
@@ -99,7 +91,7 @@ CREATE TABLE host_contact (
     host text PRIMARY KEY,
     seen_at timestamptz NOT NULL,
     clock_ahead_s float8,                -- the host's clock, as its agent has measured it
-    agent text                           -- which one speaks for the host (NULL: an older one)
+    agent text                           -- which one speaks for the host (NULL: it does not say)
 );
 
 -- How far a long step has come.
@@ -213,9 +205,6 @@ CREATE TABLE instances (
     base_vm_state text NOT NULL,         -- what it is without them
     faults jsonb NOT NULL,               -- {operation id: message}
     devices jsonb NOT NULL,              -- disk targets last seen in the guest
-    created_at timestamptz NOT NULL,
-    updated_at timestamptz NOT NULL,     -- in every projection: recorded_at and position
-    position bigint NOT NULL,            -- of the last event that is in the row
     definition text,                     -- the guest without its volumes: domain XML
     claims jsonb NOT NULL DEFAULT '{}',  -- {operation id: {exclusive, flow}}
     resize_source text,                  -- the host that a resize can be reverted to
@@ -233,7 +222,10 @@ CREATE TABLE instances (
     hostname text,
     locked_by text,                      -- 'owner' or 'admin'; NULL: it is not
     locked_reason text,
-    elsewhere jsonb NOT NULL DEFAULT '{}'  -- {host: power state}: its guest is shown there, too
+    elsewhere jsonb NOT NULL DEFAULT '{}', -- {host: power state}: its guest is shown there, too
+    created_at timestamptz NOT NULL,
+    updated_at timestamptz NOT NULL,     -- in every projection: recorded_at and position
+    position bigint NOT NULL             -- of the last event that is in the row
 );
 CREATE INDEX instances_by_age ON instances (created_at, server_id);
 CREATE INDEX instances_by_project ON instances (project_id, name);
@@ -253,14 +245,14 @@ CREATE TABLE mappings (
     delete_on_termination boolean NOT NULL,
     multiattach boolean NOT NULL,
     state text NOT NULL,                 -- aggregates.mapping.MappingState
-    created_at timestamptz NOT NULL,
-    created_position bigint NOT NULL,    -- the order in which mappings are listed
-    updated_at timestamptz NOT NULL,
-    position bigint NOT NULL,
     kept uuid,                           -- the former attachment, until a resize is settled
     serial uuid,                         -- the id by which the guest knows the disk
     legacy boolean NOT NULL DEFAULT false,  -- attached by Cinder's old calls
-    access_mode text                     -- 'ro', 'rw'; NULL: attached before that was kept
+    access_mode text,                    -- 'ro', 'rw'; NULL: its host has not said
+    created_at timestamptz NOT NULL,
+    created_position bigint NOT NULL,    -- the order in which mappings are listed
+    updated_at timestamptz NOT NULL,
+    position bigint NOT NULL
 );
 CREATE INDEX mappings_by_server ON mappings (server_id, created_position);
 CREATE INDEX mappings_by_volume ON mappings (volume_id);
@@ -278,14 +270,14 @@ CREATE TABLE attachments (
     device_path text,
     adopted boolean NOT NULL,
     operation_id uuid,                   -- the last that touched it
-    created_at timestamptz NOT NULL,
-    ended_at timestamptz,
     spans jsonb NOT NULL,                -- what the table spans is derived from
-    created_position bigint NOT NULL,
-    updated_at timestamptz NOT NULL,
-    position bigint NOT NULL,
     legacy boolean NOT NULL DEFAULT false,  -- by Cinder's old calls; the id is our own
-    access_mode text                     -- 'ro', 'rw'; NULL: made before that was kept
+    access_mode text,                    -- 'ro', 'rw'; NULL: its host has not said
+    created_at timestamptz NOT NULL,
+    created_position bigint NOT NULL,
+    ended_at timestamptz,
+    updated_at timestamptz NOT NULL,
+    position bigint NOT NULL
 );
 CREATE INDEX attachments_by_volume ON attachments (volume_id, created_position);
 CREATE INDEX attachments_by_server ON attachments (server_id, created_position);
@@ -335,15 +327,15 @@ CREATE TABLE operations (
     user_id text,
     project_id text,
     request_id text NOT NULL,
+    destination text,                    -- where it takes the server
+    pivot_passed boolean NOT NULL,       -- there is only forward
+    global_request_id text,              -- of the service that passed the request on
     started_at timestamptz NOT NULL,
     started_position bigint NOT NULL,
     finished_at timestamptz,
     due_at timestamptz,                  -- when a dispatcher must look; NULL: a host's turn
     updated_at timestamptz NOT NULL,
-    position bigint NOT NULL,
-    destination text,                    -- where it takes the server
-    pivot_passed boolean NOT NULL,       -- there is only forward
-    global_request_id text               -- of the service that passed the request on
+    position bigint NOT NULL
 );
 CREATE INDEX operations_due ON operations (due_at) WHERE due_at IS NOT NULL;
 CREATE INDEX operations_open ON operations (state, started_position) WHERE state <> 'finished';
@@ -395,15 +387,15 @@ CREATE TABLE hosts (
     fenced boolean NOT NULL,
     fence_reason text,
     fence_evidence text,
-    registered_at timestamptz NOT NULL,
-    updated_at timestamptz NOT NULL,
-    position bigint NOT NULL,
     suspect boolean NOT NULL DEFAULT false,  -- fenced, and not shown since that it is clean
     leftovers jsonb,                     -- what it has that is not its any more
     connector jsonb,                     -- what storage knows it by: initiator, nqn, ip, host
     connector_position bigint,           -- of the event that says so
     disabled boolean NOT NULL DEFAULT false,  -- an operator wants no servers to come
-    disabled_reason text
+    disabled_reason text,
+    registered_at timestamptz NOT NULL,
+    updated_at timestamptz NOT NULL,
+    position bigint NOT NULL
 );
 CREATE INDEX hosts_by_initiator ON hosts ((connector->>'initiator'));
 CREATE INDEX hosts_by_nqn ON hosts ((connector->>'nqn'));
@@ -486,14 +478,14 @@ CREATE TABLE looks (
     unknown jsonb,                       -- of which hosts nothing is known, and why
     braked jsonb,                        -- findings that were too many to be believed, by class
     trouble text,
+    believe jsonb NOT NULL DEFAULT '[]', -- classes of drift, however many were found
+    reason text,                         -- why these are believed
+    examples jsonb,                      -- of what some of those are that were braked, by class
     began_at timestamptz NOT NULL,
     began_position bigint NOT NULL,
     ended_at timestamptz,
     updated_at timestamptz NOT NULL,
-    position bigint NOT NULL,
-    believe jsonb NOT NULL DEFAULT '[]', -- classes of drift, however many were found
-    reason text,                         -- why these are believed
-    examples jsonb                       -- of what some of those are that were braked, by class
+    position bigint NOT NULL
 );
 CREATE INDEX looks_by_age ON looks (began_position);
 CREATE INDEX looks_by_kind ON looks (kind, ended_at) WHERE outcome = 'completed';
