@@ -21,7 +21,7 @@ from aggregates.catalogue import AGGREGATES
 from aggregates.finding import Finding, FindingState
 from aggregates.host import Host, host_uuid
 from aggregates.instance import Instance
-from aggregates.look import Look
+from aggregates.look import Look, LookState
 from aggregates.mapping import BlockDeviceMapping, MappingState
 from aggregates.operation import Operation, OperationState
 from aggregates.remnant import Remnant, RemnantState
@@ -276,6 +276,7 @@ KINDS: dict[str, type[Aggregate]] = {kind.__name__: kind for kind in AGGREGATES}
 _ENDED = {
     Attachment: AttachmentState.DELETED,
     BlockDeviceMapping: MappingState.ENDED,
+    Look: LookState.ENDED,
     Operation: OperationState.FINISHED,
     Remnant: RemnantState.ACKNOWLEDGED,
 }
@@ -304,7 +305,7 @@ class Replay:
             yield _broken(positions[id(event)], rule.name, rule.sentence, event)
         for id_ in before:
             known = self._known[id_]
-            if isinstance(known, Look) or known.state is _ENDED.get(type(known), known):
+            if known.state is _ENDED.get(type(known), known):
                 del self._known[id_], self._at[id_]
 
     def rest(self) -> Iterator[Broken]:

@@ -370,6 +370,7 @@ def running_stack(home: Path, database_url: str, **how: Any) -> Iterator[Stack]:
         yield stack
         if stack.components:
             stack.kill_all()
-            assert broken_rules(database_url) == []
+            broken = broken_rules(database_url)
+            assert broken == [], broken
     finally:
         stack.close()

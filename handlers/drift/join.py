@@ -28,6 +28,7 @@ from handlers.drift.rows import (
     Row,
     ServerRow,
     StorageRow,
+    StrangersAttachment,
     Unknown,
     UnlabelledRow,
     VolumeRow,
@@ -85,7 +86,8 @@ def attachment(
         assert isinstance(listed, Listed)
         id_, of, host = listed.id, (taken_by or listed.server_id, listed.volume_id), None
         if taken_by is not None:
-            listed = replace(listed, shown=replace(listed.shown, server_id=listed.server_id))
+            theirs = StrangersAttachment(**vars(listed.shown), server_id=listed.server_id)
+            listed = replace(listed, shown=theirs)
     else:
         id_, host = str(stored["attachment_id"]), stored["host"]
         of = (str(stored["server_id"]), str(stored["volume_id"]))

@@ -90,15 +90,20 @@ class LedgerAttachment:
 @dataclass(frozen=True, kw_only=True)
 class CinderAttachment:
     """`host`, `mode` and `mountpoint` are None where Cinder does not tell them (only of attached
-    ones).  `mountpoint`: the name of the disk, without a directory.  `server_id`: only of one that
-    is no server of ours.
+    ones).  `mountpoint`: the name of the disk, without a directory.
     """
 
     status: str
     host: str | None = None
     mode: str | None = None
     mountpoint: str | None = None
-    server_id: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StrangersAttachment(CinderAttachment):
+    """Of a server that is none of ours.  Of any other one, the row itself is about its server."""
+
+    server_id: str | None
 
 
 @dataclass(kw_only=True)

@@ -106,12 +106,12 @@ class Ledger:
             raise
 
     def wait_step(self, flow: str, volume_id: str, step: str) -> None:
-        """Until the step of the running operation is done."""
+        """Until the step of the running operation is done, for all of its volumes."""
 
         def done() -> bool:
             operation = self.operation(flow, volume_id)
             steps = operation["steps"] if operation else []
-            return any(item["step"] == step and item["status"] == "done" for item in steps)
+            return {item["status"] for item in steps if item["step"] == step} == {"done"}
 
         wait_until(done, f"step {step} of {flow} to be done", SETTLE_S)
 

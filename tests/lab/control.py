@@ -115,17 +115,23 @@ class Gate:
         self._url = f"{ENV['LAB_GATE_URL']}/_gate"
 
     @contextlib.contextmanager
-    def hold(self, method: str, path: str, when: str) -> Iterator[Callable[[], None]]:
-        """Yields a function that waits until a request is held; the end opens the gate."""
+    def hold(self, method: str, path: str, when: str) -> Iterator[Callable[..., None]]:
+        """Yields a function that waits until one request is held, or so many; the end opens the
+        gate.
+        """
         rule = {"method": method, "path": path, "when": when}
         requests.put(self._url, json=rule, timeout=CLI_S).raise_for_status()
         try:
-            yield lambda: self._wait_held(f"{method} {path} to be held {when} Cinder does it")
+            what = f"{method} {path} to be held {when} Cinder does it"
+            yield lambda count=1: self._wait_held(count, what)
         finally:
             requests.delete(self._url, timeout=CLI_S).raise_for_status()
 
-    def _wait_held(self, what: str) -> None:
-        wait_until(lambda: requests.get(self._url, timeout=CLI_S).json()["held"], what, SETTLE_S)
+    def _wait_held(self, count: int, what: str) -> None:
+        def held() -> bool:
+            return bool(requests.get(self._url, timeout=CLI_S).json()["held"] >= count)
+
+        wait_until(held, what, SETTLE_S)
 
 
 def _running(pid: int) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import subprocess
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from tests.lab.control import (
     COMPLETE,
     CREATE,
     DELETE,
+    SHOW,
     UPDATE,
     VOLUME_CREATE,
     VOLUME_DELETE,
@@ -206,12 +208,20 @@ def test_a_server_is_rebooted_by_what_cinder_says_of_its_volumes_now(
 
 def reboot(lab: Lab, guest: LabGuest, root: str, *, dies: bool) -> None:
     """Its agent may die when libvirt is asked to stop the guest, or to start it anew."""
+    ask = partial(lab.cloud.openstack, "server", "reboot", "--hard", guest.id)
+    if not dies:
+        ask()
+        return
     host = lab.host(guest.host)
-    with host.libvirtd.stopped() if dies else contextlib.nullcontext():
-        lab.cloud.openstack("server", "reboot", "--hard", guest.id)
-        if dies:
-            lab.ledger.wait_step("reboot", root, "connect")
-            host.agent.kill()
+    with contextlib.ExitStack() as stopped:
+        with lab.gate.hold(*SHOW, "after") as wait_held:
+            ask()
+            # Libvirt has said on what both disks are (decision 0090): what is left of their
+            # connections is Cinder's answer and the host's own.
+            wait_held(2)
+            stopped.enter_context(host.libvirtd.stopped())
+        lab.ledger.wait_step("reboot", root, "connect")
+        host.agent.kill()
     host.agent.start()
 
 

@@ -99,6 +99,8 @@ def test_what_neither_ledger_nor_cinder_has_any_more_is_gone(cloud: Cloud) -> No
     row = cloud.in_cinder(volume, server, status="reserved", host=None)
     cloud.look()
     assert cloud.states() == {"reservation_unknown": "suspected"}
+    told = cloud.findings()["reservation_unknown"]["differs"]["cinder"]
+    assert "server_id" not in told, "the finding itself is about the server"
     cloud.model.drop_attachment(row.id)
     cloud.look()
     assert cloud.states() == {"reservation_unknown": "over"}

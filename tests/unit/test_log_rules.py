@@ -14,6 +14,7 @@ from aggregates.base import Aggregate, Event
 from aggregates.finding import Finding
 from aggregates.host import Host, host_uuid
 from aggregates.instance import Instance
+from aggregates.look import Look
 from aggregates.operation import Operation
 from aggregates.volume import Volume
 from handlers import rules
@@ -119,6 +120,18 @@ def test_what_breaks_a_rule_is_told_with_its_position(how: str) -> None:
     assert told.position == position
     assert str(told).startswith(f"position {position}, "), told
     assert f": {rule}: " in str(told)
+
+
+def test_a_look_that_is_stopped_and_goes_on_breaks_nothing_until_it_is_over() -> None:
+    """Its events are stored one by one."""
+    look, log = uuid4(), list(World().store.log)
+    add(log, look, Look.LookBegun, scope={}, why="schedule")
+    add(log, look, Look.LookStopped, reason="maintenance")
+    add(log, look, Look.LookResumed, reason="it is over")
+    add(log, look, Look.LookEnded, outcome="completed")
+    assert broken_in(log) == []
+    position = add(log, look, Look.LookStopped, reason="once more")
+    assert [(each.rule, each.position) for each in broken_in(log)] == [("in_order", position)]
 
 
 def test_a_guest_is_started_elsewhere_only_while_the_fence_stands() -> None:
