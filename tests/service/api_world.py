@@ -19,11 +19,12 @@ from uuid import uuid4
 import pytest
 from aiohttp import ClientResponse, TCPConnector, web
 from aiohttp.test_utils import TestClient, TestServer, get_port_socket
+from prometheus_client import Histogram
 from yarl import URL
 
 from host_agent.shared.faults import Faults
 from host_agent.shared.lines import left_s
-from host_agent.shared.telemetry import CALL_BOUNDS_S, Tallies
+from host_agent.shared.telemetry import call_seconds
 from ledger.api.app import make_app
 from ledger.api.components import Components
 from ledger.api.connections import CONNECTIONS, Greeting, Runner
@@ -121,7 +122,7 @@ class Api:
     faults: Faults
     dispatcher: Dispatcher
     looker: AskedLooks
-    calls: Tallies
+    calls: Histogram
 
     async def ask(
         self,
@@ -340,7 +341,7 @@ async def running_api(
     async with AsyncExitStack() as stack:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         patch.setattr(projections_runner, "POLL_INTERVAL_S", PROJECTIONS_POLL_S)
-        log, calls = Ledger(dsn), Tallies(CALL_BOUNDS_S)
+        log, calls = Ledger(dsn), call_seconds()
         stack.callback(log.close)
         model, faults = CinderModel(), Faults()
         cinder = DirectCinder(model, faults)
