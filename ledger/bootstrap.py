@@ -38,7 +38,7 @@ from ledger.api import neighbours
 from ledger.api.accepting import fleet_of
 from ledger.api.app import make_app
 from ledger.api.components import COMPONENTS, Components
-from ledger.api.connections import CONNECTIONS, Greeting, Runner, end_unread
+from ledger.api.connections import CONNECTIONS, end_unread, runner_of
 from ledger.api.images import Images
 from ledger.api.metrics import registry_of
 from ledger.auth.authenticator import authenticator, keystone_login
@@ -312,11 +312,9 @@ async def _serve(
 ) -> str:
     _begin_renewing(renewal, app, stack)
     tls = renewal.tls
-    runner = Runner(with_console(app), shutdown_timeout=SHUTDOWN_S)
+    runner = runner_of(with_console(app), shutdown_timeout=SHUTDOWN_S)
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
-    if tls is not None:
-        listener = Greeting(listener, app[CONNECTIONS])
     context = None if tls is None else tls.context
     await web.SockSite(runner, listener, ssl_context=context, backlog=BACKLOG).start()
     host, port = listener.getsockname()[:2]

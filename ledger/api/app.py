@@ -271,7 +271,8 @@ async def _authenticated(request: web.Request, handler: Handler) -> web.StreamRe
         identity = identity.on(route.name)
     request[IDENTITY] = identity = components.policy.admitted(identity)
     connections = request.app[CONNECTIONS]
-    connections.known(request.protocol, identity)
+    if request.transport is not None:
+        connections.known(request.transport, identity)
     if route is not None:
         refuse_unless(components.policy, identity, route.rules)
     bind(**_of_log(identity))

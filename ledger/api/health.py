@@ -17,7 +17,6 @@ from eventsourcing.persistence import PersistenceError
 from ledger.api.agent.agent_batches import AGENT_BATCHER
 from ledger.api.call import Call, answer
 from ledger.api.components import COMPONENTS, HOLDS, Check, Components
-from ledger.api.connections import CONNECTIONS
 from ledger.api.metrics import CONTENT_TYPE_LATEST, METRICS, Counted, Drift, of_process
 from ledger.api.schemas import Health, ReadyQuery
 from projections.database_trouble import in_words
@@ -80,7 +79,6 @@ def metrics_page(app: web.Application) -> Remembered[bytes]:
             ready.checks,
             agents=app[AGENT_BATCHER].connected,
             held=app[HOLDS].count,
-            refused=app[CONNECTIONS].refused,
             stale_policy=components.policy.stale,
         )
         return app[METRICS].page([*found, *(counted.samples() if counted else ())])

@@ -121,9 +121,6 @@ _COUNTERS: dict[str, tuple[str, ...]] = {
     "ledger_events_total": ("Events in the log: its last position",),
     "ledger_looks_total": ("Looks that have ended: completed, stopped, void", "outcome"),
     "ledger_database_clock_sets_total": ("Times that this process saw the database's clock set",),
-    "ledger_http_connections_refused_total": (
-        "Connections of addresses that had too many without a token",
-    ),
 }
 
 
@@ -186,7 +183,6 @@ def of_process(
     *,
     agents: int,
     held: int,
-    refused: int,
     stale_policy: bool,
 ) -> Iterator[Sample]:
     """What is true of this process.  `checks`: what is wrong by check (ledger.api.health)."""
@@ -198,7 +194,6 @@ def of_process(
     yield "ledger_database_clock_sets_total", (), clock.set_count
     yield "ledger_agents_connected", (), agents
     yield "ledger_http_requests_held", (), held
-    yield "ledger_http_connections_refused_total", (), refused
     yield "ledger_policy_stale", (), stale_policy
 
 
