@@ -179,15 +179,14 @@ def _ports(
 def _numbers_shown(settings: Settings, numbers: Numbers, link: Link) -> Iterator[None]:
     """Where the settings say, if they do."""
 
-    def page() -> str:
+    def state() -> State:
         clock = link.ledger_clock.reading()
-        certificate = link.credentials.ending()
-        return numbers.page(State(link.registered, clock and clock[1], certificate))
+        return State(link.registered, clock and clock[1], link.credentials.ending())
 
     if not settings.metrics.port:
         yield
         return
-    with metrics.serving(settings.metrics.host, settings.metrics.port, page):
+    with metrics.serving(settings.metrics.host, settings.metrics.port, numbers.registry(state)):
         yield
 
 

@@ -25,7 +25,7 @@ from typing import Any
 
 import structlog
 from aiohttp import web
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Histogram
 
 from handlers.drift.automatic import Policy, SoFar
 from host_agent.shared.cinder.client import CinderClient
@@ -33,12 +33,12 @@ from host_agent.shared.cinder.lists import CinderLists
 from host_agent.shared.cinder.old import OldCinderClient
 from host_agent.shared.contract import ErrorKind
 from host_agent.shared.ports import PortError
-from host_agent.shared.telemetry import CALL_BOUNDS_S, Tallies
+from host_agent.shared.telemetry import call_seconds
 from ledger.api import neighbours
 from ledger.api.accepting import fleet_of
 from ledger.api.app import make_app
 from ledger.api.components import COMPONENTS, Components
-from ledger.api.connections import CONNECTIONS, Greeting, Runner, end_unread
+from ledger.api.connections import CONNECTIONS, end_unread, runner_of
 from ledger.api.images import Images
 from ledger.api.metrics import registry_of
 from ledger.auth.authenticator import authenticator, keystone_login
@@ -132,7 +132,7 @@ async def running(
     schema.check(dsn)
     async with AsyncExitStack() as stack:
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(REQUEST_THREADS))
-        ledger, calls = Ledger(dsn), Tallies(CALL_BOUNDS_S)
+        ledger, calls = Ledger(dsn), call_seconds()
         stack.callback(ledger.close)
         cinder, old_cinder = _cinders(settings, calls, stack)
         await asyncio.to_thread(_check_roles, cinder)
@@ -196,7 +196,7 @@ async def _projected(runner: ProjectionRunner, position: int) -> None:
 
 
 def _cinders(
-    settings: Settings, calls: Tallies, stack: AsyncExitStack
+    settings: Settings, calls: Histogram, stack: AsyncExitStack
 ) -> tuple[CinderClient, OldCinderClient]:
     """Cinder, by its new calls and its old ones."""
     cinder = CinderClient(settings.cinder, calls=calls)
@@ -206,7 +206,7 @@ def _cinders(
     return cinder, old_cinder
 
 
-def _images(settings: Settings, calls: Tallies, stack: AsyncExitStack) -> Images:
+def _images(settings: Settings, calls: Histogram, stack: AsyncExitStack) -> Images:
     images = Images(settings.cinder, calls)
     stack.callback(images.close)
     return images
@@ -221,7 +221,7 @@ def _begin_renewing(renewal: Renewal, app: web.Application, stack: AsyncExitStac
 
 
 def _begin_looking(
-    ledger: Ledger, looks: Looks, components: Components, calls: Tallies, stack: AsyncExitStack
+    ledger: Ledger, looks: Looks, components: Components, calls: Histogram, stack: AsyncExitStack
 ) -> None:
     """From now on looks are begun, as somebody asks for them or they are due.
 
@@ -312,11 +312,9 @@ async def _serve(
 ) -> str:
     _begin_renewing(renewal, app, stack)
     tls = renewal.tls
-    runner = Runner(with_console(app), shutdown_timeout=SHUTDOWN_S)
+    runner = runner_of(with_console(app), shutdown_timeout=SHUTDOWN_S)
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
-    if tls is not None:
-        listener = Greeting(listener, app[CONNECTIONS])
     context = None if tls is None else tls.context
     await web.SockSite(runner, listener, ssl_context=context, backlog=BACKLOG).start()
     host, port = listener.getsockname()[:2]

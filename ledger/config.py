@@ -142,7 +142,6 @@ class Limits:
     page_items_max: PageItems = PAGE_ITEMS_MAX
     streams_max: Positive = 20_000  # agents and readers of the event feed together
     requests_per_token_max: Positive = 1_000  # under way at once, held ones too
-    anonymous_connections_per_address_max: Positive = 512  # that have shown no valid token yet
     dispatcher_concurrency_max: Positive = 16  # steps in the service at once, a thread each
 
     def __post_init__(self) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-from collections import Counter
 from collections.abc import Iterable
+
+from prometheus_client import Counter, Histogram
 
 from aggregates.base import Aggregate, Event
 from aggregates.operation import Operation
-from host_agent.shared.telemetry import STEP_BOUNDS_S, Tallies
+from host_agent.shared.telemetry import STEP_BOUNDS_S
 
 
 class StepNumbers:
@@ -18,9 +18,19 @@ class StepNumbers:
     """
 
     def __init__(self) -> None:
-        self.seconds = Tallies(STEP_BOUNDS_S)
-        self._lock = threading.Lock()
-        self._failures = Counter[tuple[str, str, str]]()
+        self.seconds = Histogram(
+            "ledger_step_seconds",
+            "Duration of steps that succeeded, as their events say",
+            ["flow", "step"],
+            buckets=STEP_BOUNDS_S,
+            registry=None,
+        )
+        self.failures = Counter(
+            "ledger_step_failures",
+            "Times that a step did not work; kind: retryable, final, unknown",
+            ["flow", "step", "kind"],
+            registry=None,
+        )
 
     def take(self, changed: Iterable[Aggregate], events: Iterable[Event]) -> None:
         """Count what was stored of steps; `changed`: what these events are of."""
@@ -32,17 +42,11 @@ class StepNumbers:
             flow = operation.started.flow
             match event:
                 case Operation.StepSucceeded():
-                    self.seconds.add(
-                        (flow, step_name(event.step, event.undo)), event.took_ms / 1000
-                    )
+                    took = self.seconds.labels(flow, step_name(event.step, event.undo))
+                    took.observe(event.took_ms / 1000)
                 case Operation.StepFailed() | Operation.StepRetried():
-                    failed = (flow, step_name(event.step, event.undo), str(event.error["kind"]))
-                    with self._lock:
-                        self._failures[failed] += 1
-
-    def failures(self) -> dict[tuple[str, str, str], int]:
-        with self._lock:
-            return dict(self._failures)
+                    step, kind = step_name(event.step, event.undo), event.error["kind"]
+                    self.failures.labels(flow, step, kind).inc()
 
 
 def step_name(step: str, undo: bool) -> str:

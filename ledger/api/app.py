@@ -74,12 +74,12 @@ def make_app(components: Components) -> web.Application:
     app[COMPONENTS] = components
     app[HOLDS] = Holds(components.settings.limits.streams_max)
     app[BULKHEADS] = Bulkheads()
-    app[CONNECTIONS] = connections = Connections(components.settings.limits)
+    app[CONNECTIONS] = Connections(components.settings.limits)
     app[AGENT_BATCHER] = AgentBatcher(components, app[BULKHEADS].agents)
     app[READINESS] = Readiness(components)
     app[FEED] = Feed(components.queries)
     app[REFUSALS] = Refusals(components.queries)
-    app[METRICS] = Metrics(components.registry, lambda: connections.refused)
+    app[METRICS] = Metrics(components.registry)
     app[METRICS_PAGE] = metrics_page(app)
     add_routes(app, ROUTES)
     app.on_response_prepare.append(_add_headers)
@@ -271,7 +271,8 @@ async def _authenticated(request: web.Request, handler: Handler) -> web.StreamRe
         identity = identity.on(route.name)
     request[IDENTITY] = identity = components.policy.admitted(identity)
     connections = request.app[CONNECTIONS]
-    connections.known(request.protocol, identity)
+    if request.transport is not None:
+        connections.known(request.transport, identity)
     if route is not None:
         refuse_unless(components.policy, identity, route.rules)
     bind(**_of_log(identity))

@@ -22,7 +22,6 @@ from pydantic import BaseModel
 
 from aggregates.base import EventContext
 from host_agent.shared.text import is_showable, one_line, texts_in
-from ledger.api import pieces
 from ledger.api.bulkheads import BULKHEADS, Bulkheads
 from ledger.api.components import HOLDS, Components, Holds, is_gone
 from ledger.api.microversions import Version
@@ -163,7 +162,7 @@ class Call:
             return self.sent
         limit = bytes_max or self.components.settings.limits.request_body_bytes_max
         self._check_media_type()
-        return _object(await self._read(limit), orjson.loads)
+        return _object(await self._read(limit))
 
     @asynccontextmanager
     async def inventory(
@@ -171,7 +170,7 @@ class Call:
     ) -> AsyncIterator[T]:
         """The body of a host's agent, read by `made`; for as long as the block lasts.
 
-        A large one is read in a thread, piece by piece, and only so many at once are in memory,
+        A large one is read in a thread, and only so many at once are in memory,
         one of each host: until the block is left.  Raises ApiError, and what `made` raises.
         """
         if (self.request.content_length or bytes_max) <= SMALL_BYTES_MAX:
@@ -181,11 +180,8 @@ class Call:
         if (self.request.content_length or 0) > bytes_max:
             raise _too_large(bytes_max)
         async with self.bulkheads.large_bodies.one(host):
-            yield await self._in_pieces(bytes_max, made)
-
-    async def _in_pieces(self, bytes_max: int, made: Callable[[dict[str, Any]], T]) -> T:
-        raw = await self._read(bytes_max)
-        return await self.bulkheads.agents(lambda: made(_object(raw, pieces.loads)))
+            raw = await self._read(bytes_max)
+            yield await self.bulkheads.agents(lambda: made(_object(raw)))
 
     def _check_media_type(self) -> None:
         if self.request.content_type != "application/json":
@@ -262,9 +258,9 @@ class Call:
         return self.holds.closing.is_set() or is_gone(self.request)
 
 
-def _object(raw: bytes | bytearray, loads: Callable[[bytes | bytearray], Any]) -> dict[str, Any]:
+def _object(raw: bytes | bytearray) -> dict[str, Any]:
     try:
-        data = loads(raw)
+        data = orjson.loads(raw)
     except orjson.JSONDecodeError:
         raise ApiError(400, "malformed", "Malformed request body") from None
     if not isinstance(data, dict) or any(nul in raw for nul in _NUL):

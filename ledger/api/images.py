@@ -12,13 +12,14 @@ from http import HTTPStatus
 from typing import Any
 
 from keystoneauth1 import session
+from prometheus_client import Histogram
 
 from host_agent.shared.cinder.http import Transport
 from host_agent.shared.cinder.session import load_auth
 from host_agent.shared.cinder.settings import CinderSettings
 from host_agent.shared.contract import ErrorKind
 from host_agent.shared.ports import GIB, PortError
-from host_agent.shared.telemetry import CALL_BOUNDS_S, Tallies
+from host_agent.shared.telemetry import call_seconds
 
 #: What Glance says of an image that there is not, at all or for whoever asks.
 _REFUSALS = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.FORBIDDEN, HTTPStatus.UNAUTHORIZED})
@@ -34,9 +35,9 @@ class Image:
 class Images:
     """Glance where the catalog of Cinder's Keystone has it.  May be shared by threads."""
 
-    def __init__(self, settings: CinderSettings, calls: Tallies | None = None) -> None:
+    def __init__(self, settings: CinderSettings, calls: Histogram | None = None) -> None:
         self._settings = settings
-        counted = calls or Tallies(CALL_BOUNDS_S)
+        counted = calls or call_seconds()
         self._session = None
         if settings.auth is not None:
             auth = load_auth(settings.auth)
@@ -44,7 +45,7 @@ class Images:
 
             def note(url: str, outcome: str, took_s: float) -> None:
                 neighbour = "keystone" if keystone and url.startswith(keystone) else "glance"
-                counted.add((neighbour, outcome), took_s)
+                counted.labels(neighbour, outcome).observe(took_s)
 
             self._session = session.Session(
                 auth=auth,

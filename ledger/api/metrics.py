@@ -9,25 +9,18 @@ A page that cannot ask the database is a page all the same: `ledger_ready` says 
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import web
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
 from aggregates.finding import FindingState
 from handlers.drift.classes import BY_NAME
-from host_agent.shared.telemetry import Tallies, Tally
 from ledger.log.clock import DatabaseClock
 from ledger.log.writer import Writer
 from ledger.telemetry import StepNumbers
@@ -207,15 +200,28 @@ def of_process(
 class Metrics:
     """The API's own numbers, and those that are found when somebody asks."""
 
-    def __init__(self, registry: CollectorRegistry, refused: Callable[[], int]) -> None:
+    def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
-        self._requests = _Requests(refused)
+        self._seconds = Histogram(
+            "ledger_http_request_seconds",
+            "Duration of requests; a held request counts with the time it was held",
+            ["route", "method"],
+            buckets=_BUCKETS_S,
+            registry=registry,
+        )
+        self._answered = Counter(
+            "ledger_http_requests",
+            "Requests that were answered",
+            ["route", "method", "status"],
+            registry=registry,
+        )
         self._found = _Found()
-        registry.register(self._requests)
         registry.register(self._found)
 
     def requested(self, route: str, method: str, status: int, took_s: float) -> None:
-        self._requests.add(route, method if method in _METHODS else "other", status, took_s)
+        method = method if method in _METHODS else "other"
+        self._seconds.labels(route, method).observe(took_s)
+        self._answered.labels(route, method, status).inc()
 
     def page(self, found: Iterable[Sample]) -> bytes:
         """The page with what was found just now; what was not is not on it."""
@@ -245,107 +251,12 @@ class _Found(Collector):
         yield from families.values()
 
 
-class _Requests(Collector):
-    """What was answered, and (`refused`) how many connections were not let in."""
-
-    def __init__(self, refused: Callable[[], int]) -> None:
-        self._refused = refused
-        self._seconds = defaultdict[tuple[str, str], Tally](lambda: Tally(_BUCKETS_S))
-        self._answered = Counter[tuple[str, str, str]]()
-
-    def add(self, route: str, method: str, status: int, took_s: float) -> None:
-        self._seconds[route, method].add(took_s)
-        self._answered[route, method, str(status)] += 1
-
-    def collect(self) -> Iterator[Metric]:
-        held = "Duration of requests; a held request counts with the time it was held"
-        seconds = HistogramMetricFamily(
-            "ledger_http_request_seconds", held, labels=["route", "method"]
-        )
-        for labels, tally in self._seconds.items():
-            seconds.add_metric(labels, tally.buckets(), tally.sum)
-        answered = CounterMetricFamily(
-            "ledger_http_requests",
-            "Requests that were answered",
-            labels=["route", "method", "status"],
-        )
-        for names, count in self._answered.items():
-            answered.add_metric(names, count)
-        refused = CounterMetricFamily(
-            "ledger_http_connections_refused",
-            "Connections of addresses that had too many without a token",
-            value=self._refused(),
-        )
-        yield from (seconds, answered, refused)
-
-
-class _Appends(Collector):
-    """What the writer has counted, as histograms."""
-
-    def __init__(self, writer: Writer) -> None:
-        self._writer = writer
-
-    def collect(self) -> Iterator[HistogramMetricFamily]:
-        writer = self._writer
-        seconds = "Time from the call of an append to its durable answer; refused ones count too"
-        yield _histogram("ledger_append_seconds", seconds, writer.append_seconds)
-        appends = "Appends in one commit"
-        yield _histogram("ledger_append_batch_appends", appends, writer.batch_appends)
-        events = "Events in one commit"
-        yield _histogram("ledger_append_batch_events", events, writer.batch_events)
-
-
-class _Calls(Collector):
-    """What Cinder and Keystone answered to this process."""
-
-    def __init__(self, calls: Tallies) -> None:
-        self._calls = calls
-
-    def collect(self) -> Iterator[Metric]:
-        yield _histograms(
-            "ledger_call_seconds",
-            "Duration of calls of Cinder, Keystone and Glance, each attempt; "
-            "outcome: 2xx, 4xx, no_answer",
-            ["neighbour", "outcome"],
-            self._calls,
-        )
-
-
-class _Steps(Collector):
-    """What came of steps, of those whose results this process has stored."""
-
-    def __init__(self, steps: StepNumbers) -> None:
-        self._steps = steps
-
-    def collect(self) -> Iterator[Metric]:
-        seconds = "Duration of steps that succeeded, as their events say"
-        yield _histograms("ledger_step_seconds", seconds, ["flow", "step"], self._steps.seconds)
-        failures = CounterMetricFamily(
-            "ledger_step_failures",
-            "Times that a step did not work; kind: retryable, final, unknown",
-            labels=["flow", "step", "kind"],
-        )
-        for labels, count in self._steps.failures().items():
-            failures.add_metric(labels, count)
-        yield failures
-
-
-def _histogram(name: str, what: str, tally: Tally) -> HistogramMetricFamily:
-    return HistogramMetricFamily(name, what, buckets=tally.buckets(), sum_value=tally.sum)
-
-
-def _histograms(name: str, what: str, names: list[str], tallies: Tallies) -> HistogramMetricFamily:
-    family = HistogramMetricFamily(name, what, labels=names)
-    for labels, (buckets, sum_) in tallies.counted().items():
-        family.add_metric(labels, buckets, sum_)
-    return family
-
-
-def registry_of(writer: Writer, steps: StepNumbers, calls: Tallies) -> CollectorRegistry:
+def registry_of(writer: Writer, steps: StepNumbers, calls: Histogram) -> CollectorRegistry:
     """A registry that shows what is counted below the API."""
     registry = CollectorRegistry()
-    for collector in (_Appends(writer), _Steps(steps), _Calls(calls)):
-        registry.register(collector)
+    appends = (writer.append_seconds, writer.batch_appends, writer.batch_events)
+    for counted in (*appends, steps.seconds, steps.failures, calls):
+        registry.register(counted)
     return registry
 
 

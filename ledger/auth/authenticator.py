@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack
 
-from host_agent.shared.telemetry import Tallies
+from prometheus_client import Histogram
+
 from ledger.auth.certificates import CertifiedAgents
 from ledger.auth.keystone import KeystoneTokens
 from ledger.auth.keystone_client import KeystoneClient
@@ -19,7 +20,7 @@ def authenticator(
     stack: AsyncExitStack,
     static: StaticTokens | None = None,
     tls: ServiceTls | None = None,
-    calls: Tallies | None = None,
+    calls: Histogram | None = None,
 ) -> Authenticator:
     """The one the settings ask for, until the stack is left; `calls` counts calls of Keystone.
 
@@ -35,7 +36,7 @@ def authenticator(
 
 
 def _tokens(
-    settings: Settings, stack: AsyncExitStack, static: StaticTokens, calls: Tallies | None
+    settings: Settings, stack: AsyncExitStack, static: StaticTokens, calls: Histogram | None
 ) -> Authenticator:
     if settings.auth is AuthMode.TOKENS:
         return static
@@ -47,7 +48,7 @@ def _tokens(
 
 
 def keystone_login(
-    settings: Settings, stack: AsyncExitStack, calls: Tallies | None = None
+    settings: Settings, stack: AsyncExitStack, calls: Histogram | None = None
 ) -> KeystoneLogin | None:
     """Who gives tokens for passwords, until the stack is left; None where Keystone is not asked."""
     options = settings.keystone_auth or {}
@@ -62,7 +63,7 @@ def keystone_login(
     return login
 
 
-def keystone_client(settings: Settings, calls: Tallies | None = None) -> KeystoneClient:
+def keystone_client(settings: Settings, calls: Histogram | None = None) -> KeystoneClient:
     """Keystone, asked as the settings say.  Raises ConfigError."""
     keystone = settings.keystone
     return KeystoneClient(

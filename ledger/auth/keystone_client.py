@@ -28,12 +28,13 @@ import requests
 from keystoneauth1 import exceptions, session
 from keystoneauth1.access import AccessInfo, AccessInfoV3
 from keystoneauth1.identity.base import BaseIdentityPlugin
+from prometheus_client import Histogram
 
 from host_agent.shared.cinder.http import Transport
 from host_agent.shared.cinder.session import load_auth
 from host_agent.shared.lines import CONNECT_S, left_s
 from host_agent.shared.settings import ConfigError
-from host_agent.shared.telemetry import CALL_BOUNDS_S, Tallies
+from host_agent.shared.telemetry import call_seconds
 from ledger.auth.access_rules import Rule
 
 #: For one call; who asks sets an end to all of them.
@@ -88,7 +89,7 @@ class KeystoneClient:
         *,
         cacert: str | None = None,
         insecure: bool = False,
-        calls: Tallies | None = None,
+        calls: Histogram | None = None,
     ) -> None:
         """`calls` counts each call, as `Dialogue` of host_agent.shared.cinder.session does.
 
@@ -102,10 +103,10 @@ class KeystoneClient:
             raise ConfigError(
                 "keystone.auth: the auth_type is none that logs in at Keystone, as 'password' is"
             )
-        counted = calls or Tallies(CALL_BOUNDS_S)
+        counted = calls or call_seconds()
 
         def note(_url: str, outcome: str, took_s: float) -> None:
-            counted.add(("keystone", outcome), took_s)
+            counted.labels("keystone", outcome).observe(took_s)
 
         self._session = session.Session(
             verify=False if insecure else cacert or True, session=Transport(note)

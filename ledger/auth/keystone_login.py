@@ -15,10 +15,11 @@ from typing import Any, Protocol
 
 from keystoneauth1 import exceptions, session
 from keystoneauth1.identity import v3
+from prometheus_client import Histogram
 
 from host_agent.shared.cinder.http import Transport
 from host_agent.shared.lines import CONNECT_S
-from host_agent.shared.telemetry import CALL_BOUNDS_S, Tallies
+from host_agent.shared.telemetry import call_seconds
 from ledger.auth.keystone_client import READ_S, is_keystones
 from ledger.auth.rate import Rate
 from ledger.auth.tokens import AuthError, KeystoneAwayError, WrongTokensError
@@ -117,13 +118,13 @@ def _refusal(error: Exception) -> str | None:
 
 
 def by_password(
-    auth_url: str, *, cacert: str | None, insecure: bool, calls: Tallies | None = None
+    auth_url: str, *, cacert: str | None, insecure: bool, calls: Histogram | None = None
 ) -> Asks:
     """Asks the Keystone that is there."""
-    counted = calls or Tallies(CALL_BOUNDS_S)
+    counted = calls or call_seconds()
 
     def note(_url: str, outcome: str, took_s: float) -> None:
-        counted.add(("keystone", outcome), took_s)
+        counted.labels("keystone", outcome).observe(took_s)
 
     url = f"{auth_url.rstrip('/').removesuffix('/v3')}/v3"
     verify = False if insecure else cacert or True

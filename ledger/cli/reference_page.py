@@ -19,8 +19,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from prometheus_client import Metric
+
 from aggregates import errors
-from host_agent.shared.telemetry import CALL_BOUNDS_S, Tallies
+from host_agent.shared.telemetry import call_seconds
 from ledger import api
 from ledger.api import microversions
 from ledger.api.metrics import Metrics, registry_of
@@ -203,10 +205,14 @@ def _text(node: ast.expr) -> str:
 
 def _metrics() -> Iterator[list[str]]:
     """What a registry has that is filled as the service does it."""
-    registry = registry_of(Writer(""), StepNumbers(), Tallies(CALL_BOUNDS_S))
-    Metrics(registry, lambda: 0)
-    for family in [*registry.collect(), *gauges(0.0, ending=False, failed=False), *counters({})]:
-        labels = ", ".join(f"`{label}`" for label in family._labelnames)  # type: ignore[attr-defined]  # noqa: SLF001
+    registry = registry_of(Writer(""), StepNumbers(), call_seconds())
+    Metrics(registry)
+    counting = registry._collector_to_names  # noqa: SLF001
+    shown: list[tuple[object, Metric]] = [(of, each) for of in counting for each in of.collect()]
+    shown += [(each, each) for each in [*gauges(0.0, ending=False, failed=False), *counters({})]]
+    for of, family in shown:  # one of them knows the labels' names
+        names = getattr(family, "_labelnames", ()) or getattr(of, "_labelnames", ())
+        labels = ", ".join(f"`{name}`" for name in names)
         counts = "_total" if family.type == "counter" else ""
         yield [f"`{family.name}{counts}`", family.type, labels, family.documentation]
 

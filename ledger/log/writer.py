@@ -44,13 +44,13 @@ from eventsourcing.persistence import (
     ProgrammingError,
     StoredEvent,
 )
+from prometheus_client import Histogram
 from psycopg.errors import error_from_result
 from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGresult
 
 import sql
 from aggregates.base import NOBODY, EventContext
-from host_agent.shared.telemetry import Tally
 from ledger.log import binary
 from projections.database_trouble import Trouble, is_lost
 
@@ -206,9 +206,18 @@ class Writer:
         self._connection: psycopg.Connection[Any] | None = None
         self.trouble = Trouble()  # why the last attempt to store events failed
         self.lost = 0  # connections
-        self.append_seconds = Tally(SECONDS)  # from the call to the answer
-        self.batch_appends = Tally(SIZES)
-        self.batch_events = Tally(SIZES)
+        self.append_seconds = Histogram(
+            "ledger_append_seconds",
+            "Time from the call of an append to its durable answer; refused ones count too",
+            buckets=SECONDS,
+            registry=None,
+        )
+        self.batch_appends = Histogram(
+            "ledger_append_batch_appends", "Appends in one commit", buckets=SIZES, registry=None
+        )
+        self.batch_events = Histogram(
+            "ledger_append_batch_events", "Events in one commit", buckets=SIZES, registry=None
+        )
 
     def append(
         self,
@@ -356,10 +365,10 @@ class Writer:
         if not batch:
             return
         now = time.monotonic()
-        self.batch_appends.add(len(batch))
-        self.batch_events.add(sum(len(append.events) for append in batch))
+        self.batch_appends.observe(len(batch))
+        self.batch_events.observe(sum(len(append.events) for append in batch))
         for append in batch:
-            self.append_seconds.add(now - append.since)
+            self.append_seconds.observe(now - append.since)
 
     def _store_apart(self, batch: list[Append], error: psycopg.Error) -> None:
         """The database refuses an append of the batch: store each by itself, to find which."""

@@ -194,7 +194,7 @@ def test_its_numbers_are_where_the_settings_say(host: Host) -> None:
     finally:
         process.terminate()
         assert process.wait(WAIT_S) == 0, host.log.read_text()
-    assert 'ledger_agent_step_seconds_count{step="disk_plug",outcome="succeeded"} 1.0' in page
+    assert 'ledger_agent_step_seconds_count{outcome="succeeded",step="disk_plug"} 1.0' in page
     assert 'ledger_agent_call_seconds_count{neighbour="cinder",outcome="2xx"}' in page
     assert "ledger_agent_registered 1.0" in page
 

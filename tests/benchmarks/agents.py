@@ -143,8 +143,6 @@ def _settings(dsn: str, port: int, cinder: str, hosts: int) -> str:
     )
     return (
         f'database_url = "{dsn}"\nauth = "tokens"\n'
-        # All agents come from one address, and at once.
-        f"[limits]\nanonymous_connections_per_address_max = {max(512, 2 * hosts)}\n"
         f"[listen]\nport = {port}\n"
         f'[cinder]\nendpoint = "{cinder}"\n'
         f'[[tokens]]\nname = "admin"\ntoken = "{ADMIN}"\nuser_id = "admin"\n'

@@ -7,7 +7,6 @@ the same requests a real one sends.
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -18,15 +17,16 @@ from uuid import uuid4
 
 import pytest
 from aiohttp import ClientResponse, TCPConnector, web
-from aiohttp.test_utils import TestClient, TestServer, get_port_socket
+from aiohttp.test_utils import TestClient, TestServer
+from prometheus_client import Histogram
 from yarl import URL
 
 from host_agent.shared.faults import Faults
 from host_agent.shared.lines import left_s
-from host_agent.shared.telemetry import CALL_BOUNDS_S, Tallies
+from host_agent.shared.telemetry import call_seconds
 from ledger.api.app import make_app
 from ledger.api.components import Components
-from ledger.api.connections import CONNECTIONS, Greeting, Runner
+from ledger.api.connections import runner_of
 from ledger.api.images import Images
 from ledger.api.metrics import registry_of
 from ledger.auth.authenticator import authenticator, keystone_login
@@ -125,7 +125,7 @@ class Api:
     faults: Faults
     dispatcher: Dispatcher
     looker: AskedLooks
-    calls: Tallies
+    calls: Histogram
 
     async def ask(
         self,
@@ -344,7 +344,7 @@ async def running_api(
     async with AsyncExitStack() as stack:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         patch.setattr(projections_runner, "POLL_INTERVAL_S", PROJECTIONS_POLL_S)
-        log, calls = Ledger(dsn), Tallies(CALL_BOUNDS_S)
+        log, calls = Ledger(dsn), call_seconds()
         stack.callback(log.close)
         model, faults = CinderModel(), Faults()
         cinder = DirectCinder(model, faults)
@@ -405,11 +405,7 @@ class _Server(TestServer):
     """As in production, a handler goes on when its client has gone."""
 
     def __init__(self, app: web.Application, tls: ServiceTls | None) -> None:
-        def factory(host: str, port: int, family: socket.AddressFamily) -> socket.socket:
-            listener = get_port_socket(host, port, family)
-            return listener if tls is None else Greeting(listener, app[CONNECTIONS])
-
-        super().__init__(app, socket_factory=factory)
+        super().__init__(app)
         self._tls = tls
 
     async def start_server(self, *given: Any, **kwargs: Any) -> None:
@@ -417,7 +413,7 @@ class _Server(TestServer):
         await super().start_server(*given, ssl=context, **kwargs)
 
     async def _make_runner(self, **kwargs: Any) -> web.BaseRunner:
-        return Runner(self.app, **{**kwargs, "handler_cancellation": False})
+        return runner_of(self.app, **{**kwargs, "handler_cancellation": False})
 
 
 async def _cancelled(task: asyncio.Task[None]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-import re
 import socket
 import zlib
 from collections.abc import AsyncIterator, Callable
@@ -29,11 +28,7 @@ BYTE_EVERY_S, LIMIT_S = 0.05, 0.5
 
 @pytest.fixture
 async def api(database_url: str) -> AsyncIterator[Api]:
-    limits = replace(
-        SETTINGS.limits,
-        anonymous_connections_per_address_max=MOST,
-        requests_per_token_max=MOST,
-    )
+    limits = replace(SETTINGS.limits, requests_per_token_max=MOST)
     async with running_api(database_url, replace(SETTINGS, limits=limits)) as running:
         yield running
 
@@ -124,44 +119,6 @@ async def test_what_is_refused_is_not_unpacked_either(
     assert unpacked == []
 
 
-async def test_an_address_has_so_many_connections_that_have_shown_no_token(api: Api) -> None:
-    async with line(api) as first, line(api), line(api):
-        async with line(api) as (reader, _):
-            assert await ended(reader) == b"", "it is one too many"
-        reader, writer = first
-        head = f"GET /v1/hosts HTTP/1.1\r\nHost: x\r\nX-Auth-Token: {token_of('admin')}\r\n\r\n"
-        writer.write(head.encode())
-        assert (await reader.readline()).split()[1] == b"200"
-        async with line(api) as (reader, writer):
-            await asks(reader, writer, b"/healthz")
-            async with line(api) as (refused, _):
-                assert await ended(refused) == b"", "no token was shown, so it counts on"
-
-    async def let_in() -> bool:
-        async with line(api) as (reader, writer):
-            return await asks(reader, writer, b"/healthz") == b"200"
-
-    await eventually(let_in, "those that were closed are not counted any more")
-
-
-async def asks(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, path: bytes) -> bytes:
-    try:
-        writer.write(b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n" % path)
-        return (await reader.readline()).split()[1]
-    except (ConnectionError, IndexError):
-        return b""
-
-
-async def test_a_wrong_token_makes_nobody_known(api: Api) -> None:
-    wrong = b"GET /v1/hosts HTTP/1.1\r\nHost: x\r\nX-Auth-Token: wrong\r\n\r\n"
-    async with line(api) as one, line(api) as two, line(api) as three:
-        for reader, writer in (one, two, three):
-            writer.write(wrong)
-            assert (await reader.readline()).split()[1] == b"401"
-        async with line(api) as (reader, _):
-            assert await ended(reader) == b""
-
-
 async def test_a_token_has_so_many_requests_under_way(api: Api) -> None:
     await api.register()
     polls: list[asyncio.Task[Any]] = [
@@ -183,22 +140,6 @@ async def test_a_token_has_so_many_requests_under_way(api: Api) -> None:
         return (await api.ask("GET", f"/v1/hosts/{HOST}/commands?epoch=0", "agent-1")).status == 200
 
     await eventually(free, "what has ended is not counted any more")
-
-
-async def test_refused_connections_are_counted(api: Api) -> None:
-    async with line(api), line(api), line(api), line(api) as (reader, _):
-        assert await ended(reader) == b""
-
-    async def let_in() -> bool:
-        async with line(api) as (reader, writer):
-            writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-            told = (await ended(reader)).decode()
-        return (
-            re.search(r"^ledger_http_connections_refused_total [1-9]", told, re.MULTILINE)
-            is not None
-        )
-
-    await eventually(let_in, "it is told")
 
 
 def test_what_is_not_read_is_taken_back_by_the_kernel() -> None:

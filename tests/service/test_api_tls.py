@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import socket
 import ssl
 import time
 from collections.abc import AsyncIterator
@@ -250,29 +249,6 @@ async def test_a_broken_pair_replaces_nothing_and_is_told(secure: Secure, ours: 
     secure.pair.put(ours.pair("localhost", "IP:127.0.0.1", days=1, since=-29))
     await secure.look()
     assert (await shown(secure.api))["ledger_certificate_ending"] == 1, "a week before"
-
-
-async def test_who_does_not_end_a_handshake_is_counted_by_address(
-    database_url: str, tmp_path: Path, ours: Authority
-) -> None:
-    limit = {"anonymous_connections_per_address_max": 3}
-    async with _secure(database_url, tmp_path, ours, **limit) as secure:
-        where = ("127.0.0.1", secure.api.http.port)
-        silent = [socket.create_connection(where) for _ in range(3)]
-        try:
-
-            async def refused() -> bool:
-                return bool(await asked(secure, client(ours), "/healthz") != 200)
-
-            await eventually(refused, "three handshakes that do not end are as many as may be")
-        finally:
-            for one in silent:
-                one.close()
-
-        async def let_in() -> bool:
-            return bool(await asked(secure, client(ours), "/healthz") == 200)
-
-        await eventually(let_in, "they are gone, and not counted any more")
 
 
 async def test_the_console_is_for_tls_alone_where_there_is_tls(

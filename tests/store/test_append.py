@@ -21,11 +21,14 @@ from aggregates.attachment import Attachment
 from aggregates.base import EventContext
 from aggregates.host import Host, host_uuid
 from aggregates.volume import Volume
+from host_agent.shared.telemetry import call_seconds
+from ledger.api.metrics import registry_of
 from ledger.log import writer as writer_module
 from ledger.log.application import ConflictError, Ledger
 from ledger.log.mapper import IndexedEvent
 from ledger.log.recorder import LedgerRecorder
 from ledger.log.writer import Writer
+from ledger.telemetry import StepNumbers
 from tests.stack import eventually
 
 
@@ -258,11 +261,14 @@ def test_what_is_appended_is_counted(recorder: LedgerRecorder) -> None:
     writer.append(stored(uuid4(), 1))
     _batch(writer, [stored(uuid4(), 1, 2), stored(uuid4(), *range(1, 31))])
 
-    assert sum(writer.append_seconds.counts) == 3
-    assert 0 < writer.append_seconds.sum < 60
-    assert (writer.batch_appends.sum, writer.batch_events.sum) == (3, 33)
-    at_most = dict(zip(writer.batch_events.bounds, writer.batch_events.counts, strict=False))
-    assert {size: count for size, count in at_most.items() if count} == {1: 1, 50: 1}
+    registry = registry_of(writer, StepNumbers(), call_seconds())
+    told = registry.get_sample_value
+    assert told("ledger_append_seconds_count") == 3
+    assert 0 < (told("ledger_append_seconds_sum") or 0) < 60
+    assert told("ledger_append_batch_appends_sum") == 3
+    assert told("ledger_append_batch_events_sum") == 33
+    events = "ledger_append_batch_events_bucket"
+    assert [told(events, {"le": size}) for size in ("1.0", "20.0", "50.0")] == [1, 1, 2]
 
 
 def test_positions_have_no_gap_after_refusals(

@@ -17,7 +17,7 @@ from host_agent.shared.cinder.client import CinderClient
 from host_agent.shared.cinder.settings import CinderSettings
 from host_agent.shared.lines import within
 from host_agent.shared.settings import ConfigError
-from host_agent.shared.telemetry import CALL_BOUNDS_S, Tallies
+from host_agent.shared.telemetry import call_seconds
 from ledger.api import neighbours
 from ledger.auth import known as known_module
 from ledger.auth.authenticator import authenticator
@@ -26,6 +26,7 @@ from ledger.auth.keystone_client import KeystoneClient, KeystoneError, Proven
 from ledger.auth.known import Known
 from ledger.auth.tokens import Asked, AuthError, KeystoneAwayError, WrongTokensError
 from ledger.config import AuthMode, KeystoneSettings, Settings
+from tests.counted import outcomes
 from tests.doubles.simulated_keystone import HOUR, Fault, SimulatedKeystone, running_keystone
 from tests.stack import free_port
 
@@ -231,15 +232,14 @@ def test_where_keystone_does_not_tell_the_time_only_its_word_says_what_is_valid(
 
 def test_calls_are_counted_by_outcome(keystone: SimulatedKeystone) -> None:
     """A log-in and a question; one that nobody answers."""
-    calls = Tallies(CALL_BOUNDS_S)
+    calls = call_seconds()
     auth = keystone.user("ledger", "service", project="service")
     client = KeystoneClient(auth, calls=calls)
     client.whose(keystone.token("alice", "member", project="p"))
     keystone.fault = Fault.AWAY
     with pytest.raises(KeystoneError):
         client.whose("unknown")
-    counted = {labels: buckets[-1][1] for labels, (buckets, _) in calls.counted().items()}
-    assert counted == {("keystone", "2xx"): 2, ("keystone", "no_answer"): 1}
+    assert outcomes(calls) == {("keystone", "2xx"): 2, ("keystone", "no_answer"): 1}
     client.close()
 
 

@@ -28,6 +28,7 @@ from cinderclient import client as cinder_client
 from cinderclient.contrib import noauth
 from keystoneauth1 import exceptions as keystone_exceptions
 from keystoneauth1 import loading, service_token, session
+from prometheus_client import Histogram
 
 from host_agent.shared.cinder.answers import check
 from host_agent.shared.cinder.calls import Retry, error_of_status, port_error
@@ -36,7 +37,7 @@ from host_agent.shared.cinder.settings import CinderSettings, root_of
 from host_agent.shared.contract import ErrorKind
 from host_agent.shared.lines import left_s
 from host_agent.shared.ports import PortError
-from host_agent.shared.telemetry import CALL_BOUNDS_S, Tallies
+from host_agent.shared.telemetry import call_seconds
 
 T = TypeVar("T")
 Microversion = tuple[int, int]
@@ -60,13 +61,13 @@ class Dialogue:
         settings: CinderSettings,
         *,
         clock: Callable[[], float] = time.monotonic,
-        calls: Tallies | None = None,
+        calls: Histogram | None = None,
     ) -> None:
         """`calls` counts each call: by whose it was and its outcome, in seconds."""
         if settings.endpoint is None and settings.auth is None:
             raise ValueError("Cinder needs an endpoint (noauth) or auth options (Keystone)")
         self._settings = settings
-        self._calls = calls or Tallies(CALL_BOUNDS_S)
+        self._calls = calls or call_seconds()
         self._clock = clock
         self._lock = threading.Lock()
         self._agreed: tuple[Microversion, str | None] | None = None
@@ -92,7 +93,7 @@ class Dialogue:
         """Our log-ins go the same way as what we ask of Cinder."""
         keystone = getattr(self._user_auth, "auth_url", None)
         neighbour = "keystone" if keystone and url.startswith(keystone) else "cinder"
-        self._calls.add((neighbour, outcome), took_s)
+        self._calls.labels(neighbour, outcome).observe(took_s)
 
     def _auth(self) -> Any:
         settings = self._settings
@@ -322,7 +323,7 @@ class Caller:
         settings: CinderSettings,
         *,
         retry: Retry | None = None,
-        calls: Tallies | None = None,
+        calls: Histogram | None = None,
     ) -> None:
         self._settings = settings
         self._calls = calls
