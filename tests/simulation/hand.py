@@ -125,6 +125,8 @@ class Hand:
         cloud.note(f"hand: {server_id[:8]} from {before} to {now}")
         if not self._is_known(server_id, before, now):
             self._put_back(server_id)
+        elif cloud.look_at(Instance, instance.id).host == now:
+            self._forget(server_id)  # it has no volume, and the ledger follows it
 
     def _is_sound(self, name: str) -> bool:
         row = self.cloud.folded.row("hosts", name)
