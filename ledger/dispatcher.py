@@ -133,10 +133,10 @@ class Dispatcher:
             asyncio.create_task(self._hand_over_stranded()),
         ]
         try:
-            with _survived("leases_not_inherited"):
+            with _log_and_continue("leases_not_inherited"):
                 await self._leases.inherit(self._place, self._holder)
             while True:
-                with _survived("dispatcher_failed"):
+                with _log_and_continue("dispatcher_failed"):
                     await self._give_back()
                     await self._take()
                 await self._woken.wait(POLL_S)
@@ -145,7 +145,7 @@ class Dispatcher:
             for task in beside:
                 task.cancel()
             await asyncio.gather(*beside, *self._held.values(), return_exceptions=True)
-            with _survived("leases_not_released"):
+            with _log_and_continue("leases_not_released"):
                 await self._give_back()
             self._room.close()
 
@@ -173,7 +173,7 @@ class Dispatcher:
     async def _take_over(self, operation_id: str, project: str) -> None:
         """The other's request is given time; if we are stopped meanwhile, all of it by the next."""
         ended = False
-        with _survived("operation_not_taken_over", operation=operation_id):
+        with _log_and_continue("operation_not_taken_over", operation=operation_id):
             await asyncio.to_thread(self._operations.take_over, operation_id)
             ended = not await self._stopped_within(LATE_S)
         if ended:
@@ -184,7 +184,7 @@ class Dispatcher:
 
     async def _hold(self, operation_id: str, project: str) -> None:
         try:
-            with _survived("operation_failed", operation=operation_id):
+            with _log_and_continue("operation_failed", operation=operation_id):
                 if position := await self._work(operation_id, project):
                     await self._projected(position)
                 else:  # it was done already, and its row is late: do not ask at once again
@@ -223,21 +223,21 @@ class Dispatcher:
     async def _renew(self) -> None:
         while True:
             await asyncio.sleep(LEASE_S / 3)
-            with _survived("lease_renewal_failed"):
+            with _log_and_continue("lease_renewal_failed"):
                 await self._leases.renew(self._holder, list(self._held), LEASE_S)
 
     async def _hand_over_stranded(self) -> None:
         """Whoever fenced a host may have died before all that waits for it was handed over."""
         while True:
             await asyncio.sleep(STRANDED_EVERY_S)
-            with _survived("stranded_not_read"):
+            with _log_and_continue("stranded_not_read"):
                 for operation_id, host in await self._leases.stranded():
-                    with _survived("not_handed_over", operation=operation_id, host=host):
+                    with _log_and_continue("not_handed_over", operation=operation_id, host=host):
                         await asyncio.to_thread(self._operations.hand_over, operation_id, host)
 
 
 @contextlib.contextmanager
-def _survived(event: str, **fields: str) -> Iterator[None]:
+def _log_and_continue(event: str, **fields: str) -> Iterator[None]:
     """Log what went wrong and go on: the lease, or the next poll, is the retry."""
     try:
         yield

@@ -34,21 +34,22 @@ def refusal(flow: str, finding: Finding, asked: Asked) -> tuple[str, str] | None
     """Why the repair does nothing: a code, and words; None: it may go on."""
     assert finding.found is not None, "only what was found is repaired"
     if REPAIRS[flow].asks_hosts and not _is_readable(asked.shown):
-        return UNPROVEN, "What the host says cannot be read; nothing was done."
+        return UNPROVEN, "What the host says cannot be read. Nothing was changed."
     drift = BY_NAME[finding.found.drift_class]
-    if asked.row is not None and not rows.known(asked.row, drift.parties):
-        return UNPROVEN, "Not everybody that the finding compares could be asked; look again later."
+    if asked.row is not None and (silent := rows.silent(asked.row).intersection(drift.parties)):
+        who = f"Host {asked.lane.host}" if Party.HOST in silent else "Cinder"
+        return UNPROVEN, f"{who} did not answer. Nothing was changed; run `drift run` again."
     if asked.row is None or not drift.is_drift(asked.row):
-        return GONE, f"It is not so any more ({drift.name}); nothing was done."
+        return GONE, f"Finding no longer holds ({drift.name}). Nothing was changed."
     parties = [party for party in drift.parties if party is not Party.HOST]
     now = differs(asked.row, parties)
     for party in parties:
         if not _alike(finding.differs.get(party.value), now[party.value]):
             then = finding.differs.get(party.value)
             words = f"What the {party.value} says has changed from {then} to {now[party.value]}"
-            return CHANGED, f"{words}; nothing was done. A new look finds what is so now."
+            return CHANGED, f"{words}. Nothing was changed; run `drift run` again."
     why = REPAIRS[flow].proof(asked)
-    return (UNPROVEN, f"{why} Nothing was done.") if why else None
+    return (UNPROVEN, f"{why} Nothing was changed.") if why else None
 
 
 def _is_readable(shown: dict[str, Any]) -> bool:

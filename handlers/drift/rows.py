@@ -10,7 +10,7 @@ make; nobody changes it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import Any, Final
@@ -288,11 +288,6 @@ def key_of(row: Row) -> Key:
     """Which subject the row is about."""
     subject = SUBJECTS[type(row)]
     return Key(subject=subject, id=row.id, host=row.about.host if subject in _OF_A_HOST else None)
-
-
-def known(row: Row, parties: Iterable[Party]) -> bool:
-    """Whether all of these have said what they have to say of the row."""
-    return silent(row).isdisjoint(parties)
 
 
 def silent(row: Row) -> frozenset[Party]:

@@ -24,7 +24,7 @@ def add_archive(parser: argparse.ArgumentParser, what: str) -> None:
 def directory(text: str) -> Path:
     path = Path(text)
     if not path.is_dir():
-        raise argparse.ArgumentTypeError(f"{text} is no directory")
+        raise argparse.ArgumentTypeError(f"must be a directory, not {text}")
     return path
 
 

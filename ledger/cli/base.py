@@ -233,7 +233,7 @@ def note(message: str) -> None:
 
 def add_reason(parser: argparse.ArgumentParser, what: str = "why") -> None:
     parser.add_argument(
-        "--reason", required=True, metavar="TEXT", help=f"{what}; kept in the history for ever"
+        "--reason", required=True, metavar="TEXT", help=f"{what}; stored permanently in the history"
     )
 
 
@@ -249,7 +249,7 @@ def add_limit(parser: argparse.ArgumentParser, what: str, default: int = LIMIT_D
 
 def _limit(text: str) -> int:
     if not text.isdigit() or not 0 < int(text) <= LIMIT_MAX:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 to {LIMIT_MAX}")
+        raise argparse.ArgumentTypeError(f"must be a number from 1 to {LIMIT_MAX}, not {text!r}")
     return int(text)
 
 
@@ -268,7 +268,7 @@ def moment(text: str) -> str:
         at = datetime.fromisoformat(text)
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no time in ISO 8601, like 2026-11-17T14:02 or 2026-11-17T15:02+01:00"
+            f"must be a time like 2026-11-17T14:02 or 2026-11-17T15:02+01:00, not {text!r}"
         ) from None
     at = at if at.tzinfo else at.replace(tzinfo=UTC)
     return at.astimezone(UTC).isoformat().replace("+00:00", "Z")

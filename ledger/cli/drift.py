@@ -36,7 +36,7 @@ class List(Lister):
     """List what differs, newest first: what is open now, or what differed at a moment."""
 
     brief = ("ID", "Class", "Severity", "State", "About", "Found")
-    empty = "Nothing differs, as far as looks have found."
+    empty = "No open findings."
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)

@@ -80,7 +80,7 @@ def _meant(client: Client, name: Named) -> Named:
 
 def _other(name: Named, found: list[Thing]) -> str:
     if found:
-        return f"{str(name)!r} is {_told(found[0])}. {_a(name.kind)} is wanted here."
+        return f"Expected {_a(name.kind)}; {str(name)!r} is {_told(found[0])}."
     if name.kind == "volume":
         return "Known are volumes that a server has had, or that differ; else give the whole id."
     name_too = "a name, " if name.kind == "server" else ""
@@ -114,7 +114,7 @@ def hint(client: Client, arguments: argparse.Namespace) -> str | None:
 
 
 def _a(kind: str) -> str:
-    return f"{'An' if kind[0] in 'aeiou' else 'A'} {kind}"
+    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
 
 
 def _near(name: str, hosts: list[str]) -> str | None:

@@ -104,4 +104,4 @@ def _month(text: str) -> datetime:
     try:
         return datetime.strptime(text, "%Y-%m").replace(tzinfo=UTC)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no month like 2026-06") from None
+        raise argparse.ArgumentTypeError(f"must be a month like 2026-06, not {text!r}") from None

@@ -170,7 +170,7 @@ def disk(text: str) -> dict[str, Any]:
     given = dict(pair.partition("=")[::2] for pair in text.split(","))
     source = given.pop("source_type", "volume")
     if unknown := given.keys() - DISK_KEYS.keys() - CREATE_KEYS.keys() - {"uuid"}:
-        raise argparse.ArgumentTypeError(f"{text!r}: {', '.join(sorted(unknown))} is no key")
+        raise argparse.ArgumentTypeError(f"{text!r}: unknown key {', '.join(sorted(unknown))}")
     if source not in SOURCES:
         raise argparse.ArgumentTypeError(f"{text!r}: source_type is one of {', '.join(SOURCES)}")
     wanted = {name: read(given[key]) for key, (name, read) in DISK_KEYS.items() if key in given}

@@ -60,7 +60,7 @@ def drop_attachment(lane: Lane, context: EffectContext) -> dict[str, Any]:
     assert lane.attachment_id is not None, "the finding is of one"
     known = context.book.get(Attachment, lane.attachment_id)
     if known.version and known.state is not AttachmentState.DELETED:
-        text = f"Attachment {known.id} is held by the ledger now; nothing was done."
+        text = f"Attachment {known.id} is held by the ledger now. Nothing was changed."
         raise PortError(ErrorKind.FINAL, again.GONE, text)
     with letting_go(context.cinder, context.old_cinder, lane) as deletion:
         deletion.shown = context.cinder.attachment_delete(lane.attachment_id)

@@ -38,14 +38,16 @@ class Field:
     needed: bool = False
 
 
-REASON = Field(name="reason", label="Why; kept in the history for ever", needed=True)
+REASON = Field(name="reason", label="Why; stored permanently in the history", needed=True)
 UNTIL = Field(name="until", label="Until (UTC, as 2026-01-31T12:00:00Z); empty: for good")
 BELIEVE = Field(
     name="believe",
     label="Classes to believe however many differ, with commas; empty: as always",
     kind=Kind.LIST,
 )
-BELIEVE_REASON = Field(name="reason", label="Why these are believed; kept in the history for ever")
+BELIEVE_REASON = Field(
+    name="reason", label="Why these are believed; stored permanently in the history"
+)
 STEP = Field(name="step", label="The step that you vouch for", kind=Kind.STEP)
 EVIDENCE = Field(name="evidence", label="How you know that it is down", needed=True)
 FORCE = Field(

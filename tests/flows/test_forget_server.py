@@ -208,7 +208,7 @@ def _without_records(world: World) -> None:
 @pytest.mark.parametrize(
     ("plant", "code", "words"),
     [
-        (_back, again.GONE, "It is not so any more"),
+        (_back, again.GONE, "Finding no longer holds (guest_missing)."),
         (_elsewhere, again.UNPROVEN, f"Host {OTHER} has the guest"),
         (_lost_by_libvirt, again.UNPROVEN, f"Host {HOST} runs a process of the guest"),
         (_defined_by_another_name, again.UNPROVEN, "is in use on host"),

@@ -20,13 +20,14 @@ from aggregates.operation import Operation, OperationState, Outcome
 from handlers.drift import again
 from handlers.drift.classes import CLASSES
 from handlers.drift.repairs import REPAIRS
-from handlers.drift.rows import Party
+from handlers.drift.rows import UNKNOWN, Party, Subject
 from handlers.flows import FLOWS
 from handlers.verbs import LedgerVerb
 from host_agent.shared.contract import Verb
 from host_agent.shared.ports import Disk
 from host_agent.simulated.host_state import guest_state
 from host_agent.storage.records import Record
+from ledger.reconcile import mending
 from tests.doubles.host_checks import plugged
 from tests.flows import drifted
 from tests.flows.drifted import finding
@@ -243,7 +244,26 @@ def test_what_is_not_so_any_more_is_not_repaired(
     heal(world)
     error = _refused(world, DRIFTS[name].ask)
     assert error["code"] == code
-    assert "nothing was done" in error["message"]
+    assert "Nothing was changed" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("name", "subject", "untold", "who"),
+    [
+        ("repair-reservation", Subject.ATTACHMENT, "cinder", "Cinder"),
+        ("repair-disk-pulled", Subject.DISK, "shown", f"Host {HOST}"),
+    ],
+)
+def test_a_repair_names_who_did_not_answer(
+    name: str, subject: Subject, untold: str, who: str
+) -> None:
+    world = DRIFTS[name].world()
+    row: Callable[..., Any] = mending._ROWS[subject]
+    silent = {subject: lambda *about: replace(row(*about), **{untold: UNKNOWN})}
+    with patch.dict(mending._ROWS, silent):
+        error = _refused(world, DRIFTS[name].ask)
+    assert error["code"] == again.UNPROVEN
+    assert error["message"].startswith(f"{who} did not answer. Nothing was changed; run")
 
 
 def _row_back(world: World) -> None:

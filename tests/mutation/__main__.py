@@ -40,7 +40,7 @@ PACKAGES = ["aggregates", "handlers", "host_agent", "ledger", "projections", "sq
 SCORE_MIN = 90.0
 #: Lines that are not mutated, whatever is on them: what only people read in a log.
 #: Nor do the words of a message count (Change.only_words).
-UNJUDGED = [r"(?i)log\.(debug|info|warning|error|exception)\(", r"with _survived\("]
+UNJUDGED = [r"(?i)log\.(debug|info|warning|error|exception)\(", r"with _log_and_continue\("]
 #: mutmut's words for a mutant that no test notices.
 ALIVE = {"survived", "no tests"}
 UNDECIDED = {"not checked", "check was interrupted by user"}

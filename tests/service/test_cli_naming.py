@@ -83,7 +83,27 @@ def test_the_id_of_another_kind_is_told_as_what_it_is(
 ) -> None:
     stub.answers["GET /v1/find"] = things(("volume", VOLUME, None))
     assert run("operation", "show", typed) == 3
-    assert f"is volume {VOLUME}. An operation is wanted here." in capsys.readouterr().err
+    assert f"Expected an operation; {typed!r} is volume {VOLUME}." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        (
+            ("operation", "list", "--limit", "x"),
+            "--limit: must be a number from 1 to 100000, not 'x'",
+        ),
+        (("drift", "list", "--at", "noon"), "--at: must be a time like 2026-11-17T14:02"),
+        (("drift", "run", "--timeout", "-1"), "--timeout: must be a number of seconds, not '-1'"),
+    ],
+    ids=["number", "time", "seconds"],
+)
+def test_a_wrong_value_says_what_it_must_be(
+    typed: tuple[str, ...], said: str, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        run(*typed)
+    assert said in capsys.readouterr().err
 
 
 def test_a_finding_may_be_an_operation(run: Run, stub: Stub) -> None:

@@ -213,7 +213,7 @@ STEPS = (
         title="Repair it",
         sees="The plan: who is asked again, what is done then, and what is never done.",
         means="Every party that the finding names is asked once more before anything is deleted. "
-        "If it is not so any more, nothing is done.",
+        "If the finding no longer holds, nothing is changed.",
         does="Follow the finding, then *Repair*. Read the plan, say why, and press the button.",
         over="When the operation of the repair is `completed`.",
         clicks=_repair,
@@ -237,7 +237,7 @@ STEPS = (
     Step(
         title="Show what happened at 02:14",
         sees="Every step of the volume, who asked for it, what Cinder answered, and your reason.",
-        means="The history is kept for ever. It is what you show to the volume's owner.",
+        means="The history is stored permanently. It is what you show to the volume's owner.",
         does="Type the beginning of the volume's id into the search field.",
         over="",
         clicks=_volume,

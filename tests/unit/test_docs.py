@@ -106,11 +106,18 @@ def test_the_architecture_has_a_line_for_each_room() -> None:
     assert [room for room in missing if f"`{room.removeprefix('host_agent/')}/`" not in named] == []
 
 
-def test_every_decision_is_in_the_index_and_has_its_number_once() -> None:
-    pages = sorted(path.name for path in (ROOT / "docs/decisions").glob("0*.md"))
-    index = (ROOT / "docs/decisions/README.md").read_text()
-    assert [page for page in pages if f"[{page[:4]}]({page})" not in index] == []
+def test_every_decision_is_in_the_index_once_and_has_its_number_once() -> None:
+    folder = ROOT / "docs/decisions"
+    pages = sorted(path.name for path in folder.glob("0*.md"))
+    in_force, replaced = (folder / "README.md").read_text().split("\n## Replaced\n")
+    listed = re.findall(r"^(?:-|\|) \[(\d{4})\]\((\S+)\)", in_force, re.MULTILINE)
+    gone = re.findall(r"^- \[(\d{4})\]\((\S+)\).*: replaced by \[(\d{4})\]", replaced, re.MULTILINE)
+    assert sorted([*listed, *(row[:2] for row in gone)]) == [(page[:4], page) for page in pages]
     assert [int(page[:4]) for page in pages] == list(range(1, len(pages) + 1))
+    known = {number for number, _ in listed}
+    for number, page, by in gone:
+        assert by in known, f"{number} is replaced by what is not in force"
+        assert f"[{by}]" in (folder / page).read_text(), f"{page} does not name {by}"
 
 
 def test_code_quotes_decisions_that_exist() -> None:
