@@ -24,6 +24,7 @@ from uuid import UUID
 from aggregates import errors
 from aggregates.base import About, Aggregate, Event
 from host_agent.shared.lane import Lane
+from host_agent.shared.wire import read
 
 #: The number of the lane for steps that concern the whole server.
 SERVER = -1
@@ -327,7 +328,7 @@ class Operation(Aggregate):
         match event:
             case self.OperationStarted():
                 self.started = event
-                self.lanes = [Lane.from_wire(lane) for lane in event.plan["lanes"]]
+                self.lanes = [read(lane, Lane) for lane in event.plan["lanes"]]
                 self._new_steps = new_side_steps(event.plan)
             case self.RunStarted():
                 self._run_started(event)

@@ -30,6 +30,7 @@ from handlers.verbs import VERBS, AnyVerb, Fence, LedgerVerb
 from handlers.volumes import VolumeRule
 from host_agent.shared.contract import GuestOrder, Verb
 from host_agent.shared.lane import Lane
+from host_agent.shared.wire import plain, read
 
 #: A deletion may have three of each volume: one for each host of a resize, and one that a
 #: parked operation may have left.
@@ -299,8 +300,8 @@ class Plan:
             "patient": self.patient,
             "trusts": self.trusts,
             "hosts": {place.value: host for place, host in self.hosts.items()},
-            "lanes": [lane.to_wire() for lane in self.lanes],
-            "guest": self.guest and self.guest.to_wire(),
+            "lanes": plain(self.lanes),
+            "guest": plain(self.guest),
             "stages": [
                 {
                     "place": stage.place.value,
@@ -332,8 +333,8 @@ class Plan:
             patient=data["patient"],
             trusts=Place(data["trusts"]) if data["trusts"] else None,
             hosts={Place(place): host for place, host in data["hosts"].items()},
-            lanes=tuple(Lane.from_wire(lane) for lane in data["lanes"]),
-            guest=GuestOrder.from_wire(guest) if guest else None,
+            lanes=tuple(read(lane, Lane) for lane in data["lanes"]),
+            guest=read(guest, GuestOrder) if guest else None,
         )
 
 

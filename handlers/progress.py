@@ -38,6 +38,7 @@ from handlers.retries import is_due, retry_delay_s
 from handlers.verbs import VERBS, VOUCHED, AnyVerb, Fence, LedgerVerb
 from host_agent.shared.contract import ErrorKind, GuestOrder, StepError, StepResult, Verb
 from host_agent.shared.lane import Lane
+from host_agent.shared.wire import plain
 
 #: The code of a step's failure for its host's sake.
 FENCED = "host_fenced"
@@ -363,7 +364,7 @@ def failed(
         "lane": run.lane,
         "step": step,
         "undo": run.undo,
-        "error": error.to_wire(),
+        "error": plain(error),
         "further": _further(operation, run, step) if further else [],
         "host": run.host,
         **(_noted(result) if result else {}),
@@ -376,7 +377,7 @@ def failed(
 
 def _noted(result: StepResult) -> dict[str, Any]:
     return {
-        "occurred": result.occurred.to_wire() if result.occurred else None,
+        "occurred": plain(result.occurred),
         "cinder_requests": list(result.cinder_requests),
     }
 
@@ -445,7 +446,7 @@ def finish(
     """End the operation; release its claims, and a device name that led to no mapping."""
     error = operation.first_error if outcome is not Outcome.COMPLETED else None
     if error is None and operation.history.moot:
-        error = fenced_error(plan_of(operation).hosts[Place.HOST] or "").to_wire()
+        error = plain(fenced_error(plan_of(operation).hosts[Place.HOST] or ""))
     operation.record(Operation.OperationFinished, outcome=outcome.value, error=error, reason=reason)
     note_end(operation, outcome, book)
     assert operation.started is not None

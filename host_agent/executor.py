@@ -312,7 +312,7 @@ class Executor:
     def _lock_names(self, context: RunContext, command: Command) -> list[str]:
         verbs = {step.verb for step in command.steps}
         if command.guest is None:
-            assert command.lane is not None, "Command.from_wire has seen to it"
+            assert command.lane is not None, "Command has seen to it"
             lane, attaching = command.lane, bool(verbs & _ATTACHING)
             return names_for(lane, self._volume(context, lane, attaching=attaching))
         to_connect = _to_connect(command.guest, verbs)

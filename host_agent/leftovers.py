@@ -8,42 +8,18 @@ has forgotten them or knows the other host's only.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Self
-
 import structlog
 
 from host_agent.clock import Clock
 from host_agent.executor import Ports
 from host_agent.locks import Locks, volume_names
+from host_agent.shared.contract import Release
 from host_agent.shared.ports import PortError, VolumeView
 from host_agent.storage.records import Record
 from host_agent.verbs.context import is_missing
 from host_agent.verbs.encryption import is_encrypted
 
 _LOG = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True)
-class Release:
-    """Servers and attachments, by their ids.
-
-    `unknown`: this host's records that the ledger knows nothing of.  They are let alone, and
-    explain no disk.
-    """
-
-    guests: tuple[str, ...] = ()
-    attachments: tuple[str, ...] = ()
-    unknown: tuple[str, ...] = ()
-
-    def __bool__(self) -> bool:
-        return bool(self.guests or self.attachments)
-
-    @classmethod
-    def from_wire(cls, data: Any) -> Self:
-        """From the answer to a registration; a ledger that says nothing wants nothing."""
-        data = data if isinstance(data, dict) else {}
-        return cls(*(tuple(data.get(n) or ()) for n in ("guests", "attachments", "unknown")))
 
 
 class Leftovers:

@@ -49,7 +49,7 @@ def _outcome(command: Command, step: CommandStep, context: RunContext) -> Outcom
     try:
         if command.guest is not None:
             return Outcome(GUEST_VERBS[step.verb](context, command.guest))
-        assert command.lane is not None, "Command.from_wire has seen to it"
+        assert command.lane is not None, "Command has seen to it"
         return Outcome(VERBS[step.verb](context, command.lane))
     except Stopping:
         raise

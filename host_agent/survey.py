@@ -36,6 +36,7 @@ from host_agent.shared.survey import (
     GuestShown,
     GuestsShown,
     Opened,
+    Part,
     StorageShown,
     Survey,
     UnlabelledShown,
@@ -185,6 +186,8 @@ def assembled(boot_id: str, epoch: int, looks: Mapping[str, Look]) -> Survey:
         connections=tuple(sorted(connections, key=lambda each: each.attachment_id)),
         storage=tuple(storage),
         secrets=tuple(looks[SECRETS].seen or ()),
+        blind=(),
+        why_blind=(),
     )
     return _bounded(survey, why)
 
@@ -320,7 +323,7 @@ def showable(text: str) -> str:
     return one_line(mask(text))[:TEXT_CHARS_MAX]
 
 
-def _bounded(survey: Survey, why: dict[str, str]) -> Survey:
+def _bounded(survey: Survey, why: dict[Part, str]) -> Survey:
     """No more of anything than the ledger takes; of what is cut not all is seen."""
     kept: dict[str, Any] = {}
     for part in PARTS:

@@ -29,6 +29,7 @@ from handlers.progress import lane_of, order_of, plan_of, volumes_of
 from handlers.verbs import LedgerVerb
 from host_agent.shared.contract import Command, CommandStep, Verb
 from host_agent.shared.spans import span_of_run
+from host_agent.shared.wire import plain
 from projections.base import Derived, LoggedEvent, Projection, Row, originator
 
 _KINDS = {kind.TOPIC: kind for kind in Operation.TRANSITIONS}
@@ -104,7 +105,7 @@ class Followed:
             "outcome": operation.outcome,
             "error": operation.first_error,
             "left_steps": operation.left if state is OperationState.PARKED else None,
-            "lanes": [lane.to_wire() for lane in operation.lanes],
+            "lanes": plain(operation.lanes),
             "steps": list(_steps(operation, plan, unwinding=unwinding)),
             "unwinding": unwinding,
             "pivot_passed": pivot_passed(plan, history),
@@ -137,7 +138,7 @@ class Followed:
                 "run": command.run,
                 "host": run.host,
                 "position": command.position,
-                "command": command.to_wire(),
+                "command": plain(command),
             }
             for run, command in commands
         ]

@@ -18,7 +18,7 @@ from psycopg.rows import dict_row
 
 import sql
 from host_agent.shared.survey import Survey
-from host_agent.shared.wire import WireError
+from host_agent.shared.wire import WireError, read
 from projections.base import Row
 from projections.log_reads import LogReads
 
@@ -83,7 +83,7 @@ def _unanswered(row: Row) -> str:
 def survey_of(rows: Sequence[Row]) -> Survey | None:
     """What the query `document` found; None: nothing any more, or in a form of another version."""
     try:
-        return Survey.from_wire(rows[0]["document"]) if rows else None
+        return read(rows[0]["document"], Survey) if rows else None
     except WireError:
         return None
 

@@ -180,11 +180,11 @@ def seen(element: ET.Element) -> DiskSeen | None:
     name = target.get("dev") if target is not None else None
     if target is None or name is None:
         return None
-    alias = element.find("alias")
+    alias, serial = element.find("alias"), (element.findtext("serial") or "").strip()
     return DiskSeen(
         target=name,
         bus=target.get("bus"),
-        serial=(element.findtext("serial") or "").strip() or None,
+        serial=(serial.lower() if _is_uuid(serial) else serial) or None,  # an id has one form
         alias=alias.get("name") if alias is not None else None,
         element=element,
     )

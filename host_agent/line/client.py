@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 from weakref import WeakSet
 
+import msgspec
 from urllib3 import HTTPConnectionPool, Timeout, connection_from_url
 
 from host_agent.line.credentials import Credentials, Files, Shown
@@ -99,7 +100,7 @@ class LedgerClient:
             headers = {**headers, AHEAD_HEADER: f"{reading[1]:.3f}"}
         if body is not None:
             headers = {**headers, "Content-Type": "application/json"}
-            raw = json.dumps(body).encode()
+            raw = msgspec.json.encode(body)
         timeout, asked_at = Timeout(connect=CONNECT_S, read=timeout_s), self._clock.asking()
         try:
             answer, found = ask(pool, method, self._base + path, headers, raw, timeout=timeout)

@@ -38,13 +38,12 @@ from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import replace
 from http import HTTPStatus
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 from urllib.parse import quote
 
 import structlog
 
 from host_agent.clock import Stopping
-from host_agent.leftovers import Release
 from host_agent.line.client import (
     REQUEST_S,
     LedgerClient,
@@ -60,14 +59,20 @@ from host_agent.shared.clocks import FarClock
 from host_agent.shared.contract import (
     SURVEY_HEADER,
     Command,
+    Commands,
     ErrorKind,
     Occurred,
+    Progress,
+    Registered,
     Registration,
+    Release,
     Report,
     StepError,
+    Taken,
+    Users,
 )
 from host_agent.shared.ports import PortError
-from host_agent.shared.wire import WireError
+from host_agent.shared.wire import WireError, plain, read
 
 #: A changed inventory is sent at most this often.
 INVENTORY_PAUSE_S = 0.2
@@ -80,6 +85,7 @@ REGISTER_AGAIN_S = 300.0
 PROGRESS_S = 2.0
 
 _LOG = structlog.get_logger(__name__)
+T = TypeVar("T")
 
 
 class StaleEpochError(Exception):
@@ -151,13 +157,10 @@ class Link:
 
     def report(self, report: Report) -> Verdict:
         """Deliver a report and return what the ledger says to it; raises Stopping."""
-        status, answer = self._insist("POST", "/reports", report.to_wire())
-        if status == HTTPStatus.OK and isinstance(answer.get("continue"), bool):
+        status, answer = self._insist("POST", "/reports", report)
+        if status == HTTPStatus.OK and (taken := _understood(answer, Taken)):
             self._resync_backoff.reset()
-            rest = report.results[answer.get("taken", 1) :]
-            if answer["continue"] and rest:  # a ledger that knows reports of one result only
-                return self.report(replace(report, results=rest))
-            return Verdict.CONTINUE if answer["continue"] else Verdict.STOP
+            return Verdict.CONTINUE if taken.goes_on else Verdict.STOP
         if answer.get("code") == "stale_epoch":
             self._lost()
         elif status != HTTPStatus.CONFLICT:
@@ -175,9 +178,8 @@ class Link:
         """Who else uses the volume on this host (ports.Users); raises Stopping."""
         path = f"/volumes/{quote(volume_id)}/users?attachment_id={quote(attachment_id)}"
         status, answer = self._insist("GET", path)
-        servers = answer.get("servers")
-        if status == HTTPStatus.OK and isinstance(servers, list):
-            return servers
+        if status == HTTPStatus.OK and (users := _understood(answer, Users)):
+            return list(users.servers)
         raise PortError(
             ErrorKind.RETRYABLE,
             "users_unknown",
@@ -187,14 +189,14 @@ class Link:
 
     def progress(self, command: Command, done_bytes: int, total_bytes: int) -> None:
         """Tell how far a long step is, if that can be told at once."""
-        body = {
-            "operation_id": command.operation_id,
-            "run": command.run,
-            "done_bytes": done_bytes,
-            "total_bytes": total_bytes,
-        }
+        told = Progress(
+            operation_id=command.operation_id,
+            run=command.run,
+            done_bytes=done_bytes,
+            total_bytes=total_bytes,
+        )
         with suppress(LinkError, Stopping):
-            self._call("POST", "/progress", body, timeout_s=PROGRESS_S)
+            self._call("POST", "/progress", told, timeout_s=PROGRESS_S)
 
     # --- life -----------------------------------------------------------------------------
 
@@ -268,7 +270,7 @@ class Link:
         changes = Changes.between(self._epoch or 0, sent.guests, now.guests)
         if not changes.guests and not changes.gone:
             return sent
-        status, answer = self._call("POST", "/guests", changes.to_wire())
+        status, answer = self._call("POST", "/guests", changes)
         if status != HTTPStatus.OK:  # another epoch; or it does not know of changes
             return None
         return sent if answer.get("again") else replace(sent, guests=now.guests)
@@ -277,35 +279,35 @@ class Link:
         """What is to be cleared before this host is registered; nothing: it is.  And whether
         the ledger could not look at something, and wants to be shown it again.
         """
-        status, answer = self._call("PUT", "", registration.to_wire())
+        status, answer = self._call("PUT", "", registration)
         if status != HTTPStatus.OK:
             parts = (answer.get("code"), answer.get("detail"), answer.get("hint"))
             why = " ".join(str(each) for each in parts if each)
             raise LinkError(f"the ledger refuses the registration (HTTP {status}): {why}")
-        epoch, fenced = answer.get("epoch"), answer.get("fenced")
-        if not isinstance(epoch, int) or not isinstance(fenced, bool):
-            raise LinkError("the ledger's answer to the registration has no epoch or fenced")
-        if self._epoch != epoch:
-            self._epoch = epoch
+        told = _understood(answer, Registered)
+        if told is None:
+            raise LinkError("the ledger's answer to the registration is not understood")
+        if self._epoch != told.epoch:
+            self._epoch = told.epoch
             runner.forget_queued()  # given under another epoch
-        if fenced:
+        if told.fenced:
             _LOG.warning(
                 "host_fenced",
                 host=self._settings.host,
                 hint="no work until an operator unfences it",
             )
-        if release := Release.from_wire(answer.get("release")):
+        if told.release:
             self._lost()
-            return release, False
+            return told.release, False
         with self._state:
             first, self._registered = not self._registered, True
             if first:
-                self._after, self._known_at = 0, answer.get("position")
+                self._after, self._known_at = 0, told.position
                 self._state.notify_all()
         if first:
             host, guests = self._settings.host, len(registration.guests)
-            _LOG.info("registered", host=host, epoch=epoch, guests=guests)
-        return release, answer.get("again") is True
+            _LOG.info("registered", host=host, epoch=told.epoch, guests=guests)
+        return told.release, told.again
 
     def _lost(self) -> None:
         """Register again before anything else; a poll under way is of no use any more."""
@@ -346,19 +348,19 @@ class Link:
         )
         if status == HTTPStatus.CONFLICT:
             raise StaleEpochError(answer.get("detail") or "the ledger does not know this epoch")
-        commands, seen = answer.get("commands"), answer.get("after")
-        if not isinstance(commands, list) or not isinstance(seen, int):
-            raise LinkError("the ledger's answer to the poll has no commands or after")
-        for data in commands:
+        told = _understood(answer, Commands)
+        if told is None:
+            raise LinkError("the ledger's answer to the poll is not understood")
+        for data in told.commands:
             self._accept(data, runner)
-        self._surveys.want(answer.get("survey"), epoch)
+        self._surveys.want(told.survey, epoch)
         with self._state:
             if life == self._life:
-                self._after = seen
+                self._after = told.after
 
-    def _accept(self, data: Any, runner: CommandRunner) -> None:
+    def _accept(self, data: dict[str, Any], runner: CommandRunner) -> None:
         try:
-            command = _command(data)
+            command = read(data, Command)
         except WireError as error:
             _LOG.error("command_not_understood", why=str(error))
             self._decline(data, str(error))
@@ -370,20 +372,12 @@ class Link:
         new = known_at is not None and command.position > known_at and not command.cancel
         runner.submit(command, resumed=not new)
 
-    def _decline(self, data: Any, why: str) -> None:
+    def _decline(self, data: dict[str, Any], why: str) -> None:
         """Say so, if it can be made out whom to tell; else there is only the log."""
+        error = StepError(kind=ErrorKind.FINAL, code="not_understood", message=why)
         try:
-            report = Report.from_wire(
-                {
-                    **data,
-                    "step": data["steps"][0]["name"],
-                    "took_ms": 0,
-                    "outputs": {},
-                    "error": StepError(
-                        kind=ErrorKind.FINAL, code="not_understood", message=why
-                    ).to_wire(),
-                }
-            )
+            failed = {"step": data["steps"][0]["name"], "took_ms": 0, "error": plain(error)}
+            report = read({**data, "results": [failed]}, Report)
         except (WireError, TypeError, KeyError, IndexError):
             return
         self.report(report)
@@ -418,8 +412,9 @@ class Link:
         self._closing.wait(wait_s)
 
 
-def _command(data: Any) -> Command:
-    command = Command.from_wire(data)
-    if not command.steps:
-        raise WireError("'steps' is empty")
-    return command
+def _understood(answer: dict[str, Any], kind: type[T]) -> T | None:
+    try:
+        return read(answer, kind)
+    except WireError as error:
+        _LOG.error("answer_not_understood", why=str(error))
+        return None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
@@ -19,7 +19,9 @@ import structlog
 from host_agent.clock import Stopping
 from host_agent.line.client import LinkError
 from host_agent.shared.backoff import Backoff
+from host_agent.shared.contract import SurveyWanted
 from host_agent.shared.survey import Survey, SurveyAnswer
+from host_agent.shared.wire import plain
 
 _LOG = structlog.get_logger(__name__)
 
@@ -54,16 +56,11 @@ class Surveys:
         """The question that the ledger need not ask again: the newest, if it is of this epoch."""
         return self._asked.token if self._asked and self._asked.epoch == epoch else None
 
-    def want(self, wanted: Any, epoch: int | None) -> None:
+    def want(self, wanted: SurveyWanted | None, epoch: int | None) -> None:
         """What the ledger's answer to a poll says is wanted, if anything."""
-        if (
-            not isinstance(wanted, dict)
-            or not isinstance(wanted.get("token"), str)
-            or epoch is None
-        ):
+        if wanted is None or epoch is None:
             return
-        digest = wanted.get("digest")
-        asked = Question(wanted["token"], epoch, digest if isinstance(digest, str) else None)
+        asked = Question(wanted.token, epoch, wanted.digest)
         with self._changed:
             if asked.token != self.got(epoch):
                 self._asked, self._open = asked, True
@@ -93,8 +90,9 @@ class Surveys:
     def _answer(self, asked: Question) -> None:
         survey = self._look(asked.epoch)
         digest = survey.digest()
-        whole = SurveyAnswer(token=asked.token, epoch=asked.epoch, digest=digest, survey=survey)
-        answer = replace(whole, survey=None) if digest == asked.digest else whole
+        same = plain(SurveyAnswer(token=asked.token, epoch=asked.epoch, digest=digest))
+        whole = {**plain(survey), **same}
+        answer = same if digest == asked.digest else whole
         status, reply = self._send(asked, answer)
         if reply.get("again") is True and answer is not whole:  # it has lost it meanwhile
             status, reply = self._send(asked, whole)
@@ -103,12 +101,12 @@ class Surveys:
         elif survey.blind:
             _LOG.warning("survey_blind", parts=survey.blind, why=survey.why_blind)
 
-    def _send(self, asked: Question, answer: SurveyAnswer) -> tuple[int, dict[str, Any]]:
+    def _send(self, asked: Question, answer: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         """The ledger's answer, however long it is away, but to the newest question only."""
-        backoff, body = self._backoff(), answer.to_wire()
+        backoff = self._backoff()
         while True:
             try:
-                return self._call("PUT", "/survey", body)
+                return self._call("PUT", "/survey", answer)
             except LinkError as error:
                 _LOG.warning("survey_not_sent", why=str(error))
                 with self._changed:

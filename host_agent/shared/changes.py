@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Annotated, Self
 
-from host_agent.shared.contract import Guest
-from host_agent.shared.wire import WireError
+from msgspec import Meta
+
+from host_agent.shared.contract import GUESTS_MAX, Guest
+from host_agent.shared.wire import Id, Number
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Changes:
     """Guests as they are now, and those that are `gone`, since this epoch's agent told last.
 
     What is in neither is as it was.
     """
 
-    epoch: int
-    guests: tuple[Guest, ...] = ()
-    gone: tuple[str, ...] = ()
+    epoch: Number
+    guests: Annotated[tuple[Guest, ...], Meta(max_length=GUESTS_MAX)]
+    gone: Annotated[tuple[Id, ...], Meta(max_length=GUESTS_MAX)]
 
     @classmethod
     def between(cls, epoch: int, before: tuple[Guest, ...], now: tuple[Guest, ...]) -> Self:
@@ -30,14 +32,3 @@ class Changes:
             guests=tuple(guest for guest in now if known.get(guest.server_id) != guest),
             gone=tuple(server_id for server_id in known if server_id not in here),
         )
-
-    def to_wire(self) -> dict[str, Any]:
-        guests = [guest.to_wire() for guest in self.guests]
-        return {"epoch": self.epoch, "guests": guests, "gone": list(self.gone)}
-
-    @classmethod
-    def from_wire(cls, data: dict[str, Any]) -> Self:
-        epoch, guests, gone = (data.get(name) for name in ("epoch", "guests", "gone"))
-        if type(epoch) is not int or not isinstance(guests, list) or not isinstance(gone, list):
-            raise WireError("'epoch' is a number, and 'guests' and 'gone' are lists")
-        return cls(epoch=epoch, guests=tuple(map(Guest.from_wire, guests)), gone=tuple(gone))

@@ -8,9 +8,7 @@ The agent runs the steps in order under one shared-target lock.  Their results t
 together in a *report*; the first failed step ends the run.  Running a command again is
 always right: every verb looks before it acts.
 
-All wire forms are plain JSON objects; `to_wire`/`from_wire` convert.  Unknown
-keys are ignored on reading (the other side may be newer), missing ones are an
-error that names the key.
+Each type is a message, or a part of one, as JSON (`wire.read`, `wire.plain`), with its limits.
 """
 
 from __future__ import annotations
@@ -18,13 +16,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Self, TypeVar
+from typing import Annotated, Any, TypedDict
+
+from msgspec import Meta
 
 from host_agent.shared.lane import Lane
-from host_agent.shared.spans import REQUESTS_MAX, Span, is_request_id, span_of_run
-from host_agent.shared.wire import WireError, may, take
-
-E = TypeVar("E", bound=StrEnum)
+from host_agent.shared.spans import REQUEST_ID, REQUESTS_MAX, Span, span_of_run
+from host_agent.shared.wire import Bytes, Id, Number, Run, Word, form, refers_to
 
 #: Raised whenever agents learn something a ledger must know before it relies on it.
 SERVICE_VERSION = 1
@@ -36,13 +34,19 @@ SURVEY_HEADER = "X-Ledger-Survey"
 CONNECTOR_KEYS = ("host", "ip", "initiator", "nqn")
 #: Where another host's libvirt may be.  A query could name a command to run (`?command=`), and a
 #: host that begins with "-" an option of ssh.
-MIGRATION_URI = re.compile(
-    r"(qemu\+(tls|tcp|ssh)://([\w.-]+@)?([A-Za-z0-9][\w.-]*|\[[0-9A-Fa-f:.]+\])(:\d{1,5})?/system"
-    r"|simulated:[\w.:/+@-]{0,512})\Z",
-    re.ASCII,
+_MIGRATION_URI = (
+    r"qemu\+(tls|tcp|ssh)://([A-Za-z0-9_.-]+@)?([A-Za-z0-9][A-Za-z0-9_.-]*|\[[0-9A-Fa-f:.]+\])"
+    r"(:[0-9]{1,5})?/system|simulated:[A-Za-z0-9_.:/+@-]{0,512}"
 )
+MIGRATION_URI = re.compile(rf"({_MIGRATION_URI})\Z")
+_ADDRESS = r"([A-Za-z0-9][A-Za-z0-9_.:-]{0,254}|\[[0-9A-Fa-f:.]{1,45}\])?"
 #: Results of one report: the steps of the longest run.
 RESULTS_MAX = 64
+GUESTS_MAX = 10_000
+CONNECTIONS_MAX = 100_000
+DEVICES_MAX = 1_000  # of a guest
+CAPABILITIES_MAX = 64
+NAME_CHARS_MAX = 255
 
 
 class Verb(StrEnum):
@@ -101,16 +105,7 @@ class PowerState(StrEnum):
     NOSTATE = "nostate"  # the hypervisor does not know the guest (any more)
 
 
-def _choice(kinds: type[E], value: str, what: str) -> E:
-    try:
-        return kinds(value)
-    except ValueError:
-        raise WireError(
-            f"{what} {value!r} is not known to service version {SERVICE_VERSION}"
-        ) from None
-
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class GuestOrder:
     """What is to be done with a whole server: its guest, and all its volumes' disks.
 
@@ -126,22 +121,8 @@ class GuestOrder:
     force: bool = False  # stop: do not ask the guest first
     destination: dict[str, Any] | None = None
 
-    def to_wire(self) -> dict[str, Any]:
-        return {**vars(self), "lanes": [lane.to_wire() for lane in self.lanes]}
 
-    @classmethod
-    def from_wire(cls, data: Any) -> Self:
-        return cls(
-            server_id=take(data, "server_id", str),
-            lanes=tuple(Lane.from_wire(lane) for lane in take(data, "lanes", list)),
-            definition=may(data, "definition", str),
-            running=take(data, "running", bool),
-            force=take(data, "force", bool),
-            destination=may(data, "destination", dict),
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class CommandStep:
     """One step of a command: `name` is unique in the plan, `verb` says what to do.
 
@@ -152,17 +133,8 @@ class CommandStep:
     verb: Verb
     durable: bool = True
 
-    def to_wire(self) -> dict[str, Any]:
-        return {"name": self.name, "verb": self.verb.value, "durable": self.durable}
 
-    @classmethod
-    def from_wire(cls, data: Any) -> Self:
-        verb = _choice(Verb, take(data, "verb", str), "verb")
-        durable = may(data, "durable", bool) is not False
-        return cls(name=take(data, "name", str), verb=verb, durable=durable)
-
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Command:
     """A run of steps on one host, for one lane or (`guest`) for a whole server.
 
@@ -181,11 +153,15 @@ class Command:
     epoch: int
     request_id: str
     flow: str
-    steps: tuple[CommandStep, ...]
+    steps: Annotated[tuple[CommandStep, ...], Meta(min_length=1)]
     lane: Lane | None = None
     guest: GuestOrder | None = None
     cancel: bool = False
     traceparent: str | None = None  # of the run (shared.tracing)
+
+    def __post_init__(self) -> None:
+        if (self.lane is None) == (self.guest is None):
+            raise ValueError("a command is for either a 'lane' or a 'guest'")
 
     @property
     def id(self) -> str:
@@ -199,58 +175,20 @@ class Command:
     @property
     def server_id(self) -> str:
         order = self.lane or self.guest
-        assert order is not None, "from_wire has seen to it"
+        assert order is not None, "Command has seen to it"
         return order.server_id
 
-    def to_wire(self) -> dict[str, Any]:
-        return {
-            **vars(self),
-            "lane": self.lane.to_wire() if self.lane else None,
-            "guest": self.guest.to_wire() if self.guest else None,
-            "steps": [step.to_wire() for step in self.steps],
-        }
 
-    @classmethod
-    def from_wire(cls, data: Any) -> Self:
-        lane, guest = may(data, "lane", dict), may(data, "guest", dict)
-        if (lane is None) == (guest is None):
-            raise WireError("a command is for either a 'lane' or a 'guest'")
-        return cls(
-            operation_id=take(data, "operation_id", str),
-            run=take(data, "run", int),
-            position=take(data, "position", int),
-            epoch=take(data, "epoch", int),
-            request_id=take(data, "request_id", str),
-            flow=take(data, "flow", str),
-            lane=Lane.from_wire(lane) if lane else None,
-            guest=GuestOrder.from_wire(guest) if guest else None,
-            cancel=bool(may(data, "cancel", bool)),
-            traceparent=may(data, "traceparent", str),
-            steps=tuple(CommandStep.from_wire(step) for step in take(data, "steps", list)),
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class StepError:
     """Why a step failed.  `code` is stable and for machines, `message` for people."""
 
     kind: ErrorKind
-    code: str
+    code: Word
     message: str
 
-    def to_wire(self) -> dict[str, Any]:
-        return {"kind": self.kind.value, "code": self.code, "message": self.message}
 
-    @classmethod
-    def from_wire(cls, data: Any) -> Self:
-        return cls(
-            kind=_choice(ErrorKind, take(data, "kind", str), "error kind"),
-            code=take(data, "code", str),
-            message=take(data, "message", str),
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Occurred:
     """When something was by the clock of the host where it was, and how right that clock was.
 
@@ -263,106 +201,90 @@ class Occurred:
     offset_s: float
     error_s: float
 
-    def to_wire(self) -> dict[str, float]:
-        return dict(vars(self))
 
-    @classmethod
-    def from_wire(cls, data: Any) -> Self:
-        return cls(**{name: float(take(data, name, (int, float))) for name in _OCCURRED})
-
-
-_OCCURRED = ("at", "offset_s", "error_s")
-
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class StepResult:
     """The result of one step.  Success if `error` is None; then `outputs` are facts.
 
     `occurred`: when it ended; None: the agent could not know.  `cinder_requests`:
     the ids that Cinder gave to the requests in which it was asked to change something.
-
-    Outputs a ledger understands, by verb (all optional, all free of secrets):
-    `attachment_update`: driver, target_digest, access_mode, connector_host (whose connector
-    Cinder was given, if it was); `attachment_create`: these and attachment_id;
-    `attachment_delete`: ended, others that nobody knew and that went with it, their ids with
-    the volume's; `volume_connect`: device_path, access_mode, disk (see Lane);
-    `disk_plug`: device_name, bus; `volume_disconnect`: shared (another server of this host still
-    uses the connection); the undo of a pivot: passed (it is too late, it has happened);
-    `guest_spawn`, `guest_stop`, `guest_pause`, `guest_resume`: power_state; `drift_look`: shown
-    (see verbs.drift); `connection_release`: shared; `disk_grow`: size_bytes (what the guest has;
-    absent: it does not run with the disk).
     """
 
-    step: str
-    took_ms: int
-    outputs: dict[str, Any] = field(default_factory=dict)
+    step: Word
+    took_ms: Number
+    #: Of an agent: facts of `outputs.Outputs`, and all else is dropped.
+    outputs: Annotated[dict[str, Any], refers_to("Outputs")] = field(default_factory=dict)
     error: StepError | None = None
     occurred: Occurred | None = None
-    cinder_requests: tuple[str, ...] = ()
-
-    def to_wire(self) -> dict[str, Any]:
-        return {
-            **vars(self),
-            "error": self.error.to_wire() if self.error else None,
-            "occurred": self.occurred.to_wire() if self.occurred else None,
-            "cinder_requests": list(self.cinder_requests),
-        }
-
-    @classmethod
-    def from_wire(cls, data: Any) -> Self:
-        error = take(data, "error", (dict, type(None)))
-        occurred = may(data, "occurred", dict)
-        return cls(
-            step=take(data, "step", str),
-            took_ms=take(data, "took_ms", int),
-            outputs=take(data, "outputs", dict),
-            error=StepError.from_wire(error) if error is not None else None,
-            occurred=Occurred.from_wire(occurred) if occurred is not None else None,
-            cinder_requests=_request_ids(may(data, "cinder_requests", list) or []),
-        )
+    cinder_requests: Annotated[
+        tuple[Annotated[str, form(REQUEST_ID)], ...], Meta(max_length=REQUESTS_MAX)
+    ] = ()
 
 
-def _request_ids(ids: list[Any]) -> tuple[str, ...]:
-    if len(ids) > REQUESTS_MAX or not all(isinstance(o, str) and is_request_id(o) for o in ids):
-        raise WireError("'cinder_requests' is too long, or holds something that is no request's id")
-    return tuple(ids)
-
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
     """Results of consecutive steps of a run, in order; only the last may be a failure.
 
     `further`: later steps may have been begun, by an agent that died before it said so.
-    On the wire the first result stands beside the ids, the others are in "more".
     """
 
-    operation_id: str
-    run: int
-    epoch: int
-    results: tuple[StepResult, ...]
+    operation_id: Id
+    run: Run
+    epoch: Number
+    results: Annotated[tuple[StepResult, ...], Meta(min_length=1, max_length=RESULTS_MAX)]
     further: bool = False
 
-    def to_wire(self) -> dict[str, Any]:
-        first, *more = [result.to_wire() for result in self.results]
-        own = {name: value for name, value in vars(self).items() if name != "results"}
-        return {**own, **first, "more": more}
-
-    @classmethod
-    def from_wire(cls, data: Any) -> Self:
-        more = may(data, "more", list) or []
-        results = tuple(map(StepResult.from_wire, (data, *more[:RESULTS_MAX])))
-        if len(results) > RESULTS_MAX or any(result.error for result in results[:-1]):
-            raise WireError("'more' is too long, or goes on after a failed step")
-        return cls(
-            operation_id=take(data, "operation_id", str),
-            run=take(data, "run", int),
-            epoch=take(data, "epoch", int),
-            results=results,
-            further=bool(may(data, "further", bool)),
-        )
+    def __post_init__(self) -> None:
+        if any(result.error for result in self.results[:-1]):
+            raise ValueError("'results' go on after a failed step")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Taken:
+    """What a report is answered: whether the run goes on, and how many results were stored."""
+
+    goes_on: bool
+    taken: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Progress:
+    """How far a long step of a run has come."""
+
+    operation_id: Id
+    run: Run
+    done_bytes: Bytes
+    total_bytes: Bytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Users:
+    """Servers that have the volume connected on the host by other attachments."""
+
+    servers: tuple[Id, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SurveyWanted:
+    """A survey that is wanted; `digest`: what the last one is called that is here."""
+
+    token: Id
+    digest: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Commands:
+    """Commands in order; `after` is the cursor for the next poll.
+
+    Each is a Command, and read by itself: one that is not understood keeps back no other.
+    """
+
+    commands: list[Annotated[dict[str, Any], refers_to("Command")]]
+    after: int
+    survey: SurveyWanted | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Guest:
     """A guest as the hypervisor shows it; `devices` are its disk targets ("vda", ...).
 
@@ -373,67 +295,87 @@ class Guest:
     type, emulator, addresses, security labels).
     """
 
-    server_id: str
-    name: str
+    server_id: Id
+    name: Annotated[str, Meta(max_length=NAME_CHARS_MAX)]
     power_state: PowerState
-    devices: tuple[str, ...] = ()
-    volumes: tuple[str, ...] = ()
-    project_id: str | None = None
-    user_id: str | None = None
+    devices: Annotated[tuple[Word, ...], Meta(max_length=DEVICES_MAX)] = ()
+    volumes: Annotated[tuple[Id, ...], Meta(max_length=DEVICES_MAX)] = ()
+    project_id: Word | None = None
+    user_id: Word | None = None
     definition: str | None = None
 
-    def to_wire(self) -> dict[str, Any]:
-        lists = {"devices": list(self.devices), "volumes": list(self.volumes)}
-        return {**vars(self), "power_state": self.power_state.value, **lists}
 
-    @classmethod
-    def from_wire(cls, data: Any) -> Self:
-        devices, volumes = take(data, "devices", list), may(data, "volumes", list) or []
-        if not all(isinstance(name, str) for name in (*devices, *volumes)):
-            raise WireError("'devices' or 'volumes' holds something that is no string")
-        return cls(
-            server_id=take(data, "server_id", str),
-            name=take(data, "name", str),
-            power_state=_choice(PowerState, take(data, "power_state", str), "power state"),
-            devices=tuple(devices),
-            volumes=tuple(volumes),
-            project_id=take(data, "project_id", (str, type(None))),
-            user_id=take(data, "user_id", (str, type(None))),
-            definition=may(data, "definition", str),
-        )
+class Migration(TypedDict):
+    """How a host receives live migrations: where its libvirt is, and where memory is sent."""
+
+    uri: Annotated[str, form(_MIGRATION_URI)]
+    address: Annotated[str, form(_ADDRESS)]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Registration:
     """What an agent says when it (re)connects: who it is, what it can, what runs here.
 
     `capabilities` are named booleans ("multiattach", "tag"), lists ("drivers") and, of a
-    host that can receive live migrations, "migration": {"uri": ..., "address": ...}.
+    host that can receive live migrations, "migration".
     `guests` is the whole inventory: a guest that is not in it is not on the host.
     `connections` are the attachments that this host may have connected, by its own
     records, which it keeps to be able to disconnect what Cinder has forgotten.
     `connector` is what storage knows this host by, of os-brick's: CONNECTOR_KEYS.
     """
 
-    service_version: int
-    capabilities: dict[str, Any]
-    guests: tuple[Guest, ...]
-    connections: tuple[str, ...] = ()
-    connector: dict[str, str] | None = None
+    service_version: Number
+    capabilities: Annotated[
+        dict[Word, bool | Annotated[list[Word], Meta(max_length=CAPABILITIES_MAX)] | Migration],
+        Meta(max_length=CAPABILITIES_MAX),
+    ]
+    guests: Annotated[tuple[Guest, ...], Meta(max_length=GUESTS_MAX)]
+    connections: Annotated[tuple[Id, ...], Meta(max_length=CONNECTIONS_MAX)] = ()
+    connector: dict[str, Annotated[str, form("[A-Za-z0-9][A-Za-z0-9_.:-]{0,254}")]] | None = None
 
-    def to_wire(self) -> dict[str, Any]:
-        return {
-            **vars(self),
-            "guests": [guest.to_wire() for guest in self.guests],
-            "connections": list(self.connections),
-        }
+    def __post_init__(self) -> None:
+        for name, value in self.capabilities.items():
+            if isinstance(value, dict) != (name == "migration"):
+                raise ValueError(f"{name!r} is no capability of this form")
 
-    @classmethod
-    def from_wire(cls, data: Any) -> Self:
-        return cls(
-            service_version=take(data, "service_version", int),
-            capabilities=take(data, "capabilities", dict),
-            guests=tuple(Guest.from_wire(guest) for guest in take(data, "guests", list)),
-            connections=tuple(may(data, "connections", list) or ()),
-            connector=may(data, "connector", dict),
-        )
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Leftovers of a host that was fenced: servers and attachments, by their ids.
+
+    `unknown`: its records that the ledger knows nothing of.  They are let alone, and explain no
+    disk.
+    """
+
+    guests: tuple[Id, ...] = ()
+    attachments: tuple[Id, ...] = ()
+    unknown: tuple[Id, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.guests or self.attachments)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Registered:
+    """What a registration is answered.
+
+    `release`: the leftovers that the host must release before it gets any command; `again`:
+    the inventory is to be sent again, because a flow is changing part of it;
+    `position`: where the log ended, so that commands after it were never given before.
+    """
+
+    host: str
+    epoch: int
+    fenced: bool
+    release: Release
+    again: bool
+    position: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Again:
+    """Whether the whole is wanted: of an inventory, because a flow is changing part of it; of a
+    survey, because that of its digest is not here.
+    """
+
+    again: bool

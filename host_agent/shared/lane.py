@@ -8,13 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from types import NoneType
 from typing import Any, Self
 
-from host_agent.shared.wire import may, take_all
 
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class LaneSide:
     """One of the two attachments of a lane that moves: what differs between them."""
 
@@ -23,17 +20,8 @@ class LaneSide:
     host: str | None = None
     disk: dict[str, Any] | None = None
 
-    @classmethod
-    def from_wire(cls, data: Any) -> Self:
-        return cls(
-            volume_id=may(data, "volume_id", str) or "",
-            attachment_id=may(data, "attachment_id", str),
-            host=may(data, "host", str),
-            disk=may(data, "disk", dict),
-        )
 
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Lane:
     """One volume of one server: everything a host needs to know about it.
 
@@ -123,7 +111,8 @@ class Lane:
         current = LaneSide(**{name: getattr(self, name) for name in _OF_A_SIDE})
         coming = replace(self.new, volume_id=self.volume_of(new=True))
         mine, others = (coming, current) if new else (current, coming)
-        return replace(self, **vars(mine), new=None, other=others)
+        own = {name: getattr(mine, name) for name in _OF_A_SIDE}
+        return replace(self, **own, new=None, other=others)
 
     def learn(self, outputs: dict[str, Any], *, new: bool = False) -> Self:
         """With what a step that works on one of its sides found out (see Report)."""
@@ -136,56 +125,7 @@ class Lane:
             facts["shown"] = outputs["shown"]
         return replace(self, **facts) if facts else self
 
-    def to_wire(self) -> dict[str, Any]:
-        wire = {**vars(self), "known": list(self.known)}
-        wire["other"] = dict(vars(self.other)) if self.other else None
-        del wire["new"]
-        for name in ("shown", "snapshot", "image", "bare"):
-            if not wire[name]:
-                del wire[name]
-        if self.new is not None:
-            wire["new"] = {name: value for name, value in vars(self.new).items() if value}
-        return wire
 
-    @classmethod
-    def from_wire(cls, data: Any) -> Self:
-        found = take_all(data, _REQUIRED, _NEWER)
-        if "known" in found:
-            found["known"] = tuple(found["known"])
-        for name in ("other", "new"):
-            if name in found:
-                found[name] = LaneSide.from_wire(found[name])
-        return cls(**found)
-
-
-_TEXT, _MAYBE, _FLAG, _NUMBER = (str,), (str, NoneType), (bool,), (int, NoneType)
-_REQUIRED: dict[str, tuple[type, ...]] = {
-    "server_id": _TEXT,
-    "volume_id": _TEXT,
-    "bdm_id": _TEXT,
-    "attachment_id": _MAYBE,
-    "device_name": _MAYBE,
-    "multiattach": _FLAG,
-    "tag": _MAYBE,
-    "boot_index": _NUMBER,
-    "delete_on_termination": _FLAG,
-}
-#: What plans that may still be stored do not have.
-_NEWER = {
-    "serial": str,
-    "host": str,
-    "disk": dict,
-    "access_mode": str,
-    "legacy": bool,
-    "other": dict,
-    "known": list,
-    "create": dict,
-    "new": dict,
-    "shown": dict,
-    "snapshot": dict,
-    "image": str,
-    "bare": bool,
-}
 #: What each side of a lane has of its own; and what of it steps find out.
 _OF_A_SIDE = tuple(LaneSide.__dataclass_fields__)
 _LEARNT = ("volume_id", "attachment_id", "disk")

@@ -16,13 +16,14 @@ from typing import NamedTuple, Self
 REQUESTS_MAX = 20
 
 _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?\Z")
-_REQUEST_ID = re.compile(r"req-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z", re.IGNORECASE)
+#: What services of OpenStack take for a request's id (oslo.middleware).
+REQUEST_ID = "[Rr][Ee][Qq]-[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}"
 _SAMPLED = 0x01
 
 
 def is_request_id(text: str) -> bool:
-    """Whether services of OpenStack take it for a request's id (oslo.middleware)."""
-    return _REQUEST_ID.match(text) is not None
+    """Whether it has the form of REQUEST_ID."""
+    return re.fullmatch(REQUEST_ID, text) is not None
 
 
 class Span(NamedTuple):

@@ -8,8 +8,12 @@ from collections.abc import Iterable
 from http import HTTPStatus
 from typing import Any
 
+import msgspec
+from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from host_agent.shared.contract import Command
+from host_agent.shared.outputs import Outputs
 from ledger.api import microversions
 from ledger.api.nova.schemas_nova import NovaError
 from ledger.api.parameters import Parameter
@@ -20,6 +24,7 @@ OPENAPI_VERSION = "3.1.0"
 API_VERSION = "1.0.0"
 
 Schema = dict[str, Any]
+_REFERENCE = "#/components/schemas/{}"
 
 _PATH_PARAMETERS: dict[str, Schema] = {
     "host": {"type": "string", "pattern": r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,253}[A-Za-z0-9])?$"},
@@ -41,13 +46,10 @@ _HEADERS: dict[str, Schema] = {
 def document(routes: Iterable[Route]) -> Schema:
     """The OpenAPI document of these routes."""
     routes = _once(routes)
-    references, definitions = models_json_schema(
-        sorted({pair for route in routes for pair in _models(route)}, key=str),
-        ref_template="#/components/schemas/{model}",
-    )
+    references, schemas = _described({pair for route in routes for pair in _models(route)})
     paths: dict[str, Schema] = {}
     for route in routes:
-        operation = _operation(route, references, definitions["$defs"])
+        operation = _operation(route, references, schemas)
         paths.setdefault(route.path, {})[route.method.lower()] = operation
     return {
         "openapi": OPENAPI_VERSION,
@@ -58,12 +60,28 @@ def document(routes: Iterable[Route]) -> Schema:
         },
         "paths": paths,
         "components": {
-            "schemas": definitions["$defs"],
+            "schemas": schemas,
             "securitySchemes": {
                 "token": {"type": "apiKey", "in": "header", "name": "X-Auth-Token"}
             },
         },
     }
+
+
+def _described(models: set[tuple[Model, Any]]) -> tuple[Any, Schema]:
+    """How each model is referred to, and all schemas; with what the agents' contract names only."""
+    ours = sorted((pair for pair in models if issubclass(pair[0], BaseModel)), key=str)
+    references, definitions = models_json_schema(ours, ref_template=_REFERENCE.format("{model}"))
+    theirs = sorted(models.difference(ours), key=str)
+    told, schemas = msgspec.json.schema_components(
+        [kind for kind, _ in (*theirs, (Command, ""), (Outputs, ""))],
+        ref_template=_REFERENCE.format("{name}"),
+    )
+    for schema in schemas.values():
+        if "description" in schema:
+            schema["description"] = inspect.cleandoc(schema["description"])
+    assert schemas.keys().isdisjoint(definitions["$defs"])
+    return references | dict(zip(theirs, told, strict=False)), definitions["$defs"] | schemas
 
 
 def _once(routes: Iterable[Route]) -> list[Route]:
@@ -74,7 +92,8 @@ def _once(routes: Iterable[Route]) -> list[Route]:
 def _models(route: Route) -> list[tuple[Model, Any]]:
     answers = [answer for answer in route.answers.values() if inspect.isclass(answer)]
     error = NovaError if route.nova else Problem
-    asked = [model for model in (route.body, route.query, error) if model is not None]
+    bodies = route.body if isinstance(route.body, tuple) else (route.body,)
+    asked = [model for model in (*bodies, route.query, error) if model is not None]
     return [
         *((model, "validation") for model in asked),
         *((model, _mode(route)) for model in answers),
@@ -99,12 +118,20 @@ def _operation(route: Route, references: Any, definitions: Schema) -> Schema:
         operation["description"] = f"Policy: {' or '.join(route.rules)}."
         operation["security"] = [{"token": []}]
     if route.body is not None:
-        schema = references[route.body, "validation"]
+        schema = _body(route.body, references)
         operation["requestBody"] = {
             "required": True,
             "content": {"application/json": {"schema": schema}},
         }
     return operation
+
+
+def _body(body: Model | tuple[Model, Model], references: Any) -> Schema:
+    if not isinstance(body, tuple):
+        schema: Schema = references[body, "validation"]
+        return schema
+    first, second = (references[model, "validation"] for model in body)
+    return {"anyOf": [{"allOf": [first, second]}, first]}
 
 
 def _path_and_headers(route: Route) -> list[Schema]:

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import web
-from pydantic import BaseModel
 
 from ledger.api.call import Call
 from ledger.api.parameters import Parameters, check
 
-Model = type[BaseModel]
+#: A model of pydantic's, or a type of the agents' contract (`host_agent.shared.wire`).
+Model = type[Any]
 
 #: The header of requests that can be repeated safely.
 IDEMPOTENT = ("Idempotency-Key",)
@@ -30,6 +30,7 @@ class Route:
     `rules` of the policy (`ledger.auth.rules`): one of them has to permit the request before the
     handler is called; which of several it is, the handler says by `Call.under`.  Without a rule
     the route is open to everybody, with no token at all.
+    `body`: what is sent; of several, keys of the first, and all of the second or none of them.
     `answers`: the model of the body by status, None for an empty one, or a media type.  `formats`:
     other media types of an answer with 200.  `query`: what /v1 may be asked with; `parameters`:
     what a reading call of Nova's form may be.
@@ -43,7 +44,7 @@ class Route:
     answers: Mapping[int, Model | str | None]
     query: Model | None = None
     parameters: Parameters | None = None
-    body: Model | None = None
+    body: Model | tuple[Model, Model] | None = None
     headers: tuple[str, ...] = field(default=())
     formats: tuple[str, ...] = ()
 

@@ -11,9 +11,12 @@ from typing import Any
 import orjson
 from aiohttp import web
 
+from host_agent.shared import contract
+from host_agent.shared.changes import Changes
+from host_agent.shared.survey import Survey, SurveyAnswer
 from ledger.api import health, versions
 from ledger.api import schemas as shared
-from ledger.api.agent import agents, schemas_agent
+from ledger.api.agent import agents
 from ledger.api.call import Call
 from ledger.api.nova import schemas_nova
 from ledger.api.nova.routes_nova import NOVA
@@ -328,8 +331,8 @@ _AGENT = (
         method="PUT",
         path="/v1/hosts/{host}",
         handler=agents.register,
-        body=schemas_agent.RegistrationBody,
-        answers={200: schemas_agent.Registered},
+        body=contract.Registration,
+        answers={200: contract.Registered},
         rules=("attachment-ledger:hosts:agent",),
     ),
     Route(
@@ -337,16 +340,16 @@ _AGENT = (
         method="POST",
         path="/v1/hosts/{host}/guests",
         handler=agents.guests,
-        body=schemas_agent.ChangesBody,
-        answers={200: schemas_agent.Again},
+        body=Changes,
+        answers={200: contract.Again},
         rules=("attachment-ledger:hosts:agent",),
     ),
     get(
         "host_commands",
         "/v1/hosts/{host}/commands",
         agents.commands,
-        schemas_agent.Commands,
-        query=schemas_agent.CommandsQuery,
+        contract.Commands,
+        query=agents.CommandsQuery,
         rules=("attachment-ledger:hosts:agent",),
     ),
     Route(
@@ -354,8 +357,8 @@ _AGENT = (
         method="POST",
         path="/v1/hosts/{host}/reports",
         handler=agents.reports,
-        body=schemas_agent.ReportBody,
-        answers={200: schemas_agent.Continue},
+        body=contract.Report,
+        answers={200: contract.Taken},
         rules=("attachment-ledger:hosts:agent",),
     ),
     Route(
@@ -363,8 +366,8 @@ _AGENT = (
         method="PUT",
         path="/v1/hosts/{host}/survey",
         handler=agents.survey,
-        body=schemas_agent.SurveyBody,
-        answers={200: schemas_agent.SurveyAgain},
+        body=(SurveyAnswer, Survey),
+        answers={200: contract.Again},
         rules=("attachment-ledger:hosts:agent",),
     ),
     Route(
@@ -372,7 +375,7 @@ _AGENT = (
         method="POST",
         path="/v1/hosts/{host}/progress",
         handler=agents.progress,
-        body=schemas_agent.ProgressBody,
+        body=contract.Progress,
         answers={204: None},
         rules=("attachment-ledger:hosts:agent",),
     ),
@@ -380,8 +383,8 @@ _AGENT = (
         "host_volume_users",
         "/v1/hosts/{host}/volumes/{volume_id}/users",
         agents.volume_users,
-        schemas_agent.Users,
-        query=schemas_agent.UsersQuery,
+        contract.Users,
+        query=agents.UsersQuery,
         rules=("attachment-ledger:hosts:agent",),
     ),
 )

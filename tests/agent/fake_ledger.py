@@ -16,7 +16,8 @@ from aiohttp import web
 from host_agent.shared.changes import Changes
 from host_agent.shared.clocks import AHEAD_HEADER, TIME_HEADER
 from host_agent.shared.contract import SURVEY_HEADER, Command, Registration, Report
-from host_agent.shared.survey import SurveyAnswer
+from host_agent.shared.survey import Survey, SurveyAnswer
+from host_agent.shared.wire import plain, read
 from tests.agent.bench import WAIT_S
 
 
@@ -50,10 +51,9 @@ class FakeLedger:
         self.drop_answers = 0  # so many reports are recorded and then answered by a closed line
         self.denied = False
         self.expects_nothing = False  # every report is stale
-        self.takes_one = False  # as ledgers did that knew reports of one result only
         self.ahead_s: float | None = 0.0  # its clock, of this machine's; None: it tells no time
         self.wanted: dict[str, Any] | None = None  # a survey: its token, and the digest known
-        self.surveys: list[SurveyAnswer] = []
+        self.surveys: list[tuple[SurveyAnswer, Survey | None]] = []
         self.lost_surveys = False  # it does not have the document of any digest
         self.fail_surveys: list[int] = []  # HTTP statuses to answer instead
         self.got: list[str | None] = []  # which question the agent said it had, poll by poll
@@ -144,7 +144,7 @@ class FakeLedger:
         return response
 
     async def _register(self, request: web.Request) -> web.Response:
-        said = Registration.from_wire(await request.json())
+        said = read(await request.json(), Registration)
         self.registrations.append(said)
         told: dict[str, Any] = {
             "host": request.match_info["host"],
@@ -152,15 +152,14 @@ class FakeLedger:
             "fenced": self.fenced,
         }
         told |= {"again": self.again, "position": self.position}
-        if self.release is not None:
-            told["release"] = self.release(said)
+        told["release"] = self.release(said) if self.release is not None else {}
         return web.json_response(told)
 
     async def _guests(self, request: web.Request) -> web.Response:
         """The registration that it amounts to."""
         if self.knows_no_changes:
             return web.json_response({"code": "not_found"}, status=404)
-        said = Changes.from_wire(await request.json())
+        said = read(await request.json(), Changes)
         if said.epoch != self.epoch:
             return web.json_response({"code": "stale_epoch"}, status=409)
         self.changes.append(said)
@@ -179,15 +178,16 @@ class FakeLedger:
         return web.json_response({})
 
     async def _survey(self, request: web.Request) -> web.Response:
-        said = SurveyAnswer.from_wire(await request.json())
+        body = await request.json()
+        said, shown = read(body, SurveyAnswer), read(body, Survey) if "boot_id" in body else None
         if self.fail_surveys:
             return web.json_response({"code": "broken"}, status=self.fail_surveys.pop(0))
-        self.surveys.append(said)
+        self.surveys.append((said, shown))
         if said.epoch != self.epoch:
             return web.json_response({"code": "stale_epoch"}, status=409)
         if self.wanted is None or said.token != self.wanted["token"]:
             return web.json_response({"code": "survey_not_wanted"}, status=409)
-        if said.survey is None and (self.lost_surveys or said.digest != self.wanted["digest"]):
+        if shown is None and (self.lost_surveys or said.digest != self.wanted["digest"]):
             return web.json_response({"again": True})
         self.wanted = None
         return web.json_response({"again": False})
@@ -203,7 +203,7 @@ class FakeLedger:
         while time.monotonic() < end:
             if found := [c for c in self.commands.values() if c.position > after]:
                 found.sort(key=lambda c: c.position)
-                wire = [self._rest(c).to_wire() for c in found]
+                wire = [plain(self._rest(c)) for c in found]
                 return web.json_response({"commands": wire, "after": found[-1].position})
             if self.wanted and self.wanted["token"] != got:
                 told = {"commands": [], "after": after, "survey": self.wanted}
@@ -216,7 +216,7 @@ class FakeLedger:
         return replace(given, steps=given.steps[self.next_step[given.id] :])
 
     async def _report(self, request: web.Request) -> web.Response:
-        report = Report.from_wire(await request.json())
+        report = read(await request.json(), Report)
         if self.fail_reports:
             return web.json_response({"code": "broken"}, status=self.fail_reports.pop(0))
         if report.epoch != self.epoch:
@@ -224,8 +224,6 @@ class FakeLedger:
             return web.json_response({"code": "stale_epoch"}, status=409)
         command_id = f"{report.operation_id}/{report.run}"
         given = self.commands.get(command_id)
-        if self.takes_one:
-            report = replace(report, results=report.results[:1])
         steps = [result.step for result in report.results]
         owed = [step.name for step in self._rest(given).steps] if given else []
         if self.expects_nothing or given is None or steps != owed[: len(steps)]:
@@ -236,8 +234,7 @@ class FakeLedger:
             self.drop_answers -= 1
             assert request.transport is not None
             request.transport.abort()
-        said = {"continue": command_id in self.commands}
-        return web.json_response(said if self.takes_one else {**said, "taken": len(steps)})
+        return web.json_response({"goes_on": command_id in self.commands, "taken": len(steps)})
 
     def _accept(self, given: Command, report: Report) -> None:
         """Record it; what is left of the command is what will be handed out again."""

@@ -140,6 +140,14 @@ def test_lp2074219_odd_devices_without_alias_serial_or_target_are_not_in_the_way
     assert (found.target, found.alias) == ("vdb", None)
 
 
+def test_a_serial_that_is_an_id_is_read_in_its_one_form() -> None:
+    """Somebody else may have put the disk there; what its agent sends has no other."""
+    disk = f"<disk><target dev='vdc'/><serial>{VOLUME.upper()}</serial></disk>"
+    read = disk_xml.parse(f"<domain><devices>{disk}</devices></domain>")
+    assert read.volumes() == (VOLUME,)
+    assert read.disk_of(VOLUME) is not None
+
+
 def test_disk_is_known_by_its_alias_where_the_serial_is_missing() -> None:
     domain = f"<domain><devices><disk><target dev='vdc'/><alias name='ua-{VOLUME}'/></disk>"
     found = disk_xml.parse(domain + "</devices></domain>").disk_of(VOLUME)

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from host_agent.clock import StopClock
-from host_agent.leftovers import Leftovers, Release
+from host_agent.leftovers import Leftovers
 from host_agent.locks import Locks
 from host_agent.shared import masking
-from host_agent.shared.contract import ErrorKind, GuestOrder, PowerState, Verb
+from host_agent.shared.contract import ErrorKind, GuestOrder, PowerState, Release, Verb
 from host_agent.shared.lane import Lane, LaneSide
 from host_agent.shared.ports import PortError
 from host_agent.storage.keys import NO_KEYS

@@ -22,7 +22,9 @@ from host_agent.locks import Locks
 from host_agent.shared.contract import ErrorKind, Guest, PowerState, Registration
 from host_agent.shared.ports import PortError
 from host_agent.shared.survey import Survey
+from host_agent.shared.wire import plain
 from host_agent.simulated.host_state import set_power
+from tests.agent import fake_ledger as fake_ledger_module
 from tests.agent.bench import ATTACH, DETACH, WAIT_S, Bench, command, eventually
 from tests.agent.fake_ledger import FakeLedger
 from tests.doubles.host_checks import broken_invariants
@@ -353,9 +355,9 @@ def test_command_of_an_unknown_verb_is_declined(
     agent: Agent, fake_ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = command(agent.bench.lane())
-    wire = given.to_wire()
+    wire = plain(given)
     wire["steps"] = [{"name": "attachment_update", "verb": "volume_teleport"}]
-    monkeypatch.setattr(type(given), "to_wire", lambda _self: wire)
+    monkeypatch.setattr(fake_ledger_module, "plain", lambda _: wire)
     fake_ledger.give(given)
     finished(fake_ledger, given)
     error = fake_ledger.reports[0].results[0].error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from pathlib import Path
 
@@ -25,7 +26,7 @@ def test_a_step_ended_when_it_did_however_wrong_the_hosts_clock_is(
     assert results
     for result in results:
         assert result.occurred is not None
-        at, offset_s, error_s = vars(result.occurred).values()
+        at, offset_s, error_s = dataclasses.astuple(result.occurred)
         assert began < at < time.time(), "by the host's own clock"
         assert offset_s == pytest.approx(-ahead_s, abs=error_s + 1e-6)
         assert 0 < error_s < 5

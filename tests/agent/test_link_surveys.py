@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from host_agent.shared.contract import Commands
 from host_agent.shared.survey import Survey
+from host_agent.shared.wire import WireError, read
 from tests.agent.bench import WAIT_S, Bench, command, eventually
 from tests.agent.fake_ledger import FakeLedger
 from tests.agent.test_link import Agent, finished
@@ -37,32 +39,32 @@ def test_what_is_wanted_is_sent_once(agent: Agent, fake_ledger: FakeLedger) -> N
     server_id = agent.bench.server()
     token = want(fake_ledger)
     answered(fake_ledger)
-    [answer] = fake_ledger.surveys
+    [(answer, survey)] = fake_ledger.surveys
     assert (answer.token, answer.epoch) == (token, fake_ledger.epoch)
-    assert answer.survey is not None
-    assert [guest.server_id for guest in answer.survey.guests] == [server_id]
-    assert answer.digest == answer.survey.digest()
+    assert survey is not None
+    assert [guest.server_id for guest in survey.guests] == [server_id]
+    assert answer.digest == survey.digest()
 
 
 def test_what_the_ledger_has_is_not_sent_again(agent: Agent, fake_ledger: FakeLedger) -> None:
     want(fake_ledger)
     answered(fake_ledger)
-    want(fake_ledger, fake_ledger.surveys[0].digest)
+    want(fake_ledger, fake_ledger.surveys[0][0].digest)
     answered(fake_ledger)
     agent.bench.server()
-    want(fake_ledger, fake_ledger.surveys[0].digest)
+    want(fake_ledger, fake_ledger.surveys[0][0].digest)
     answered(fake_ledger)
-    assert [answer.survey is None for answer in fake_ledger.surveys] == [False, True, False]
-    assert len({answer.digest for answer in fake_ledger.surveys}) == 2
+    assert [survey is None for _, survey in fake_ledger.surveys] == [False, True, False]
+    assert len({answer.digest for answer, _ in fake_ledger.surveys}) == 2
 
 
 def test_a_ledger_that_has_lost_it_gets_it(agent: Agent, fake_ledger: FakeLedger) -> None:
     want(fake_ledger)
     answered(fake_ledger)
     fake_ledger.lost_surveys = True
-    want(fake_ledger, fake_ledger.surveys[0].digest)
+    want(fake_ledger, fake_ledger.surveys[0][0].digest)
     answered(fake_ledger)
-    assert [answer.survey is None for answer in fake_ledger.surveys] == [False, True, False]
+    assert [survey is None for _, survey in fake_ledger.surveys] == [False, True, False]
     assert agent.link.is_current(fake_ledger.epoch)
 
 
@@ -136,7 +138,7 @@ def test_the_newest_question_counts(agent: Agent, fake_ledger: FakeLedger) -> No
     eventually(lambda: second in fake_ledger.got, "it is told")
     fake_ledger.fail_surveys = []
     answered(fake_ledger)
-    assert fake_ledger.surveys[-1].token == second
+    assert fake_ledger.surveys[-1][0].token == second
     assert agent.link.is_current(fake_ledger.epoch)
 
 
@@ -149,9 +151,9 @@ def test_a_survey_of_another_epoch_is_dropped_and_the_next_one_is_of_the_new(
     fake_ledger.epoch += 1
     want(fake_ledger)
     answered(fake_ledger)
-    last = fake_ledger.surveys[-1]
-    assert last.survey is not None
-    assert last.epoch == last.survey.epoch == before + 1
+    last, survey = fake_ledger.surveys[-1]
+    assert survey is not None
+    assert last.epoch == survey.epoch == before + 1
     assert agent.link.is_current(before + 1)
 
 
@@ -172,6 +174,6 @@ def test_a_fault_in_a_survey_ends_nothing(agent: Agent, fake_ledger: FakeLedger)
 
 
 @pytest.mark.parametrize("told", ["x", {}, {"token": 1}, {"token": None}, []])
-def test_what_is_no_question_is_none(agent: Agent, told: Any) -> None:
-    agent.link._surveys.want(told, 1)
-    assert agent.link._surveys.got(1) is None
+def test_what_is_no_question_is_an_answer_that_is_not_understood(told: Any) -> None:
+    with pytest.raises(WireError, match="survey"):
+        read({"commands": [], "after": 0, "survey": told}, Commands)

@@ -18,6 +18,7 @@ import pytest
 
 from host_agent.shared.contract import SERVICE_VERSION, Command, PowerState
 from host_agent.shared.lane import Lane
+from host_agent.shared.wire import plain
 from host_agent.simulated.host_state import HostState
 from tests.agent.bench import ATTACH, DETACH, PASSPHRASE, WAIT_S, command, eventually
 from tests.agent.fake_ledger import FakeLedger
@@ -161,7 +162,7 @@ def test_no_planted_secret_is_in_logs_reports_state_or_locks(host: Host) -> None
     assert secrets
     written = [path for path in host.path.rglob("*") if path.is_file()]
     texts = [path.read_text() for path in written if path.name != "agent.toml"]
-    texts.append(str([report.to_wire() for report in host.ledger.reports]))
+    texts.append(str([plain(report) for report in host.ledger.reports]))
     assert any("debug" in text for text in texts)
     secrets += [PASSPHRASE, FakeLedger.TOKEN]
     assert not [secret for secret in secrets for text in texts if secret in text]

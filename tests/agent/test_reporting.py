@@ -8,12 +8,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
 from host_agent import reporting
 from host_agent.reporting import Verdict
 from host_agent.shared.contract import Command, CommandStep, Report
+from host_agent.shared.wire import plain, read
 from tests.agent.bench import (
     ATTACH,
     DETACH,
@@ -25,7 +27,7 @@ from tests.agent.bench import (
     running_executor,
 )
 from tests.agent.fake_ledger import FakeLedger
-from tests.agent.test_link import STEPS, Agent, finished
+from tests.agent.test_link import Agent, finished
 
 NEVER_S = 1000.0
 
@@ -202,29 +204,16 @@ def test_a_command_that_is_called_off_may_have_been_begun_before(
     assert [report.further for report in fake_ledger.reports] == [True]
 
 
-def test_a_ledger_that_takes_one_result_at_a_time_is_told_all(
-    bench: Bench, fake_ledger: FakeLedger, tmp_path: Path
-) -> None:
-    """As ledgers did before reports had several: of two processes one may still be old."""
-    fake_ledger.takes_one = True
-    given = fake_ledger.give(together(command(bench.lane())))
-    with Agent(bench, fake_ledger, tmp_path).running():
-        finished(fake_ledger, given)
-    assert fake_ledger.steps_of(given) == STEPS
-    assert fake_ledger.refused == []
-
-
 def test_a_ledger_that_does_not_say_so_is_told_each_result_by_itself() -> None:
     """It may be one that reads only the first."""
-    assert CommandStep.from_wire({"name": "ready", "verb": "volume_wait_ready"}).durable
+    assert read({"name": "ready", "verb": "volume_wait_ready"}, CommandStep).durable
 
 
-def test_a_report_reads_as_it_was_written_and_its_first_result_as_an_old_one() -> None:
-    wire = {"operation_id": "o", "run": 1, "epoch": 2, "error": None, "outputs": {}}
-    first: dict[str, Any] = {"step": "a", "took_ms": 3, "outputs": {}, "error": None}
-    more = {**first, "step": "b"}
-    report = Report.from_wire({**wire, **first, "more": [more], "further": True})
+def test_a_report_reads_as_it_was_written() -> None:
+    results: list[Any] = [
+        {"step": name, "took_ms": 3, "outputs": {}, "error": None} for name in "ab"
+    ]
+    wire = {"operation_id": str(uuid4()), "run": 1, "epoch": 2, "results": results, "further": True}
+    report = read(wire, Report)
     assert [result.step for result in report.results] == ["a", "b"]
-    assert Report.from_wire(report.to_wire()) == report
-    old = Report.from_wire({**wire, **first})
-    assert (old.results, old.further) == (report.results[:1], False)
+    assert read(plain(report), Report) == report

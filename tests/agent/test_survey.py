@@ -16,12 +16,13 @@ from host_agent.shared.contract import PowerState, Verb
 from host_agent.shared.faults import Faults
 from host_agent.shared.masking import MASK, without_secrets
 from host_agent.shared.survey import PARTS, TEXT_CHARS_MAX, StorageShown, Survey
-from host_agent.shared.wire import WireError
+from host_agent.shared.wire import WireError, plain, read
 from host_agent.simulated.adapters import SimulatedGuests, SimulatedStorage
 from host_agent.simulated.host_state import HostState
 from host_agent.storage.records import FileRecords, Record
 from host_agent.survey import Surveyor
 from tests.agent.bench import ATTACH, DETACH, PASSPHRASE, WAIT_S, Bench
+from tests.surveys import survey as empty_survey
 
 
 def surveyed(bench: Bench, **over: Any) -> Survey:
@@ -148,7 +149,7 @@ def test_equal_hosts_have_equal_surveys_whatever_came_first() -> None:
             state[name] = dict(reversed(entries.items()))
     assert surveyed(turned) == one
     assert surveyed(turned).digest() == one.digest()
-    assert Survey.from_wire(json.loads(json.dumps(one.to_wire()))) == one
+    assert read(plain(one), Survey) == one
     with turned.store.edit() as state:
         state["secrets"].popitem()
     assert surveyed(turned).digest() != one.digest()
@@ -166,7 +167,7 @@ def test_no_secret_and_no_connection_information_is_in_it(driver: str) -> None:
     record = bench.records[lane.attachment_id or ""]
     with_secrets = Record(**{**vars(record), "infos": (secret,)})
     bench.records[record.attachment_id] = with_secrets
-    text = json.dumps(surveyed(bench).to_wire())
+    text = json.dumps(plain(surveyed(bench)))
     for value in (PASSPHRASE, "chap-password", "ceph-keyring", *_secrets_of(info)):
         assert value not in text
     names = {"auth_username", "target_portal", "hosts", "ports"}
@@ -195,7 +196,7 @@ def test_reasons_and_names_are_masked_and_can_be_shown(bench: Bench) -> None:
     rule = {"call": "guests.secrets", "do": "fail", "kind": "retryable", "message": "token=tops\n"}
     bench.faults.replace([rule])
     survey = surveyed(bench)
-    text = json.dumps(survey.to_wire())
+    text = json.dumps(plain(survey))
     assert "tops" not in text
     assert survey.storage[0].name.startswith("/dev/\\u001b[2J")
     assert len(survey.storage[1].name) == TEXT_CHARS_MAX
@@ -393,10 +394,12 @@ class Recorder:
 
 
 def test_what_is_not_of_the_form_is_refused_by_name() -> None:
-    whole = Survey(boot_id="b", epoch=0).to_wire()
+    whole = plain(empty_survey())
     for name in whole:
         with pytest.raises(WireError, match=name):
-            Survey.from_wire({**whole, name: None})
+            read({**whole, name: None}, Survey)
+        with pytest.raises(WireError, match=name):
+            read({key: value for key, value in whole.items() if key != name}, Survey)
 
 
 def test_verbs_and_surveys_do_not_meet(bench: Bench) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -53,9 +54,8 @@ def unlabel(bench: Bench, lane: Lane) -> str:
 def order(bench: Bench, verb: Verb, lane: Lane) -> None:
     destination = {"host": "compute-2", "uri": "simulated:compute-2"}
     other = LaneSide(host="compute-2")
-    there = Lane(
-        **{**vars(lane), "other": other, "disk": {"type": "file", "path": STRAY, "format": "raw"}}
-    )
+    disk = {"type": "file", "path": STRAY, "format": "raw"}
+    there = replace(lane, other=other, disk=disk)
     there.disk.update(discard=False, readonly=False)  # type: ignore[union-attr]
     what = GuestOrder(
         server_id=lane.server_id,
@@ -154,7 +154,7 @@ def test_cinders_own_snapshots_go_on_and_somebody_elses_is_not_put_below_one() -
     put_above(bench, lane)
     bench.model.volumes[lane.volume_id].status = "in-use"
     snapshot = {"id": str(uuid.uuid4()), "file": "volume-1.snap"}
-    taken = Lane(**{**vars(lane), "snapshot": snapshot})
+    taken = replace(lane, snapshot=snapshot)
 
     class Creating:
         def snapshot(self, snapshot_id: str) -> object:

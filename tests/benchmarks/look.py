@@ -32,7 +32,7 @@ import sql
 from aggregates.look import Look
 from host_agent.shared.cinder.lists import ListedAttachment, ListedVolume
 from host_agent.shared.contract import PowerState
-from host_agent.shared.survey import ConnectionShown, DiskShown, GuestShown, Survey
+from host_agent.shared.survey import ConnectionShown, DiskShown, GuestShown
 from ledger.log.application import Ledger
 from ledger.reconcile.asking import Looks, own_context
 from ledger.reconcile.look import WHOLE, Sides, look
@@ -43,6 +43,7 @@ from projections.tables import prepare
 from tests.benchmarks.figures import Figure, Size
 from tests.benchmarks.region import cpu_s, memory_bytes
 from tests.benchmarks.servers import server
+from tests.surveys import survey as a_survey
 
 HOSTS = 1_000
 SERVERS = {Size.QUICK: 10, Size.FULL: 100}  # of each host
@@ -193,7 +194,7 @@ def _hosts(dsn: str) -> Iterator[None]:
 
 
 def _answer(db: psycopg.Connection[Row], host: str, token: str, held: list[list[str]]) -> None:
-    survey = Survey(
+    survey = a_survey(
         boot_id="boot",
         epoch=1,
         guests=tuple(
@@ -216,7 +217,7 @@ def _answer(db: psycopg.Connection[Row], host: str, token: str, held: list[list[
             for server_id, volume, attachment, _ in held
         ),
     )
-    document = orjson.dumps(survey.to_wire()).decode()
+    document = orjson.dumps(survey).decode()
     told = {"boot_id": "boot", "epoch": 1, "digest": "d", "document": document}
     db.execute(sql.query("surveys", "note"), {"host": host, "token": token, **told})
 

@@ -17,6 +17,6 @@ def reports_of(command: Wire, outputs_of: Callable[[Wire], Wire]) -> list[Wire]:
         results.append({"step": step["name"], "took_ms": 1, "outputs": outputs, "error": None})
         if step["durable"] or step is command["steps"][-1]:
             ids = {name: command[name] for name in ("operation_id", "run", "epoch")}
-            reports.append({**ids, **results[0], "more": results[1:]})
+            reports.append({**ids, "results": results})
             results = []
     return reports

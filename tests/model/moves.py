@@ -21,9 +21,9 @@ from handlers.actions import ActOnServer
 from handlers.drift.classes import BY_NAME
 from handlers.repair import RepairDrift
 from handlers.verbs import VERBS
-from host_agent.leftovers import Leftovers, Release
+from host_agent.leftovers import Leftovers
 from host_agent.reporting import Reporting, Verdict, report_of
-from host_agent.shared.contract import SERVICE_VERSION, Registration
+from host_agent.shared.contract import SERVICE_VERSION, Registration, Release
 from host_agent.shared.ports import PortError
 from host_agent.storage.keys import NO_KEYS
 from host_agent.verbs.context import RunContext, Waits

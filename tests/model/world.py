@@ -32,6 +32,7 @@ from host_agent.shared.survey import (
 from host_agent.simulated.adapters import SimulatedView
 from host_agent.storage.connection import target_digest
 from host_agent.storage.records import Record
+from tests.surveys import survey as a_survey
 
 T = TypeVar("T")
 
@@ -567,7 +568,7 @@ def survey(host: HostState, epoch: int) -> Survey:
         )
         for record in host.records.values()
     ]
-    return Survey(boot_id="boot", epoch=epoch, guests=tuple(shown), connections=tuple(records))
+    return a_survey(boot_id="boot", epoch=epoch, guests=tuple(shown), connections=tuple(records))
 
 
 def _shown(serial: str, power: PowerState) -> DiskShown:

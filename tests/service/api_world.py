@@ -196,18 +196,16 @@ class Api:
         return list(answer["commands"])
 
     async def report(
-        self, command: dict[str, Any], step: str, host: str = HOST, **fields: Any
+        self,
+        command: dict[str, Any],
+        step: str,
+        host: str = HOST,
+        more: Sequence[dict[str, Any]] = (),
+        **fields: Any,
     ) -> ClientResponse:
-        body = {
-            "operation_id": command["operation_id"],
-            "run": command["run"],
-            "epoch": command["epoch"],
-            "step": step,
-            "took_ms": 5,
-            "outputs": {},
-            "error": None,
-            **fields,
-        }
+        first = {"step": step, "took_ms": 5, "outputs": {}, "error": None, **fields}
+        about = {name: command[name] for name in ("operation_id", "run", "epoch")}
+        body = {**about, "results": [first, *more]}
         path, who = f"/v1/hosts/{host}/reports", f"agent-{host[-1]}"
         answer = await self.ask("POST", path, who, json=body)
         await self.projected()

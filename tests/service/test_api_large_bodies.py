@@ -14,10 +14,9 @@ import pytest
 
 from aggregates.base import Actor, EventContext
 from host_agent.shared.changes import Changes
-from host_agent.shared.contract import Guest, PowerState, Registration
+from host_agent.shared.contract import GUESTS_MAX, Guest, PowerState, Registration
 from ledger import service as service_module
 from ledger.api import bulkheads, call
-from ledger.api.agent.agent_checks import GUESTS_MAX
 from ledger.api.bulkheads import BULKHEADS, LARGE_BODIES_AT_ONCE
 from ledger.config import Settings
 from ledger.log.application import Ledger
@@ -56,9 +55,9 @@ def test_as_many_guests_as_are_documented_are_taken(database_url: str) -> None:
     [known] = service.unchanged([("h", shown)])
     assert known is not None, "all of it is stored"
     other = tuple(replace(each, definition=DEFINITION + " ") for each in shown.guests)
-    assert not service.changed("h", Changes(epoch=0, guests=other), CONTEXT)
+    assert not service.changed("h", Changes(epoch=0, guests=other, gone=()), CONTEXT)
     gone = tuple(each.server_id for each in shown.guests)
-    assert not service.changed("h", Changes(epoch=0, gone=gone), CONTEXT)
+    assert not service.changed("h", Changes(epoch=0, guests=(), gone=gone), CONTEXT)
     log.close()
 
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 from typing import Any
 from uuid import uuid4
 
-from host_agent.shared.survey import CAPABILITY, Survey, SurveyAnswer
+from host_agent.shared.survey import CAPABILITY
 from tests.service.api_world import HOST, OTHER, Api, eventually, guest
+from tests.surveys import survey, whole
 
 AGENT = {"service_version": 3, "capabilities": {"multiattach": True, CAPABILITY: True}}
 
@@ -71,8 +72,6 @@ async def _says_no(api: Api, host: str) -> None:
         return (await api.get(path, agent))["survey"]
 
     wanted = await eventually(asked, "the host is asked for a survey")
-    survey = Survey(boot_id=str(uuid4()), epoch=0)
-    told = {"token": wanted["token"], "epoch": 0, "digest": survey.digest()}
-    body = SurveyAnswer(**told, survey=survey).to_wire()
+    body = whole(survey(boot_id=str(uuid4())), wanted["token"])
     answer = await api.ask("PUT", f"/v1/hosts/{host}/survey", agent, json=body)
     assert answer.status == 200, await answer.text()

@@ -65,7 +65,7 @@ async def test_a_volume_that_a_host_shows_in_a_guest_is_in_use_whoever_put_it_th
     api: Api,
 ) -> None:
     volume = str(uuid4())
-    shown = guest(PROJECT, devices=["vda", "vdb"], volumes=[volume.upper()])
+    shown = guest(PROJECT, devices=["vda", "vdb"], volumes=[volume])
     await api.register(shown)
     await in_contact(api)
     status, text = await asked(api, shown["server_id"], volume)

@@ -24,7 +24,7 @@ from host_agent.executor import (
     _has_lock_name,
     _learn,
 )
-from host_agent.leftovers import Leftovers, Release
+from host_agent.leftovers import Leftovers
 from host_agent.locks import Locks, names_for, names_for_guest
 from host_agent.reporting import Reporting, Verdict, report_of
 from host_agent.shared import contract
@@ -35,6 +35,7 @@ from host_agent.shared.contract import (
     Guest,
     Occurred,
     Registration,
+    Release,
     StepError,
     StepResult,
     Verb,

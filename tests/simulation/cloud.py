@@ -27,6 +27,7 @@ from handlers.presence import SHOW_GUESTS, SHOW_VOLUMES, STOP_REPAIRS, Shown
 from handlers.retries import is_due
 from handlers.rules import Replay
 from host_agent.shared.contract import Command, PowerState
+from host_agent.shared.wire import read
 from host_agent.simulated.host_state import HOSTS
 from host_agent.storage import connection
 from host_agent.storage.records import Record
@@ -239,7 +240,7 @@ class Cloud:
         if known is None or known[0] != row["position"]:
             state = self.folded.state("operations", row["operation_id"])
             derived = OPERATIONS.derived[0].rows(state)
-            commands = [(r["host"], Command.from_wire(r["command"])) for r in derived]
+            commands = [(r["host"], read(r["command"], Command)) for r in derived]
             known = self._commands[row["operation_id"]] = (row["position"], commands)
         return known[1]
 

@@ -16,6 +16,7 @@ from host_agent.shared.cinder.calls import clean_message
 from host_agent.shared.contract import Registration, Report, StepResult
 from host_agent.shared.ports import PortError
 from host_agent.shared.text import is_showable, texts_in
+from host_agent.shared.wire import plain, read
 from ledger.api.agent.agent_checks import checked_registration, checked_report
 from ledger.api.call import shown
 from ledger.api.problem import ApiError
@@ -78,11 +79,11 @@ class Hostile:
             else guest
             for guest in said.guests
         )
-        return checked_registration(replace(said, guests=guests))
+        return checked_registration(read(plain(replace(said, guests=guests)), Registration))
 
     def reported(self, report: Report) -> Report:
         results = tuple(map(self._worded, report.results))
-        report = replace(report, results=results)
+        report = read(plain(replace(report, results=results)), Report)
         return checked_report(report, self._cloud.database_now())
 
     def _worded(self, result: StepResult) -> StepResult:

@@ -20,6 +20,7 @@ from aggregates.remnant import Remnant
 from aggregates.volume import Volume
 from host_agent.libvirt import disk_xml
 from host_agent.shared.ports import GIB
+from host_agent.shared.wire import plain
 from host_agent.storage import connection
 from projections.base import Row
 from tests.doubles.host_checks import misplugged, seen_sizes
@@ -317,7 +318,7 @@ def _projections(cloud: Cloud) -> Iterator[str]:
     for operation in cloud.operations():
         row = shown("operations", str(operation.id))
         yield from _differ(row, operation, "state", "outcome")
-        if row and row["lanes"] != [lane.to_wire() for lane in operation.lanes]:
+        if row and row["lanes"] != plain(operation.lanes):
             yield f"operation {operation.id} shows other lanes"
 
 

@@ -186,7 +186,7 @@ class Cloud:
             " epoch = %s, digest = 'd', document = %s, wanted_at = NULL, wanted_position = NULL"
             " FROM log_head AS l"
             " WHERE host = %s AND wanted IS NOT NULL",
-            (survey.boot_id, survey.epoch, orjson.dumps(survey.to_wire()).decode(), host),
+            (survey.boot_id, survey.epoch, orjson.dumps(survey).decode(), host),
         )
 
     @contextmanager

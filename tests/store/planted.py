@@ -276,7 +276,7 @@ def _record(name: str, *, present: bool) -> Callable[[Cloud], Planted]:
             attachment_id=str(uuid4()),
             volume_id=cloud.model.add_volume().id,
             server_id=str(row.instance),
-            serial="",
+            serial=str(uuid4()),
             present=present,
         )
         cloud.connections[HOST].append(record)

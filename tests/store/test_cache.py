@@ -14,6 +14,7 @@ from aggregates.base import Actor, Aggregate, EventContext
 from aggregates.operation import Operation, StepStatus
 from aggregates.volume import Volume
 from host_agent.shared.lane import Lane, LaneSide
+from host_agent.shared.wire import plain
 from ledger.log import cache
 from ledger.log.application import ConflictError, Ledger
 from ledger.log.cache import AggregateCache
@@ -151,14 +152,16 @@ def _held(id_: UUID) -> Any:
 def test_what_is_recorded_on_a_fork_is_not_seen_on_the_original() -> None:
     """In every container that an operation changes."""
     operation = Operation(uuid4())
-    lane = Lane(
-        server_id="s",
-        volume_id="v",
-        bdm_id="b",
-        attachment_id=None,
-        device_name=None,
-        new=LaneSide(volume_id="w"),
-    ).to_wire()
+    lane = plain(
+        Lane(
+            server_id="s",
+            volume_id="v",
+            bdm_id="b",
+            attachment_id=None,
+            device_name=None,
+            new=LaneSide(volume_id="w"),
+        )
+    )
     steps = [{"name": "connect", "do": "x", "undo": None}]
     plan = {"lanes": [lane], "stages": [{"place": "host", "side": "new", "steps": steps}]}
     operation.record(

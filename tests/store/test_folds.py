@@ -25,6 +25,7 @@ from handlers.plan import Place
 from handlers.progress import lane_of, order_of, plan_of, volumes_of
 from host_agent.shared.contract import Command
 from host_agent.shared.spans import span_of_run
+from host_agent.shared.wire import plain, read
 from projections.attachments import ATTACHMENTS
 from projections.base import LoggedEvent, Row
 from projections.catalog import ALL
@@ -54,7 +55,7 @@ def check_operation(watched: Watched, row: Row) -> None:
     assert row["state"] == operation.state
     assert row["outcome"] == operation.outcome
     assert row["error"] == operation.first_error
-    assert row["lanes"] == [lane.to_wire() for lane in operation.lanes]
+    assert row["lanes"] == plain(operation.lanes)
     assert row["volume_ids"] == sorted(volumes_of(operation))
     assert row["unwinding"] == unwinds(plan, history)
     assert row["pivot_passed"] == pivot_passed(plan, history)
@@ -155,7 +156,7 @@ def check_due(watched: Watched, row: Row) -> None:
 
 def check_mailbox(watched: Watched) -> None:
     commands = {
-        (row["operation_id"], row["run"]): Command.from_wire(row["command"])
+        (row["operation_id"], row["run"]): read(row["command"], Command)
         for row in watched.folded.derived("mailbox")
     }
     hosts = {

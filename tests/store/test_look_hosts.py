@@ -37,7 +37,7 @@ def left(cloud: Cloud) -> None:
             attachment_id="a" * 8 + "-0000-4000-8000-000000000000",
             volume_id=cloud.model.add_volume().id,
             server_id=cloud.server(),
-            serial="",
+            serial="a" * 8 + "-0000-4000-8000-000000000001",
             present=True,
         )
     )

@@ -25,10 +25,11 @@ from projections.queries import Queries, read_pool
 from projections.runner import catch_up
 from projections.surveys import Standing, Surveys
 from projections.tables import prepare
+from tests.surveys import survey as a_survey
 
 SILENT_S = 30.0
 SOON_S = 10.0
-SURVEY = Survey(
+SURVEY = a_survey(
     boot_id="b",
     epoch=0,
     guests=(
@@ -99,7 +100,7 @@ def answer(survey: Survey, token: str, **changed: Any) -> dict[str, Any]:
         "epoch": survey.epoch,
         "boot_id": survey.boot_id,
         "digest": survey.digest(),
-        "document": orjson.dumps(survey.to_wire()).decode(),
+        "document": orjson.dumps(survey).decode(),
     }
     return {**told, **changed}
 

@@ -31,7 +31,7 @@ def value_of(name: str) -> float:
     if name.startswith("limits."):
         return float(getattr(Limits(), name.removeprefix("limits.")))
     path, _, constant = name.partition(" ")
-    below = "" if path.startswith("projections/") else "ledger."
+    below = "" if path.startswith(("projections/", "host_agent/")) else "ledger."
     module = importlib.import_module(below + path.removesuffix(".py").replace("/", "."))
     return float(getattr(module, constant))
 

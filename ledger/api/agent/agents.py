@@ -11,35 +11,42 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
+import msgspec
 from aiohttp import web
 
 from handlers.verbs import VERBS
 from host_agent.shared.changes import Changes
 from host_agent.shared.clocks import AHEAD_HEADER
-from host_agent.shared.contract import AGENT_HEADER, SURVEY_HEADER, Registration, Report
-from host_agent.shared.survey import SurveyAnswer
+from host_agent.shared.contract import (
+    AGENT_HEADER,
+    SURVEY_HEADER,
+    Again,
+    Commands,
+    Progress,
+    Registered,
+    Registration,
+    Release,
+    Report,
+    SurveyWanted,
+    Taken,
+    Users,
+)
+from host_agent.shared.survey import Survey, SurveyAnswer
+from host_agent.shared.wire import read, read_in_turns
 from ledger.api.agent.agent_batches import AGENT_BATCHER, AgentBatcher
 from ledger.api.agent.agent_checks import (
     checked_agent,
     checked_changes,
     checked_registration,
     checked_report,
+    checked_survey,
     clock_ahead,
 )
-from ledger.api.agent.schemas_agent import (
-    Commands,
-    CommandsQuery,
-    ProgressBody,
-    Registered,
-    SurveyWanted,
-    Users,
-    UsersQuery,
-)
-from ledger.api.agent.survey_checks import checked_answer
 from ledger.api.call import Call, answer
 from ledger.api.contact import unknown_host
 from ledger.api.looking import look_again
 from ledger.api.problem import ApiError
+from ledger.api.schemas import Asked, Id, Position, WaitS
 from ledger.service import RegistrationResult
 from ledger.wakeups import host_key
 from projections.base import Row
@@ -47,6 +54,18 @@ from projections.base import Row
 REGISTRATION_BYTES_MAX = 64 * 1024 * 1024
 REPORT_BYTES_MAX = 64 * 1024
 SURVEY_BYTES_MAX = 32 * 1024 * 1024
+
+
+class CommandsQuery(Asked):
+    after: Position = 0
+    epoch: Position
+    wait_s: WaitS = 0.0
+
+
+class UsersQuery(Asked):
+    """`attachment_id`: the one that is not meant."""
+
+    attachment_id: Id
 
 
 async def register(call: Call) -> web.StreamResponse:
@@ -69,15 +88,15 @@ async def guests(call: Call) -> web.StreamResponse:
     async with call.inventory(name, REGISTRATION_BYTES_MAX, _changes) as changes:
         _heard(call, name)
         again = await call.bulkheads.agents(changed, name, changes, call.context("registration"))
-    return answer({"again": again})
+    return answer(Again(again=again))
 
 
 def _registration(body: dict[str, Any]) -> Registration:
-    return checked_registration(Registration.from_wire(body))
+    return checked_registration(read_in_turns(body, Registration))
 
 
 def _changes(body: dict[str, Any]) -> Changes:
-    return checked_changes(Changes.from_wire(body))
+    return checked_changes(read_in_turns(body, Changes))
 
 
 async def volume_users(call: Call) -> web.StreamResponse:
@@ -88,20 +107,16 @@ async def volume_users(call: Call) -> web.StreamResponse:
     servers = await call.bulkheads.agents(
         call.components.service.others, name, volume_id, query.attachment_id
     )
-    return answer(Users.model_validate({"servers": servers}))
+    return answer(Users(servers=tuple(servers)))
 
 
 async def progress(call: Call) -> web.StreamResponse:
     """POST progress: how far a long step has come; it may be lost without harm."""
     name = await _own_host(call)
-    progress_report = await call.json(ProgressBody)
+    told = read(await call.json_object(), Progress)
     _heard(call, name)
     await call.components.queries.note_progress(
-        name,
-        progress_report.operation_id,
-        progress_report.run,
-        progress_report.done_bytes,
-        progress_report.total_bytes,
+        name, told.operation_id, told.run, told.done_bytes, told.total_bytes
     )
     return web.Response(status=HTTPStatus.NO_CONTENT)
 
@@ -163,23 +178,25 @@ def _wanted(mailbox: Row, got: str | None) -> SurveyWanted | None:
 async def survey(call: Call) -> web.StreamResponse:
     """PUT survey: what the host shows, as it was wanted; or only that it is what it was."""
     name = await _own_host(call)
-    async with call.inventory(name, SURVEY_BYTES_MAX, _survey) as (reply, document):
+    async with call.inventory(name, SURVEY_BYTES_MAX, _survey) as (reply, shown):
         batcher = _heard(call, name)
         noted = await call.components.queries.note_survey(
             name,
             token=reply.token,
             epoch=reply.epoch,
             digest=reply.digest,
-            boot_id=reply.survey.boot_id if reply.survey else None,
-            document=document,
+            boot_id=shown and shown.boot_id,
+            document=shown and msgspec.json.encode(shown).decode(),
         )
     if not noted:
         _refuse_survey(name, reply, await batcher.look(name, 0))
-    return answer({"again": not noted})
+    return answer(Again(again=not noted))
 
 
-def _survey(body: dict[str, Any]) -> tuple[SurveyAnswer, str | None]:
-    return checked_answer(SurveyAnswer.from_wire(body))
+def _survey(body: dict[str, Any]) -> tuple[SurveyAnswer, Survey | None]:
+    """What is kept of it, if it is not only the digest of what is here."""
+    whole = "boot_id" in body
+    return read(body, SurveyAnswer), checked_survey(read_in_turns(body, Survey)) if whole else None
 
 
 def _refuse_survey(name: str, reply: SurveyAnswer, mailbox: Row) -> None:
@@ -211,15 +228,15 @@ def _stale(name: str, given: int, current: int) -> ApiError:
 async def reports(call: Call) -> web.StreamResponse:
     """POST reports: results of steps of a run; whether it goes on."""
     name = await _own_host(call)
-    report_body = Report.from_wire(await call.json_object(REPORT_BYTES_MAX))
-    report = checked_report(report_body, call.components.clock())
+    said = read(await call.json_object(REPORT_BYTES_MAX), Report)
+    report = checked_report(said, call.components.clock())
     _heard(call, name)
     goes_on, position = await call.bulkheads.agents(
         call.components.service.report, name, report, call.context("report")
     )
     # Not waited for: the agent reads nothing back, and its next step can begin.
     del position
-    return answer({"continue": goes_on, "taken": len(report.results)})
+    return answer(Taken(goes_on=goes_on, taken=len(report.results)))
 
 
 def _only_asks(command: dict[str, Any]) -> bool:
@@ -273,16 +290,13 @@ def _refuse_foreign_connector(name: str, registration: Registration) -> None:
 def _registered(name: str, shown: RegistrationResult) -> Registered:
     host = shown.host
     guests, attachments = host.leftovers if host.suspect else ((), ())
-    release: Any = {
-        "guests": list(guests),
-        "attachments": list(attachments),
-        "unknown": list(shown.unknown),
-    }
     return Registered(
         host=name,
         epoch=host.epoch,
         fenced=host.fenced,
-        release=release,
+        release=Release(
+            guests=tuple(guests), attachments=tuple(attachments), unknown=tuple(shown.unknown)
+        ),
         again=shown.again,
         position=shown.position,
     )
