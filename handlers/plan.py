@@ -29,7 +29,7 @@ from aggregates.operation import SERVER
 from handlers.verbs import VERBS, AnyVerb, Fence, LedgerVerb
 from handlers.volumes import VolumeRule
 from host_agent.shared.contract import GuestOrder, Verb
-from host_agent.shared.lane import Lane
+from host_agent.shared.lane import Lane, stored
 from host_agent.shared.wire import plain, read
 
 #: A deletion may have three of each volume: one for each host of a resize, and one that a
@@ -300,7 +300,7 @@ class Plan:
             "patient": self.patient,
             "trusts": self.trusts,
             "hosts": {place.value: host for place, host in self.hosts.items()},
-            "lanes": plain(self.lanes),
+            "lanes": [stored(lane) for lane in self.lanes],
             "guest": plain(self.guest),
             "stages": [
                 {

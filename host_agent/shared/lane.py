@@ -7,8 +7,10 @@ leaf that aggregates, handlers and agents share; its JSON is stored in the log a
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any, Self
+
+from host_agent.shared.wire import plain
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -129,3 +131,11 @@ class Lane:
 #: What each side of a lane has of its own; and what of it steps find out.
 _OF_A_SIDE = tuple(LaneSide.__dataclass_fields__)
 _LEARNT = ("volume_id", "attachment_id", "disk")
+#: What a stored lane says by not saying it.
+_UNSAID = {each.name: plain(each.default) for each in fields(Lane) if each.default is not MISSING}
+
+
+def stored(lane: Lane) -> dict[str, Any]:
+    """As a plan keeps it: without what is as if it were not said."""
+    said = plain(lane)
+    return {key: said[key] for key in said if key not in _UNSAID or said[key] != _UNSAID[key]}

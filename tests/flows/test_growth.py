@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -194,6 +195,7 @@ def test_a_guest_that_another_host_shows_hears_it_where_it_belongs(order: tuple[
     shows(world, world.server_id)
     world.service.lost_guest(world.server_id, HOST, CONTEXT)
     grow(world)
+    say: dict[str, Callable[[], object]]
     say = {HOST: world.register, THIRD: lambda: shows_nothing(world)}
     for host in order:
         assert flows(world)[-1] == "attach"

@@ -23,6 +23,7 @@ from handlers.drift.classes import BY_NAME
 from handlers.rules import KINDS
 from host_agent.shared.changes import Changes
 from host_agent.shared.survey import CAPABILITY, SurveyAnswer
+from host_agent.shared.wire import plain
 from host_agent.survey import Surveyor
 from ledger.log import schema
 from ledger.log.unit import Unit
@@ -136,28 +137,28 @@ def messages(world: World) -> dict[str, Any]:
 
     def register(name: str, said: Any, context: Any) -> Any:
         told["registration"] = {
-            **said.to_wire(),
+            **plain(said),
             "capabilities": {**said.capabilities, CAPABILITY: True, "drivers": ["iscsi", "rbd"]},
             "connector": {"host": HOST, "ip": "192.0.2.1", "initiator": "iqn.1994-05.com.redhat:1"},
         }
         return type(service).register(service, name, said, context)
 
     def report(name: str, said: Any, context: Any) -> Any:
-        told["report"] = said.to_wire()
+        told["report"] = plain(said)
         return type(service).report(service, name, said, context)
 
     vars(service).update(register=register, report=report)
     world.register(HOST)
     survey = Surveyor(agent["guests"], agent["records"], agent["storage"], "boot-1").survey(0)
-    answer = SurveyAnswer(token=GONE, epoch=0, digest=survey.digest(), survey=survey)
+    answer = SurveyAnswer(token=GONE, epoch=0, digest=survey.digest())
     changes = Changes(epoch=0, guests=tuple(agent["guests"].inventory()), gone=(GONE,))
     [running] = world.running()
     world.run_agent(str(running), HOST)
     progress = {"operation_id": str(running), "run": 1, "done_bytes": 1, "total_bytes": 2}
     return {
         **told,
-        "changes": changes.to_wire(),
-        "survey": answer.to_wire(),
+        "changes": plain(changes),
+        "survey": {**plain(survey), **plain(answer)},
         "progress": progress,
     }
 

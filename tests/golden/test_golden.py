@@ -20,6 +20,7 @@ from aggregates.base import Event
 from aggregates.operation import History
 from handlers.engine import Start, decide
 from handlers.plan import Plan
+from host_agent.shared import wire
 from host_agent.shared.contract import Command
 from ledger.log import schema
 from ledger.log.mapper import JSONBody, LedgerMapper
@@ -109,7 +110,7 @@ def test_its_plans_are_read_and_something_is_next(golden: Golden) -> None:
 
 def test_its_service_may_command_an_agent_of_this_version(golden: Golden) -> None:
     command = golden.read("messages")["command"]
-    assert holds(Command.from_wire(command).to_wire(), command)
+    assert holds(wire.plain(wire.read(command, Command)), command)
 
 
 async def test_its_agent_may_serve_a_host_of_this_version(golden: Golden, kept_url: str) -> None:

@@ -133,7 +133,8 @@ class Hand:
         return row is not None and not (row["fenced"] or row["suspect"])
 
     def _fences(self, name: str) -> int:
-        return int(self.cloud.folded.row("hosts", name)["epoch"])
+        row = self.cloud.folded.row("hosts", name)
+        return row["epoch"] if row else 0
 
     def _is_idle(self, instance: Instance) -> bool:
         """It runs, has no disk of a share's file, and no operation is on it or its volumes."""

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from host_agent.shared.lane import Lane, LaneSide
+from host_agent.shared.lane import Lane, LaneSide, stored
 from host_agent.shared.wire import WireError, plain, read
 
 ids = st.sampled_from(["a", "b", "c"])
@@ -46,7 +46,7 @@ def lane(**more: Any) -> Lane:
 
 @given(lanes)
 def test_a_lane_survives_storage_and_so_does_each_side_the_wire(given_lane: Lane) -> None:
-    assert read(plain(given_lane), Lane) == given_lane
+    assert read(stored(given_lane), Lane) == given_lane
     for new in (False, True):
         side = given_lane.side(new=new)
         assert read(plain(side), Lane) == side
@@ -55,7 +55,7 @@ def test_a_lane_survives_storage_and_so_does_each_side_the_wire(given_lane: Lane
 
 
 def test_a_lane_is_read_as_the_first_version_stored_it() -> None:
-    stored = {
+    first = {
         "server_id": "s",
         "volume_id": "v",
         "bdm_id": "b",
@@ -66,8 +66,8 @@ def test_a_lane_is_read_as_the_first_version_stored_it() -> None:
         "boot_index": None,
         "delete_on_termination": False,
     }
-    assert read(stored, Lane) == lane(host=None)
-    moving = read({**stored, "new": {"host": "there"}, "unknown": 1}, Lane)
+    assert read(first, Lane) == lane(host=None)
+    moving = read({**first, "new": {"host": "there"}, "unknown": 1}, Lane)
     assert moving == lane(host=None, new=LaneSide(host="there"))
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from host_agent.shared.contract import ErrorKind
 from host_agent.shared.lane import Lane
 from host_agent.shared.ports import PortError, SnapshotView
 from ledger.steps import snapshots
@@ -18,10 +19,16 @@ LANE = Lane(
 
 
 def showing(status: str, progress: str) -> Any:
+    """A Cinder that does not wait for us: it refuses what it is told."""
     view = SnapshotView(
         id="n", volume_id="v", size_gb=1, project_id="p", status=status, progress=progress
     )
-    return SimpleNamespace(cinder=SimpleNamespace(snapshot=lambda _: view), uncertain=False)
+
+    def refuses(_snapshot_id: str, _status: str) -> None:
+        raise PortError(ErrorKind.FINAL, "refused", "Provided snapshot status not allowed.")
+
+    cinder = SimpleNamespace(snapshot=lambda _: view, tell_snapshot=refuses)
+    return SimpleNamespace(cinder=cinder, uncertain=False)
 
 
 @pytest.mark.parametrize("status", ["available", "deleting", "error_deleting"])
