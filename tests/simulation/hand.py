@@ -151,11 +151,15 @@ class Hand:
             instance = self.cloud.look_at(Instance, UUID(server_id))
             if instance.host == now or (now in instance.elsewhere and instance.is_unaccounted):
                 return True
-            for agent in (self.cloud.agents[before], self.cloud.agents[now]):
-                if not agent.registering:
-                    agent.register_again()
-                agent.register()
+            self._tell(before, now)
         return False
+
+    def _tell(self, *hosts: str) -> None:
+        for agent in (self.cloud.agents[name] for name in hosts):
+            if not agent.registering:
+                agent.register_again()
+            with suppress(Crash, ConflictError):
+                agent.register()
 
     def _put_one_back(self) -> None:
         if self.moved:
@@ -178,6 +182,11 @@ class Hand:
             cloud.vanished.add(server_id)
         self._forget(server_id)
         cloud.note(f"hand: {server_id[:8]} is back on {moved.before}: {guest is not None}")
+        for _ in range(SHOWN_AFTER):
+            instance = cloud.look_at(Instance, UUID(server_id))
+            if instance.host == moved.before and moved.now not in instance.elsewhere:
+                return
+            self._tell(moved.before, moved.now)
 
     def _bring_to_its_host(self, server_id: str) -> None:
         """A server without volumes is followed to where a host shows its guest; if that was of
