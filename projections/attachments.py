@@ -30,12 +30,13 @@ def _fold(row: Row | None, event: LoggedEvent) -> Row:
 
 
 def _new(event: LoggedEvent) -> Row:
+    """One that was disowned at once never was ours, so it says less than one that was created."""
     return {
         "volume_id": event.body["volume_id"],
         "server_id": event.body["server_id"],
-        "adopted": event.body["adopted"],
-        "legacy": event.body["legacy"],
-        "access_mode": event.body["access_mode"],
+        "adopted": event.body.get("adopted", False),
+        "legacy": event.body.get("legacy", False),
+        "access_mode": event.body.get("access_mode"),
         "attachment_id": event.originator_id,
         "spans": [],
         "created_at": event.recorded_at,
@@ -45,7 +46,7 @@ def _new(event: LoggedEvent) -> Row:
 
 def _connector(row: Row, event: LoggedEvent) -> Row:
     changed = {name: event.body[name] for name in ("host", "driver", "target_digest")}
-    changed["access_mode"] = event.body["access_mode"] or row["access_mode"]
+    changed["access_mode"] = event.body.get("access_mode") or row["access_mode"]
     if any(span["host"] == changed["host"] for span in row["spans"] if _open(span)):
         return changed
     begun = {"from_position": event.position, "from_at": event.recorded_at.isoformat()}
