@@ -84,7 +84,7 @@ class ActionRule:
     moves: bool = False  # the guest leaves its host: its disks must all be volumes
     root: bool = False  # refused while the root volume is detached (S2)
     destination: bool = False
-    guest: bool = False  # refused while its host shows no guest of it: it would change nothing
+    guest: bool = False  # refused while its host shows no guest of it: there is nothing to act on
 
 
 def _states(*states: VmState) -> frozenset[VmState]:
@@ -93,7 +93,11 @@ def _states(*states: VmState) -> frozenset[VmState]:
 
 RULES: dict[str, ActionRule] = {
     "live_migrate": ActionRule(
-        "os-migrateLive", _states(S.ACTIVE, S.PAUSED), moves=True, destination=True
+        "os-migrateLive",
+        _states(S.ACTIVE, S.PAUSED),
+        moves=True,
+        destination=True,
+        guest=True,
     ),
     "resize": ActionRule("resize", _states(S.ACTIVE, S.STOPPED), moves=True, destination=True),
     "confirm_resize": ActionRule(

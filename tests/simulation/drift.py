@@ -47,8 +47,19 @@ def found(cloud: Cloud) -> Iterator[str]:
     for row, each in cases(cloud):
         may_stay = _goes_with_its_volume(cloud, row) or _is_left_to_people(cloud, row)
         may_stay = may_stay or row.about.server_id in cloud.vanished
+        may_stay |= each.name == "disk_size_differs" and row.about.volume_id in uneven(cloud)
         if not planted(cloud, row) and not may_stay:
             yield f"{each.name}: {row.about}: {differs(row, each.parties)}"
+
+
+def uneven(cloud: Cloud) -> set[str]:
+    """Volumes of whose growth Cinder has told nobody who heard it, or that somebody gave up."""
+    found = set(cloud.uneven)
+    for row in cloud.rows("operations"):
+        given_up = row["flow"].startswith("grow") and row["outcome"] == "cancelled"
+        if given_up or (row["flow"], row["outcome"]) == ("grow_for_cinder", "failed"):
+            found |= set(row["volume_ids"])
+    return found
 
 
 def planted(cloud: Cloud, row: Joined) -> bool:

@@ -196,7 +196,7 @@ class Hand:
         there = [name for name, state in states.items() if server_id in state.read()["guests"]]
         if len(there) != 1 or instance.host is None or there[0] in instance.places:
             return
-        if instance.devices or there[0] in self.cloud.isolated:
+        if instance.devices or not self._is_sound(there[0]):
             return
         with states[there[0]].edit() as before, states[instance.host].edit() as now:
             now["guests"][server_id] = before["guests"].pop(server_id)

@@ -221,11 +221,7 @@ def _plugged(cloud: Cloud) -> Iterator[str]:
 
 def _sizes(cloud: Cloud) -> Iterator[str]:
     """A guest that runs has all of a volume that has grown; and nothing of that is waited for."""
-    uneven = set(cloud.uneven)
-    for row in cloud.rows("operations"):
-        given_up = row["flow"].startswith("grow") and row["outcome"] == "cancelled"
-        if given_up or (row["flow"], row["outcome"]) == ("grow_for_cinder", "failed"):
-            uneven |= set(row["volume_ids"])
+    uneven = drift.uneven(cloud)
     for instance in cloud.instances():
         if str(instance.id) in cloud.apart | cloud.vanished:
             continue
