@@ -18,9 +18,11 @@ from uuid import NAMESPACE_OID, UUID, uuid5
 from aggregates import errors
 from aggregates.finding import Finding, FindingState
 from aggregates.instance import Instance
+from aggregates.operation import Operation
 from handlers.drift import judge
 from handlers.drift.judge import id_of
 from handlers.drift.rows import Row
+from handlers.progress import plan_of
 from host_agent.shared.cinder.client import MADE_FOR
 from host_agent.shared.ports import PortError
 from ledger.log.application import ConflictError
@@ -198,9 +200,26 @@ class Hand:
             return
         if instance.devices or not self._is_sound(there[0]):
             return
+        claimants = [self.cloud.look_at(Operation, UUID(id_)) for id_ in instance.claims]
+        if any(there[0] in plan_of(each).hosts.values() for each in claimants):
+            return
         with states[there[0]].edit() as before, states[instance.host].edit() as now:
             now["guests"][server_id] = before["guests"].pop(server_id)
         self.cloud.note(f"hand: {server_id[:8]} is where the ledger has it, on {instance.host}")
+
+    def undefine_strangers(self) -> None:
+        """`virsh undefine` of guests that are off and belong to other hosts, or to nobody."""
+        for name, state in self.cloud.states.items():
+            with state.edit() as there:
+                for server_id, guest in list(there["guests"].items()):
+                    instance = self.cloud.look_at(Instance, UUID(server_id))
+                    if (
+                        guest["live"] is None
+                        and not instance.claims
+                        and name not in instance.places
+                    ):
+                        del there["guests"][server_id]
+                        self.cloud.note(f"hand: {server_id[:8]} is undefined on {name}")
 
     def _forget(self, server_id: str) -> None:
         del self.moved[server_id]

@@ -356,9 +356,12 @@ class Storm:
             raise AssertionError("broken at rest:\n  " + "\n  ".join(broken))
 
     def _drop_unseen(self) -> None:
-        """An old read, or half a list, hid from an undo what it looked for: looks find it."""
+        """An old read, or half a list, hid from an undo what it looked for, or a guest that a host
+        was to let go of: looks find it.
+        """
         if {"cut read", "stale read"} & self.cloud.happened.keys():
             self.hand.repair(_is_unseen)
+            self.hand.undefine_strangers()
 
     def _go_on(self, retries: Counter[str]) -> bool:
         """One round of everybody; whether there was anything to do."""
