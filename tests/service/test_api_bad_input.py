@@ -20,16 +20,11 @@ def attach(**fields: Any) -> dict[str, Any]:
 
 
 def report(**fields: Any) -> dict[str, Any]:
-    return {
-        "operation_id": UNKNOWN,
-        "run": 1,
-        "epoch": 0,
-        "step": "update",
-        "took_ms": 1,
-        "outputs": {},
-        "error": None,
-        **fields,
-    }
+    """Of one result; `fields` are its, or the report's."""
+    own = {"operation_id": UNKNOWN, "run": 1, "epoch": 0}
+    own |= {name: fields.pop(name) for name in own.keys() & fields}
+    result = {"step": "update", "took_ms": 1, "outputs": {}, "error": None, **fields}
+    return {**own, "results": [result]}
 
 
 def registration(*guests: Any, **fields: Any) -> dict[str, Any]:

@@ -136,7 +136,7 @@ def test_months_go_to_files_and_come_back(log: str, tmp_path: Path, capsys: Out)
     assert shell.main(["event", "verify", log]) == 0
     with pytest.raises(SystemExit):
         shell.main([*to, "May"])
-    assert "no month like 2026-06" in capsys.readouterr().err
+    assert "must be a month like 2026-06" in capsys.readouterr().err
 
 
 async def test_events_come_out_of_archive_and_service_as_one_log(

@@ -209,9 +209,12 @@ class Hand:
 
     def undefine_strangers(self) -> None:
         """`virsh undefine` of guests that are off and belong to other hosts, or to nobody."""
+        kept = self.cloud.planted | self.cloud.apart
         for name, state in self.cloud.states.items():
             with state.edit() as there:
                 for server_id, guest in list(there["guests"].items()):
+                    if server_id in kept:
+                        continue
                     instance = self.cloud.look_at(Instance, UUID(server_id))
                     if (
                         guest["live"] is None

@@ -28,6 +28,7 @@ from tests.memory import Crash
 from tests.simulation.agent import Agent
 from tests.simulation.clients import Clients
 from tests.simulation.cloud import Cloud
+from tests.simulation.drift import planted
 from tests.simulation.hand import Hand
 from tests.simulation.invariants import broken_at_rest, broken_on_hosts
 from tests.simulation.late import TOO_LATE_S
@@ -360,7 +361,7 @@ class Storm:
         was to let go of: looks find it.
         """
         if {"cut read", "stale read"} & self.cloud.happened.keys():
-            self.hand.repair(_is_unseen)
+            self.hand.repair(lambda row: _is_unseen(row) and not planted(self.cloud, row))
             self.hand.undefine_strangers()
 
     def _go_on(self, retries: Counter[str]) -> bool:

@@ -135,7 +135,7 @@ async def test_a_repair_is_shown_from_its_beginning_to_its_end(
 
 
 def _cinder(status: str) -> Row:
-    told = dict.fromkeys(("host", "mode", "mountpoint", "server_id"))
+    told = dict.fromkeys(("host", "mode", "mountpoint"))
     return {"status": status, **told}
 
 
