@@ -339,3 +339,10 @@ def test_the_row_of_an_attachment_and_the_spans_in_which_hosts_had_it() -> None:
         },
         {"state": "deleted", "ended_at": at(7)},
     ]
+
+
+def test_an_attachment_that_is_disowned_at_once_has_a_row() -> None:
+    disowned = (A.Disowned, {"volume_id": "v", "server_id": "s", "why": "nobody knew it"})
+    [row] = told(ATTACHMENTS, A, disowned)
+    assert row is not None
+    assert (row["state"], row["adopted"], row["legacy"]) == ("deleted", False, False)
