@@ -23,7 +23,7 @@ from aggregates import errors
 from aggregates.base import Actor, EventContext
 from aggregates.host import Host, host_uuid
 from aggregates.instance import Instance
-from aggregates.mapping import BlockDeviceMapping
+from aggregates.mapping import BlockDeviceMapping, MappingState
 from aggregates.operation import Operation
 from aggregates.volume import Volume
 from handlers.guards import Concerned, Origin, lane_of_mapping, start
@@ -73,6 +73,8 @@ def _had(instance: Instance, volume_id: str, book: Book) -> tuple[BlockDeviceMap
     device = instance.device_of(volume_id)
     mapping = book.get(BlockDeviceMapping, device.bdm_id) if device else None
     if mapping is None or not mapping.live or mapping.attachment_id is None or not instance.host:
+        raise errors.NotAttachedError(server_id=str(instance.id), volume_id=volume_id)
+    if mapping.state is MappingState.UNPLUGGED:  # by a fence (0083): its next start connects it
         raise errors.NotAttachedError(server_id=str(instance.id), volume_id=volume_id)
     return mapping, instance.host
 

@@ -225,7 +225,7 @@ class Hand:
                         self.cloud.note(f"hand: {server_id[:8]} is undefined on {name}")
 
     def _forget(self, server_id: str) -> None:
-        del self.moved[server_id]
+        self.moved.pop(server_id, None)
         self.cloud.by_hand.discard(server_id)
 
     def _copy(self) -> None:
