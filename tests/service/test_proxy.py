@@ -31,6 +31,7 @@ HEAD = b"GET /healthz HTTP/1.1\r\nHost: x\r\n"
 
 #: Where it is installed, or put by .ci/run.
 HAPROXY = shutil.which("haproxy") or shutil.which("haproxy", path=Path(sys.executable).parent)
+#: `.ci/run` unpacks it; a machine that only tests the service need not have a proxy.
 pytestmark = pytest.mark.skipif(HAPROXY is None, reason="haproxy is not installed")
 
 Line = tuple[asyncio.StreamReader, asyncio.StreamWriter]
