@@ -68,7 +68,7 @@ def _first_of(page: Page, table: str, having: str) -> None:
 
 
 def _submit(page: Page, button: str, reason: str) -> None:
-    page.get_by_label("Why; kept").fill(reason)
+    page.get_by_label("Why; stored permanently in the history").fill(reason)
     _main(page).get_by_role("button", name=button, exact=True).click()
 
 
