@@ -11,7 +11,7 @@ most one active run; a failed, or to be retried, step ends its run.  Steps for t
 whole server are done in a lane of their own, `SERVER`.
 
 A lane that moves, or is swapped, has two *sides*: what the server has now, and what it is
-to have (host_agent.shared.lane).  Each stage works on one of them.
+to have (host_agent.shared.contract.lane).  Each stage works on one of them.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from uuid import UUID
 
 from aggregates import errors
 from aggregates.base import About, Aggregate, Event
-from host_agent.shared.lane import Lane
-from host_agent.shared.wire import read
+from host_agent.shared.contract.lane import Lane
+from host_agent.shared.contract.wire import read
 
 #: The number of the lane for steps that concern the whole server.
 SERVER = -1

@@ -241,7 +241,7 @@ class Volume(Aggregate):
         self.record(self.Claimed, claimant=operation_id, **stored)
 
     def narrow(self, operation_id: str) -> None:
-        """The operation is parked, and connects nothing anew; see handlers.claims."""
+        """The operation is parked, and connects nothing anew; see handlers.engine.claims."""
         claim = self.claims.get(operation_id)
         if claim is not None and claim.takes:
             self.record(self.ClaimNarrowed, claimant=operation_id)

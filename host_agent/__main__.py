@@ -29,14 +29,14 @@ from host_agent.line.link import Link
 from host_agent.locks import BOOT_ID, AgentRunningError, Locks
 from host_agent.metrics import Numbers, State
 from host_agent.sent import FileMarks
-from host_agent.shared import logs
 from host_agent.shared.cinder.client import CinderClient
 from host_agent.shared.cinder.old import OldCinderClient
-from host_agent.shared.contract import CONNECTOR_KEYS, SERVICE_VERSION, Registration
+from host_agent.shared.contract.messages import CONNECTOR_KEYS, SERVICE_VERSION, Registration
+from host_agent.shared.contract.ports import Brick, PortError
+from host_agent.shared.contract.survey import CAPABILITY
 from host_agent.shared.faults import FaultError, Faults
-from host_agent.shared.ports import Brick, PortError
-from host_agent.shared.settings import ConfigError
-from host_agent.shared.survey import CAPABILITY
+from host_agent.shared.platform import logs
+from host_agent.shared.platform.settings import ConfigError
 from host_agent.storage.port import Storage
 from host_agent.storage.records import FileRecords
 from host_agent.storage.shown import KernelStorage

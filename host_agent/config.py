@@ -1,4 +1,4 @@
-"""The agent's settings (host_agent/shared/settings.py says how they are given)."""
+"""The agent's settings (host_agent/shared/platform/settings.py says how they are given)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from host_agent.libvirt.domain_xml import Host
 from host_agent.libvirt.guests import Patience
 from host_agent.line.client import LinkSettings
 from host_agent.line.credentials import Files
-from host_agent.shared import settings
 from host_agent.shared.cinder.settings import CinderSettings
-from host_agent.shared.settings import ConfigError, Must, Positive, Seconds, Source
-from host_agent.shared.tls import is_loopback
+from host_agent.shared.platform import settings
+from host_agent.shared.platform.settings import ConfigError, Must, Positive, Seconds, Source
+from host_agent.shared.platform.tls import is_loopback
 from host_agent.storage.keys import Barbican, KeyManagers
 from host_agent.verbs.context import Waits
 

@@ -37,7 +37,8 @@ from host_agent.locks import Locks, names_for, names_for_guest
 from host_agent.log import bound
 from host_agent.reporting import Reporting, Verdict, deliver_in_time, report_of
 from host_agent.sent import Sent
-from host_agent.shared.contract import (
+from host_agent.shared.contract.lane import Lane
+from host_agent.shared.contract.messages import (
     Command,
     GuestOrder,
     Occurred,
@@ -45,8 +46,7 @@ from host_agent.shared.contract import (
     StepResult,
     Verb,
 )
-from host_agent.shared.lane import Lane
-from host_agent.shared.ports import (
+from host_agent.shared.contract.ports import (
     Brick,
     Cinder,
     Guests,

@@ -13,8 +13,8 @@ import structlog
 from host_agent.clock import Clock
 from host_agent.executor import Ports
 from host_agent.locks import Locks, volume_names
-from host_agent.shared.contract import Release
-from host_agent.shared.ports import PortError, VolumeView
+from host_agent.shared.contract.messages import Release
+from host_agent.shared.contract.ports import PortError, VolumeView
 from host_agent.storage.records import Record
 from host_agent.verbs.context import is_missing
 from host_agent.verbs.encryption import is_encrypted

@@ -35,9 +35,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from host_agent.clock import Clock
-from host_agent.shared.contract import ErrorKind, GuestOrder
-from host_agent.shared.lane import Lane
-from host_agent.shared.ports import PortError, VolumeView
+from host_agent.shared.contract.lane import Lane
+from host_agent.shared.contract.messages import ErrorKind, GuestOrder
+from host_agent.shared.contract.ports import PortError, VolumeView
 
 #: Drawn by the kernel when it starts.
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")

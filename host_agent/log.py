@@ -1,4 +1,4 @@
-"""What the lines of a run carry (host_agent/shared/logs.py says how they are written)."""
+"""What the lines of a run carry (host_agent/shared/platform/logs.py says how they are written)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 
 from structlog.contextvars import bound_contextvars
 
-from host_agent.shared.contract import Command
+from host_agent.shared.contract.messages import Command
 
 
 def bound(command: Command) -> AbstractContextManager[None]:

@@ -17,9 +17,9 @@ from prometheus_client.registry import Collector
 
 from host_agent.line.credentials import Ending
 from host_agent.reporting import Verdict
-from host_agent.shared.contract import SERVICE_VERSION, Report
-from host_agent.shared.settings import ConfigError
-from host_agent.shared.telemetry import STEP_BOUNDS_S, call_seconds
+from host_agent.shared.contract.messages import SERVICE_VERSION, Report
+from host_agent.shared.platform.settings import ConfigError
+from host_agent.shared.platform.telemetry import STEP_BOUNDS_S, call_seconds
 
 #: How long a reader may take for each piece of its request.
 READ_S_MAX = 5.0

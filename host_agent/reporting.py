@@ -20,7 +20,7 @@ from contextlib import suppress
 from enum import Enum, auto
 
 from host_agent.clock import Stopping
-from host_agent.shared.contract import Command, Report, StepResult
+from host_agent.shared.contract.messages import Command, Report, StepResult
 
 #: How long a result may wait for others to be delivered with.
 REPORT_AFTER_S = 0.5

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Protocol
 from uuid import UUID
 
-from host_agent.shared.contract import ErrorKind
-from host_agent.shared.ports import LATE_S, PortError
+from host_agent.shared.contract.messages import ErrorKind
+from host_agent.shared.contract.ports import LATE_S, PortError
 
 #: Keys are ids, or several joined by "+".  In tests a plain set will do.
 Sent = MutableSet[str]

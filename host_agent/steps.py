@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 import structlog
 
 from host_agent.clock import Stopping
-from host_agent.shared import masking
-from host_agent.shared.contract import (
+from host_agent.shared.contract.messages import (
     Command,
     CommandStep,
     ErrorKind,
@@ -17,8 +16,9 @@ from host_agent.shared.contract import (
     StepError,
     StepResult,
 )
-from host_agent.shared.ports import PortError
-from host_agent.shared.tracing import doing
+from host_agent.shared.contract.ports import PortError
+from host_agent.shared.platform import masking
+from host_agent.shared.platform.tracing import doing
 from host_agent.verbs import GUEST_VERBS, VERBS
 from host_agent.verbs.cinder import take_back
 from host_agent.verbs.context import RunContext

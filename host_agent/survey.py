@@ -21,9 +21,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from host_agent.shared.masking import mask
-from host_agent.shared.ports import Guests, PortError
-from host_agent.shared.survey import (
+from host_agent.shared.contract.ports import Guests, PortError
+from host_agent.shared.contract.survey import (
     CONNECTIONS,
     GUESTS,
     ITEMS_MAX,
@@ -42,7 +41,8 @@ from host_agent.shared.survey import (
     UnlabelledShown,
     disks_of,
 )
-from host_agent.shared.text import one_line
+from host_agent.shared.platform.masking import mask
+from host_agent.shared.platform.text import one_line
 from host_agent.storage.port import Storage, StorageView
 from host_agent.storage.records import Record
 from host_agent.storage.sources import by_name, certain, is_recorded, volume_behind

@@ -31,40 +31,40 @@ from handlers.drift.automatic import Policy, SoFar
 from host_agent.shared.cinder.client import CinderClient
 from host_agent.shared.cinder.lists import CinderLists
 from host_agent.shared.cinder.old import OldCinderClient
-from host_agent.shared.contract import ErrorKind
-from host_agent.shared.ports import PortError
-from host_agent.shared.telemetry import call_seconds
-from ledger.api import neighbours
-from ledger.api.accepting import fleet_of
-from ledger.api.app import make_app
-from ledger.api.components import COMPONENTS, Components
-from ledger.api.connections import CONNECTIONS, end_unread, runner_of
-from ledger.api.images import Images
-from ledger.api.metrics import registry_of
+from host_agent.shared.contract.messages import ErrorKind
+from host_agent.shared.contract.ports import PortError
+from host_agent.shared.platform.telemetry import call_seconds
 from ledger.auth.authenticator import authenticator, keystone_login
 from ledger.auth.policy import Policy as AccessPolicy
 from ledger.auth.renewal import Again, Renewal
 from ledger.config import Settings
-from ledger.dispatcher import Dispatcher
+from ledger.core.dispatcher import Dispatcher
+from ledger.core.images import Images
+from ledger.core.requests import Requests
+from ledger.core.service import Service
+from ledger.core.wakeups import DUE, Wakeups
+from ledger.http.app import make_app
+from ledger.http.components import COMPONENTS, Components
+from ledger.http.limits.connections import CONNECTIONS, end_unread, runner_of
+from ledger.http.probes import neighbours
+from ledger.http.probes.metrics import registry_of
 from ledger.log import schema
 from ledger.log.application import Ledger
 from ledger.log.clock import DatabaseClock
+from ledger.native.accepting import fleet_of
 from ledger.reconcile.asking import Looks
 from ledger.reconcile.automatic import ACTOR, HOUR_S, Automatic
 from ledger.reconcile.findings import Findings
 from ledger.reconcile.job import Looking
 from ledger.reconcile.look import Sides
-from ledger.requests import Requests
-from ledger.service import Service
 from ledger.traces.export import Traces, sender
 from ledger.trial.embedded import EmbeddedPostgres
-from ledger.wakeups import DUE, Wakeups
 from ledger.web.console import with_console
 from projections.catalog import ALL
-from projections.queries import Queries, read_pool
-from projections.runner import ProjectionRunner
+from projections.reads.queries import Queries, read_pool
+from projections.running.runner import ProjectionRunner
 
-#: Threads for requests that ask no Cinder; the others have their own (ledger.api.bulkheads).
+#: Threads for requests that ask no Cinder; the others have their own (ledger.http.limits.bulkheads).
 REQUEST_THREADS = 16
 #: How long the dispatcher waits at most for the projections to show what it did.
 PROJECTED_S = 5.0

@@ -1,4 +1,4 @@
-"""The settings of the service (host_agent/shared/settings.py says how they are given).
+"""The settings of the service (host_agent/shared/platform/settings.py says how they are given).
 
 One frozen tree, read once, printed by `config show`.  Tokens are hashed when they are
 read: the tree never holds one.
@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from handlers.drift import automatic
-from host_agent.shared import settings
 from host_agent.shared.cinder.settings import CinderSettings
-from host_agent.shared.masking import masked
-from host_agent.shared.settings import Must, Positive, Seconds, Source
-from host_agent.shared.tls import is_loopback
+from host_agent.shared.platform import settings
+from host_agent.shared.platform.masking import masked
+from host_agent.shared.platform.settings import Must, Positive, Seconds, Source
+from host_agent.shared.platform.tls import is_loopback
 from ledger.words import sizes
 
 SOURCE = Source("LEDGER_", Path("/etc/attachment-ledger/ledger.toml"))

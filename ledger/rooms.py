@@ -2,7 +2,7 @@
 
 Only so many are inside at once, and of one asker so many; who asks has so many seconds in all.  Who
 waits for a place needs no thread, and is passed by those of other askers if its own asker has its
-share.  Used for Cinder (ledger.api.bulkheads, ledger.dispatcher) and Keystone
+share.  Used for Cinder (ledger.http.limits.bulkheads, ledger.core.dispatcher) and Keystone
 (ledger.auth.keystone).
 """
 
@@ -16,7 +16,7 @@ from contextlib import nullcontext, suppress
 from contextvars import copy_context
 from typing import ParamSpec, TypeVar
 
-from host_agent.shared.lines import within
+from host_agent.shared.platform.lines import within
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -8,7 +8,7 @@ from prometheus_client import Counter, Histogram
 
 from aggregates.base import Aggregate, Event
 from aggregates.operation import Operation
-from host_agent.shared.telemetry import STEP_BOUNDS_S
+from host_agent.shared.platform.telemetry import STEP_BOUNDS_S
 
 
 class StepNumbers:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from aggregates.instance import Instance, VmState
 from aggregates.server import RESET, UNSAID, faults_after, kept_after
 from aggregates.server import VM_STATE_OF as VM_STATE_OF_POWER_STATE
-from host_agent.shared.definition import size_of
+from host_agent.shared.contract.definition import size_of
 from projections.base import LoggedEvent, Projection, Row, originator
 
 _I = Instance

@@ -23,13 +23,13 @@ from aggregates.operation import (
     OperationState,
     StepRecord,
 )
-from handlers.engine import Wait, decide, pivot_passed, unwinds
-from handlers.plan import Place, Plan, Side, Stage, Step
-from handlers.progress import lane_of, order_of, plan_of, volumes_of
-from handlers.verbs import LedgerVerb
-from host_agent.shared.contract import Command, CommandStep, Verb
-from host_agent.shared.spans import span_of_run
-from host_agent.shared.wire import plain
+from handlers.engine.engine import Wait, decide, pivot_passed, unwinds
+from handlers.engine.plan import Place, Plan, Side, Stage, Step
+from handlers.engine.verbs import LedgerVerb
+from handlers.results.progress import lane_of, order_of, plan_of, volumes_of
+from host_agent.shared.contract.messages import Command, CommandStep, Verb
+from host_agent.shared.contract.spans import span_of_run
+from host_agent.shared.contract.wire import plain
 from projections.base import Derived, LoggedEvent, Projection, Row, originator
 
 _KINDS = {kind.TOPIC: kind for kind in Operation.TRANSITIONS}

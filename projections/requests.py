@@ -8,11 +8,11 @@ import orjson
 
 from aggregates.base import Actor
 from projections.base import Row
-from projections.log_reads import LogReads
+from projections.reads.log import LogReads
 
 
 class RequestReads(LogReads):
-    """Part of `projections.queries.Queries`."""
+    """Part of `projections.reads.queries.Queries`."""
 
     async def requested(
         self, low: str, high: str, actor: Actor, *, project_id: str | None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from aggregates.operation import Operation
 from host_agent.libvirt import disk_xml
-from host_agent.shared.ports import GIB
+from host_agent.shared.contract.ports import GIB
 from tests.doubles.host_checks import misplugged, seen_sizes
 
 if TYPE_CHECKING:

@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 from aggregates.operation import SERVER, ActiveRun, Operation
-from handlers.progress import lane_of, order_of, plan_of
+from handlers.results.progress import lane_of, order_of, plan_of
 from host_agent import verbs
 from host_agent.executor import _learn
 from host_agent.reporting import Reporting, Verdict
-from host_agent.shared.contract import Command, CommandStep, StepError, StepResult, Verb
-from host_agent.shared.ports import PortError
+from host_agent.shared.contract.messages import Command, CommandStep, StepError, StepResult, Verb
+from host_agent.shared.contract.ports import PortError
 from host_agent.verbs.context import RunContext
 from tests.guards import check_outputs
 

@@ -25,7 +25,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from host_agent.shared import logs
+from host_agent.shared.platform import logs
 from ledger.trial.embedded import EmbeddedPostgres, EmbeddedPostgresError
 from tests import guards
 from tests.doubles.cut_lines import CutLines, cut_lines

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from aggregates.operation import Operation
-from ledger.simulation import cinder_work
-from ledger.simulation.cinder_rows import Volume
+from ledger.trial.cinder.model import work as cinder_work
+from ledger.trial.cinder.model.rows import Volume
 from tests.memory import Crash
 from tests.world import CONTEXT, ROUNDS_MAX, World, events
 

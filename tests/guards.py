@@ -16,8 +16,8 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 import pytest
 
 from aggregates.base import Aggregate, Event
-from host_agent.shared.contract import ErrorKind
-from host_agent.shared.ports import PortError
+from host_agent.shared.contract.messages import ErrorKind
+from host_agent.shared.contract.ports import PortError
 
 Fits = Callable[[Any], bool]
 

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from aggregates.base import Aggregate, EventContext
-from host_agent.shared.contract import ErrorKind
-from host_agent.shared.ports import PortError
+from host_agent.shared.contract.messages import ErrorKind
+from host_agent.shared.contract.ports import PortError
 from ledger.log.application import ConflictError
 from ledger.log.cache import AggregateCache
 from ledger.log.mapper import JSONBody, LedgerMapper
@@ -84,7 +84,7 @@ class Tripwire:
 
 
 class MemoryStore:
-    """The log as a dictionary: same rules, no database (ledger.service.Store)."""
+    """The log as a dictionary: same rules, no database (ledger.core.service.Store)."""
 
     def __init__(self, trouble: Callable[[], Trouble]) -> None:
         self.streams: dict[UUID, list[Any]] = {}

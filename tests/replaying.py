@@ -1,4 +1,4 @@
-"""Logs of tests, held against the ledger's rules (handlers.rules)."""
+"""Logs of tests, held against the ledger's rules (handlers.engine.rules)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 
 from aggregates.base import EventContext
-from handlers.rules import Broken, Replay
+from handlers.engine.rules import Broken, Replay
 from ledger.upkeep.replay import LogReplay
 from ledger.upkeep.verify import verify
 

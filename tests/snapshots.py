@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 from aggregates import errors
 from aggregates.operation import Operation
-from handlers.snapshots import SnapshotInUse
+from handlers.requests.snapshots import SnapshotInUse
 from host_agent.libvirt import disk_xml
-from host_agent.shared.ports import PortError
-from ledger.simulation import cinder_snapshots
-from ledger.simulation.cinder_rows import Snapshot
+from host_agent.shared.contract.ports import PortError
+from ledger.trial.cinder.model import snapshots as cinder_snapshots
+from ledger.trial.cinder.model.rows import Snapshot
 from tests.memory import Crash
 from tests.world import CONTEXT, HOST, ROUNDS_MAX, World, events
 

@@ -22,10 +22,10 @@ from uuid import uuid4
 
 import requests
 
-from host_agent.shared.contract import PowerState
+from host_agent.shared.contract.messages import PowerState
 from host_agent.simulated.host_state import HostState
-from ledger.simulation.cinder_model import CinderModel
-from ledger.simulation.cinder_views import MAX_VERSION, Microversion
+from ledger.trial.cinder.model.model import CinderModel
+from ledger.trial.cinder.views import MAX_VERSION, Microversion
 from tests.authority import Authority
 from tests.doubles.host_checks import broken_invariants, plugged
 from tests.doubles.running_cinder import RunningCinder, running_cinder

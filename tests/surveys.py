@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from host_agent.shared.survey import Survey, SurveyAnswer
-from host_agent.shared.wire import plain
+from host_agent.shared.contract.survey import Survey, SurveyAnswer
+from host_agent.shared.contract.wire import plain
 
 _PARTS = ("guests", "connections", "storage", "secrets", "blind", "why_blind")
 

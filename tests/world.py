@@ -26,13 +26,13 @@ from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import ActiveRun, Operation, OperationState
 from aggregates.volume import Volume
-from handlers.accept import AttachVolume, DetachVolume, SwapVolume
-from handlers.actions import ActOnServer
-from handlers.build import BootDisk, BuildServer
-from handlers.guards import Contact
-from handlers.presence import SHOW_GUESTS, SHOW_VOLUMES, STOP_REPAIRS, Shown
+from handlers.requests.accept import AttachVolume, DetachVolume, SwapVolume
+from handlers.requests.actions import ActOnServer
+from handlers.requests.build import BootDisk, BuildServer
+from handlers.requests.guards import Contact
+from handlers.requests.presence import SHOW_GUESTS, SHOW_VOLUMES, STOP_REPAIRS, Shown
 from host_agent.reporting import Reporting, Verdict, report_of
-from host_agent.shared.contract import (
+from host_agent.shared.contract.messages import (
     SERVICE_VERSION,
     Command,
     ErrorKind,
@@ -40,17 +40,17 @@ from host_agent.shared.contract import (
     Registration,
     StepResult,
 )
+from host_agent.shared.contract.ports import PortError
 from host_agent.shared.faults import Faults
-from host_agent.shared.ports import PortError
 from host_agent.simulated.adapters import SimulatedBrick, SimulatedGuests, SimulatedStorage
 from host_agent.simulated.host_state import HOSTS, SCHEME, HostState
 from host_agent.storage.keys import KeyManagers
 from host_agent.storage.records import Record
 from host_agent.verbs.context import RunContext as AgentContext
 from host_agent.verbs.context import Waits
-from ledger.requests import Fleet, Requests
-from ledger.service import Service
-from ledger.simulation.cinder_model import CinderModel
+from ledger.core.requests import Fleet, Requests
+from ledger.core.service import Service
+from ledger.trial.cinder.model.model import CinderModel
 from tests.agreement import disagreements
 from tests.commands import command_of, run_command
 from tests.doubles.direct_cinder import DirectCinder

@@ -33,8 +33,8 @@ from handlers.drift.rows import (
     UnlabelledRow,
     VolumeRow,
 )
-from host_agent.shared.contract import PowerState
-from host_agent.shared.survey import (
+from host_agent.shared.contract.messages import PowerState
+from host_agent.shared.contract.survey import (
     CONNECTIONS,
     GUESTS,
     SECRETS,
@@ -201,7 +201,7 @@ class Hosted:
     sizes: Mapping[str, int] = field(default_factory=dict)
 
     def sees(self, part: str) -> bool:
-        """Whether the host could look at this part of itself (host_agent.shared.survey.PARTS)."""
+        """Whether the host could look at this part of itself (host_agent.shared.contract.survey.PARTS)."""
         return self.survey is not None and part not in self.survey.blind
 
     @cached_property

@@ -32,7 +32,7 @@ class DriftClass:
     somebody has to ask for the repair, whatever the settings say.  `lasts_s`: how long it has to be
     there until a look confirms it, where that is longer than for all (`judge.APART_S`).  `shows`:
     as long as it is open, a host shows a guest or a volume that it is not to have
-    (handlers.presence).
+    (handlers.requests.presence).
     `stops_repairs`: while a finding of it is open, no repair and no automatic act for its volume is
     begun: what it shows may be another volume's data.
     """

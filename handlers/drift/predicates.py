@@ -19,10 +19,10 @@ from handlers.drift.rows import (
     StorageRow,
     VolumeRow,
 )
-from host_agent.shared.contract import PowerState
-from host_agent.shared.ports import GIB
-from host_agent.shared.survey import ConnectionShown, DiskShown
-from host_agent.shared.volume_states import FAILED
+from host_agent.shared.contract.messages import PowerState
+from host_agent.shared.contract.ports import GIB
+from host_agent.shared.contract.survey import ConnectionShown, DiskShown
+from host_agent.shared.contract.volume_states import FAILED
 
 _A = AttachmentState
 _ON_A_HOST = frozenset({_A.CONNECTED, _A.ATTACHED})

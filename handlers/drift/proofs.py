@@ -11,9 +11,9 @@ from typing import Any
 
 from aggregates.attachment import AttachmentState
 from handlers.drift.rows import AttachmentRow, CinderAttachment, DiskRow, Party, Row, VolumeRow
-from handlers.made import Evidence, why_not
-from host_agent.shared.lane import Lane
-from host_agent.shared.volume_states import FAILED
+from handlers.results.made import Evidence, why_not
+from host_agent.shared.contract.lane import Lane
+from host_agent.shared.contract.volume_states import FAILED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,7 +171,7 @@ def found_unsettled(volume_id: str, differs: Mapping[str, Any]) -> str | None:
 
 
 def is_ours_alone(asked: Asked) -> str | None:
-    """Its mark is no proof: who copies a volume copies that, too (handlers.made)."""
+    """Its mark is no proof: who copies a volume copies that, too (handlers.results.made)."""
     assert asked.made is not None, "the volume is there"
     if (why := why_not(asked.made)) is None:
         return None

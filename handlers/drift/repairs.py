@@ -17,12 +17,12 @@ from aggregates.mapping import BlockDeviceMapping
 from aggregates.volume import Volume
 from handlers.drift import proofs
 from handlers.drift.proofs import Asked
+from handlers.engine.plan import LANES_MAX, Flow
 from handlers.flows import repair, repair_correct, repair_host, repair_replace, repair_server
-from handlers.guards import lane_of_mapping
-from handlers.plan import LANES_MAX, Flow
-from host_agent.shared.contract import Verb
-from host_agent.shared.lane import Lane, LaneSide
-from host_agent.shared.ports import AttachmentView, VolumeView
+from handlers.requests.guards import lane_of_mapping
+from host_agent.shared.contract.lane import Lane, LaneSide
+from host_agent.shared.contract.messages import Verb
+from host_agent.shared.contract.ports import AttachmentView, VolumeView
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import Any, Final
 
-from host_agent.shared.survey import (
+from host_agent.shared.contract.survey import (
     ConnectionShown,
     DiskShown,
     StorageShown,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from handlers.engine.plan import Flow
 from handlers.flows import repair, repair_correct, repair_host, repair_replace, repair_server
 from handlers.flows.attach import ATTACH, ATTACH_OFFLOADED
 from handlers.flows.boot import BOOT
@@ -18,7 +19,6 @@ from handlers.flows.resize import CONFIRM_RESIZE, RESIZE, REVERT_RESIZE
 from handlers.flows.shelve import SHELVE, UNSHELVE
 from handlers.flows.snapshot import DELETE_SNAPSHOT, SNAPSHOT
 from handlers.flows.swap import MIGRATE_VOLUME, SWAP
-from handlers.plan import Flow
 
 FLOWS: dict[str, Flow] = {
     flow.name: flow

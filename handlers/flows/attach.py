@@ -8,10 +8,10 @@ A server that is offloaded has no host: the volume is reserved for it, no more.
 
 from __future__ import annotations
 
-from handlers.plan import Flow, Place, Stage, Step
-from handlers.verbs import LedgerVerb
-from handlers.volumes import NEW_TO_THE_SERVER
-from host_agent.shared.contract import Verb
+from handlers.engine.plan import Flow, Place, Stage, Step
+from handlers.engine.verbs import LedgerVerb
+from handlers.requests.volumes import NEW_TO_THE_SERVER
+from host_agent.shared.contract.messages import Verb
 
 _RESERVED = Stage(
     Place.LEDGER,

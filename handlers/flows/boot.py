@@ -7,6 +7,8 @@ Volumes that the service creates itself are never multi-attach (S3).
 
 from __future__ import annotations
 
+from handlers.engine.plan import Flow, Place, Stage, Step
+from handlers.engine.verbs import LedgerVerb
 from handlers.flows.stages import (
     RESERVATION_DROPPED,
     SWITCHED,
@@ -15,9 +17,7 @@ from handlers.flows.stages import (
     spawned_on,
     taken_by,
 )
-from handlers.plan import Flow, Place, Stage, Step
-from handlers.verbs import LedgerVerb
-from handlers.volumes import NEW_TO_THE_SERVER
+from handlers.requests.volumes import NEW_TO_THE_SERVER
 
 BOOT = Flow(
     name="boot",

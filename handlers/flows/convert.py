@@ -11,11 +11,11 @@ connector to one that is there (`attachment_update`), and takes a new one with i
 
 from __future__ import annotations
 
+from handlers.engine.plan import Flow, Place, Side, Stage, Step
+from handlers.engine.verbs import LedgerVerb
 from handlers.flows.stages import NO_WAY_BACK, SWITCHED
-from handlers.plan import Flow, Place, Side, Stage, Step
-from handlers.verbs import LedgerVerb
-from handlers.volumes import CONNECTED_ANEW
-from host_agent.shared.contract import Verb
+from handlers.requests.volumes import CONNECTED_ANEW
+from host_agent.shared.contract.messages import Verb
 
 CONVERT = Flow(
     name="convert",

@@ -9,10 +9,10 @@ or fenced.  One lane that cannot go on does not stop the others.
 
 from __future__ import annotations
 
+from handlers.engine.plan import Flow, Place, Stage, Step
+from handlers.engine.verbs import LedgerVerb
 from handlers.flows.stages import once
-from handlers.plan import Flow, Place, Stage, Step
-from handlers.verbs import LedgerVerb
-from host_agent.shared.contract import Verb
+from host_agent.shared.contract.messages import Verb
 
 DELETE = Flow(
     name="delete",

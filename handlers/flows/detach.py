@@ -8,10 +8,10 @@ only reserved: with no host to do the first three steps, the ledger deletes the 
 
 from __future__ import annotations
 
-from handlers.plan import Flow, Place, Stage, Step
-from handlers.verbs import LedgerVerb
-from handlers.volumes import LET_GO
-from host_agent.shared.contract import Verb
+from handlers.engine.plan import Flow, Place, Stage, Step
+from handlers.engine.verbs import LedgerVerb
+from handlers.requests.volumes import LET_GO
+from host_agent.shared.contract.messages import Verb
 
 DETACH = Flow(
     name="detach",

@@ -8,10 +8,10 @@ Only looking again and growing is done, so any of it may be done again, at any t
 
 from __future__ import annotations
 
-from handlers.plan import Ask, Flow, Place, Stage, Step
-from handlers.verbs import LedgerVerb
-from handlers.volumes import EXTENDED_FOR_CINDER
-from host_agent.shared.contract import Verb
+from handlers.engine.plan import Ask, Flow, Place, Stage, Step
+from handlers.engine.verbs import LedgerVerb
+from handlers.requests.volumes import EXTENDED_FOR_CINDER
+from host_agent.shared.contract.messages import Verb
 
 _GROWN = Stage(Place.HOST, (Step("grow", Verb.DISK_GROW),))
 

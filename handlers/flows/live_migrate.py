@@ -8,10 +8,10 @@ somebody has to look (S1; LP 1843639).
 
 from __future__ import annotations
 
+from handlers.engine.plan import Flow, Place, Side, Step
 from handlers.flows.stages import SWITCHED, completed_on, let_go_by, once, taken_by
-from handlers.plan import Flow, Place, Side, Step
-from handlers.volumes import TAKEN_ELSEWHERE
-from host_agent.shared.contract import Verb
+from handlers.requests.volumes import TAKEN_ELSEWHERE
+from host_agent.shared.contract.messages import Verb
 
 LIVE_MIGRATE = Flow(
     name="live_migrate",

@@ -6,10 +6,10 @@ portals or monitors have changed.
 
 from __future__ import annotations
 
+from handlers.engine.plan import Ask, Flow, Place, Stage, Step
 from handlers.flows.stages import NO_WAY_BACK
-from handlers.plan import Ask, Flow, Place, Stage, Step
-from handlers.volumes import CONNECTED_ANEW
-from host_agent.shared.contract import Verb
+from handlers.requests.volumes import CONNECTED_ANEW
+from host_agent.shared.contract.messages import Verb
 
 #: Cinder is given the host's connector for the same attachment.
 REFRESHED = (

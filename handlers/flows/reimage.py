@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from handlers.engine.plan import Flow, Only, Place, Side, Stage, Step
+from handlers.engine.verbs import LedgerVerb
 from handlers.flows.stages import SWITCHED, once
-from handlers.plan import Flow, Only, Place, Side, Stage, Step
-from handlers.verbs import LedgerVerb
-from handlers.volumes import REIMAGED
-from host_agent.shared.contract import Verb
+from handlers.requests.volumes import REIMAGED
+from host_agent.shared.contract.messages import Verb
 
 REIMAGE = Flow(
     name="reimage",

@@ -10,10 +10,10 @@ There is mostly one step that changes something, so a failure leaves either all 
 
 from __future__ import annotations
 
+from handlers.engine.plan import Ask, Flow, Place, Stage, Step
+from handlers.engine.verbs import LedgerVerb
 from handlers.flows.stages import once
-from handlers.plan import Ask, Flow, Place, Stage, Step
-from handlers.verbs import LedgerVerb
-from host_agent.shared.contract import Verb
+from host_agent.shared.contract.messages import Verb
 
 
 def looked_on(place: Place) -> Stage:

@@ -7,11 +7,11 @@ has: Cinder forgets the connector that it was given before, and with it how to e
 
 from __future__ import annotations
 
+from handlers.engine.plan import Flow, Place, Stage
 from handlers.flows.refresh import REFRESHED
 from handlers.flows.repair import AGAIN, looked_on
 from handlers.flows.stages import NO_WAY_BACK
-from handlers.plan import Flow, Place, Stage
-from handlers.volumes import CONNECTED_ANEW
+from handlers.requests.volumes import CONNECTED_ANEW
 
 CORRECT_ATTACHMENT = Flow(
     name="correct_attachment",

@@ -8,11 +8,11 @@ under their hosts.
 
 from __future__ import annotations
 
+from handlers.engine.plan import Ask, Flow, Place, Stage, Step
+from handlers.engine.verbs import LedgerVerb
 from handlers.flows.repair import AGAIN, LOOKED_HERE
 from handlers.flows.stages import once
-from handlers.plan import Ask, Flow, Place, Stage, Step
-from handlers.verbs import LedgerVerb
-from host_agent.shared.contract import Verb
+from host_agent.shared.contract.messages import Verb
 
 
 def _mended(name: str, step: Step, asks: Ask = Ask.NOTHING) -> Flow:

@@ -8,11 +8,11 @@ is told that the volume is in use.
 
 from __future__ import annotations
 
+from handlers.engine.plan import Ask, Flow, Place, Side, Stage, Step
+from handlers.engine.verbs import LedgerVerb
 from handlers.flows.repair import AGAIN, LOOKED_HERE
 from handlers.flows.stages import SWITCHED
-from handlers.plan import Ask, Flow, Place, Side, Stage, Step
-from handlers.verbs import LedgerVerb
-from host_agent.shared.contract import Verb
+from host_agent.shared.contract.messages import Verb
 
 _RESERVED = Stage(
     Place.LEDGER,

@@ -7,11 +7,11 @@ two differences: no guest is removed, and no volume goes with its server.
 
 from __future__ import annotations
 
+from handlers.engine.plan import Flow, Place, Stage, Step
+from handlers.engine.verbs import LedgerVerb
 from handlers.flows.repair import AGAIN, looked_on
 from handlers.flows.stages import once
-from handlers.plan import Flow, Place, Stage, Step
-from handlers.verbs import LedgerVerb
-from host_agent.shared.contract import Verb
+from host_agent.shared.contract.messages import Verb
 
 FORGET_SERVER = Flow(
     name="forget_server",

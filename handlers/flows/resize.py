@@ -7,6 +7,8 @@ what either gives up first cannot be had again.
 
 from __future__ import annotations
 
+from handlers.engine.plan import Flow, Place, Side, Stage, Step
+from handlers.engine.verbs import LedgerVerb
 from handlers.flows.stages import (
     NO_WAY_BACK,
     SWITCHED,
@@ -16,10 +18,8 @@ from handlers.flows.stages import (
     spawned_on,
     taken_by,
 )
-from handlers.plan import Flow, Place, Side, Stage, Step
-from handlers.verbs import LedgerVerb
-from handlers.volumes import TAKEN_ELSEWHERE
-from host_agent.shared.contract import Verb
+from handlers.requests.volumes import TAKEN_ELSEWHERE
+from host_agent.shared.contract.messages import Verb
 
 RESIZE = Flow(
     name="resize",

@@ -6,6 +6,8 @@ set) then perform a disconnect of the old attachment in the usual way."
 
 from __future__ import annotations
 
+from handlers.engine.plan import Flow, Place, Side, Stage, Step
+from handlers.engine.verbs import LedgerVerb
 from handlers.flows.stages import (
     RESERVATION_DROPPED,
     SWITCHED,
@@ -15,10 +17,8 @@ from handlers.flows.stages import (
     spawned_on,
     taken_by,
 )
-from handlers.plan import Flow, Place, Side, Stage, Step
-from handlers.verbs import LedgerVerb
-from handlers.volumes import TAKEN_ELSEWHERE, TAKEN_NOWHERE
-from host_agent.shared.contract import Verb
+from handlers.requests.volumes import TAKEN_ELSEWHERE, TAKEN_NOWHERE
+from host_agent.shared.contract.messages import Verb
 
 SHELVE = Flow(
     name="shelve",

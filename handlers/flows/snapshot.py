@@ -8,9 +8,9 @@ shows `error`.  A file that the guest does without, Cinder deletes.
 
 from __future__ import annotations
 
-from handlers.plan import Ask, Flow, Place, Stage, Step
-from handlers.verbs import LedgerVerb
-from host_agent.shared.contract import Verb
+from handlers.engine.plan import Ask, Flow, Place, Stage, Step
+from handlers.engine.verbs import LedgerVerb
+from host_agent.shared.contract.messages import Verb
 
 SNAPSHOT = Flow(
     name="snapshot",

@@ -9,9 +9,9 @@ real Cinder has no way back from that, and refuses an update while another is co
 
 from __future__ import annotations
 
-from handlers.plan import Place, Side, Stage, Step
-from handlers.verbs import LedgerVerb
-from host_agent.shared.contract import Verb
+from handlers.engine.plan import Place, Side, Stage, Step
+from handlers.engine.verbs import LedgerVerb
+from host_agent.shared.contract.messages import Verb
 
 
 def taken_by(place: Place) -> Stage:

@@ -6,11 +6,11 @@ migration is told how it ended, and says which id the volume keeps.
 
 from __future__ import annotations
 
+from handlers.engine.plan import Flow, Place, Side, Stage, Step
+from handlers.engine.verbs import LedgerVerb
 from handlers.flows.stages import SWITCHED, completed_on, let_go_by
-from handlers.plan import Flow, Place, Side, Stage, Step
-from handlers.verbs import LedgerVerb
-from handlers.volumes import COPIED_FOR_CINDER, LET_GO
-from host_agent.shared.contract import Verb
+from handlers.requests.volumes import COPIED_FOR_CINDER, LET_GO
+from host_agent.shared.contract.messages import Verb
 
 _COPIED = (
     # "fail API call if we can't create that attachment"

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from host_agent.shared.ports import Disk
+from host_agent.shared.contract.ports import Disk
 
 NOVA_NS = "http://openstack.org/xmlns/libvirt/nova/1.1"
 #: libvirt lets users name aliases if they begin with this.

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from host_agent.libvirt import disk_xml
-from host_agent.shared.guest_xml import kept
-from host_agent.shared.ports import Disk
+from host_agent.shared.contract.guest_xml import kept
+from host_agent.shared.contract.ports import Disk
 
 #: An inventory reads each guest again, and few have changed; one takes some 10 KB.
 DEFINITIONS_MAX = 512

@@ -22,7 +22,7 @@ import structlog
 
 from host_agent.libvirt import disk_xml, flags, processes, secrets, sizes
 from host_agent.libvirt.hypervisor import Domain, HypervisorError, Job, Route, Trouble
-from host_agent.shared.contract import PowerState
+from host_agent.shared.contract.messages import PowerState
 
 #: A daemon that does not answer for so long is taken for dead: interval x count seconds.
 KEEPALIVE_S, KEEPALIVE_COUNT = 5, 4

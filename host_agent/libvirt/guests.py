@@ -38,9 +38,9 @@ from host_agent.libvirt.look import (
 from host_agent.libvirt.moves import GuestMoves
 from host_agent.libvirt.power import GuestPower
 from host_agent.libvirt.snapshots import GuestSnapshots
-from host_agent.shared.contract import ErrorKind, Guest, PowerState
-from host_agent.shared.ports import Disk, DiskState, PortError
-from host_agent.shared.survey import DiskShown, GuestShown, GuestsShown, Opened
+from host_agent.shared.contract.messages import ErrorKind, Guest, PowerState
+from host_agent.shared.contract.ports import Disk, DiskState, PortError
+from host_agent.shared.contract.survey import DiskShown, GuestShown, GuestsShown, Opened
 
 __all__ = ["HypervisorGuests", "Patience"]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from host_agent.shared.contract import PowerState
+from host_agent.shared.contract.messages import PowerState
 
 
 class Trouble(StrEnum):

@@ -20,8 +20,8 @@ from host_agent.libvirt import disk_xml
 from host_agent.libvirt.disk_xml import DiskSeen, DomainXml
 from host_agent.libvirt.domain_xml import Host
 from host_agent.libvirt.hypervisor import Domain, Hypervisor, HypervisorError, Trouble
-from host_agent.shared.contract import ErrorKind
-from host_agent.shared.ports import PortError
+from host_agent.shared.contract.messages import ErrorKind
+from host_agent.shared.contract.ports import PortError
 
 #: How often the world may change between look and act before we give up.
 CHANGES_MAX = 5

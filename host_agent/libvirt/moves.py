@@ -40,8 +40,8 @@ from host_agent.libvirt.look import (
     once_begun,
     port_error,
 )
-from host_agent.shared.contract import ErrorKind, PowerState
-from host_agent.shared.ports import Disk, PortError, Watch
+from host_agent.shared.contract.messages import ErrorKind, PowerState
+from host_agent.shared.contract.ports import Disk, PortError, Watch
 
 _LOG = structlog.get_logger(__name__)
 

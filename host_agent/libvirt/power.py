@@ -23,8 +23,8 @@ from host_agent.libvirt.look import (
     port_error,
     unsettled,
 )
-from host_agent.shared.contract import ErrorKind, PowerState
-from host_agent.shared.ports import Disk, PortError
+from host_agent.shared.contract.messages import ErrorKind, PowerState
+from host_agent.shared.contract.ports import Disk, PortError
 
 _LOG = structlog.get_logger(__name__)
 

@@ -40,8 +40,8 @@ from host_agent.libvirt.look import (
     port_error,
     unsettled,
 )
-from host_agent.shared.contract import ErrorKind
-from host_agent.shared.ports import Merge, PortError, Watch
+from host_agent.shared.contract.messages import ErrorKind
+from host_agent.shared.contract.ports import Merge, PortError, Watch
 
 _LOG = structlog.get_logger(__name__)
 

@@ -18,9 +18,9 @@ import msgspec
 from urllib3 import HTTPConnectionPool, Timeout, connection_from_url
 
 from host_agent.line.credentials import Credentials, Files, Shown
-from host_agent.shared.clocks import AHEAD_HEADER, TIME_HEADER, FarClock
-from host_agent.shared.contract import AGENT_HEADER
-from host_agent.shared.lines import CONNECT_S, CONNECTIONS_MAX, ask, whole_answers
+from host_agent.shared.contract.messages import AGENT_HEADER
+from host_agent.shared.platform.clocks import AHEAD_HEADER, TIME_HEADER, FarClock
+from host_agent.shared.platform.lines import CONNECT_S, CONNECTIONS_MAX, ask, whole_answers
 
 #: How long an answer may keep us waiting, beside the long poll's own wait.
 REQUEST_S = 30.0

@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 import structlog
 
-from host_agent.shared import tls
-from host_agent.shared.settings import ConfigError, secret_in
-from host_agent.shared.tls import Validity, Watched, moment
+from host_agent.shared.platform import tls
+from host_agent.shared.platform.settings import ConfigError, secret_in
+from host_agent.shared.platform.tls import Validity, Watched, moment
 
 #: How often it is said that the certificate ends soon.
 SAY_AGAIN_S = 86_400.0

@@ -53,10 +53,9 @@ from host_agent.line.client import (
 )
 from host_agent.line.surveys import Look, Surveys
 from host_agent.reporting import Verdict
-from host_agent.shared.backoff import Backoff
-from host_agent.shared.changes import Changes
-from host_agent.shared.clocks import FarClock
-from host_agent.shared.contract import (
+from host_agent.shared.contract.backoff import Backoff
+from host_agent.shared.contract.changes import Changes
+from host_agent.shared.contract.messages import (
     SURVEY_HEADER,
     Command,
     Commands,
@@ -71,8 +70,9 @@ from host_agent.shared.contract import (
     Taken,
     Users,
 )
-from host_agent.shared.ports import PortError
-from host_agent.shared.wire import WireError, plain, read
+from host_agent.shared.contract.ports import PortError
+from host_agent.shared.contract.wire import WireError, plain, read
+from host_agent.shared.platform.clocks import FarClock
 
 #: A changed inventory is sent at most this often.
 INVENTORY_PAUSE_S = 0.2

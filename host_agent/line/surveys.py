@@ -18,10 +18,10 @@ import structlog
 
 from host_agent.clock import Stopping
 from host_agent.line.client import LinkError
-from host_agent.shared.backoff import Backoff
-from host_agent.shared.contract import SurveyWanted
-from host_agent.shared.survey import Survey, SurveyAnswer
-from host_agent.shared.wire import plain
+from host_agent.shared.contract.backoff import Backoff
+from host_agent.shared.contract.messages import SurveyWanted
+from host_agent.shared.contract.survey import Survey, SurveyAnswer
+from host_agent.shared.contract.wire import plain
 
 _LOG = structlog.get_logger(__name__)
 

@@ -13,9 +13,8 @@ from typing import Any
 
 from host_agent.libvirt.domain_xml import Host
 from host_agent.libvirt.guests import HypervisorGuests, Patience
-from host_agent.shared.contract import ErrorKind, Guest, PowerState
-from host_agent.shared.faults import Fault, Faults
-from host_agent.shared.ports import (
+from host_agent.shared.contract.messages import ErrorKind, Guest, PowerState
+from host_agent.shared.contract.ports import (
     GIB,
     ConnectionInfo,
     Disk,
@@ -25,7 +24,8 @@ from host_agent.shared.ports import (
     PortError,
     Watch,
 )
-from host_agent.shared.survey import GuestsShown
+from host_agent.shared.contract.survey import GuestsShown
+from host_agent.shared.faults import Fault, Faults
 from host_agent.simulated import host_state
 from host_agent.simulated.host_state import HostState
 from host_agent.simulated.hypervisor import SimulatedHypervisor

@@ -38,7 +38,7 @@ from pathlib import Path
 from typing import Any
 
 from host_agent.libvirt import disk_xml
-from host_agent.shared.contract import PowerState
+from host_agent.shared.contract.messages import PowerState
 from host_agent.shared.faults import CHANGES_MAX
 
 #: What the URI of a simulated host begins with: its state file follows, or a name of HOSTS.

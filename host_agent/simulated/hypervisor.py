@@ -25,7 +25,7 @@ from typing import Any
 
 from host_agent.libvirt import disk_xml
 from host_agent.libvirt.hypervisor import Domain, HypervisorError, Job, Route, Trouble
-from host_agent.shared.contract import PowerState
+from host_agent.shared.contract.messages import PowerState
 from host_agent.simulated import host_state
 from host_agent.simulated.host_state import HostState
 

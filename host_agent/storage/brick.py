@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from host_agent.config import BrickSection
-from host_agent.shared.contract import ErrorKind
-from host_agent.shared.ports import ConnectionInfo, Encryption, PortError
+from host_agent.shared.contract.messages import ErrorKind
+from host_agent.shared.contract.ports import ConnectionInfo, Encryption, PortError
 from host_agent.storage import connection
 from host_agent.storage.luks import format_device, payload_offset
 

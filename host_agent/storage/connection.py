@@ -10,8 +10,8 @@ import hashlib
 import json
 from typing import Any
 
-from host_agent.shared.contract import ErrorKind
-from host_agent.shared.ports import ConnectionInfo, PortError
+from host_agent.shared.contract.messages import ErrorKind
+from host_agent.shared.contract.ports import ConnectionInfo, PortError
 
 #: What tells one target from another.  A list of the known good: whatever is not
 #: on it may be a credential, and stays out of the digest.  Cinder's own "volume_id" is not

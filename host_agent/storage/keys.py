@@ -14,11 +14,11 @@ from uuid import UUID
 from keystoneauth1 import exceptions as keystone_exceptions
 from keystoneauth1 import noauth, session
 
-from host_agent.shared import masking
 from host_agent.shared.cinder.session import load_auth
 from host_agent.shared.cinder.settings import CinderSettings
-from host_agent.shared.contract import ErrorKind
-from host_agent.shared.ports import Keys, PortError
+from host_agent.shared.contract.messages import ErrorKind
+from host_agent.shared.contract.ports import Keys, PortError
+from host_agent.shared.platform import masking
 
 #: By this id ConfKeyManager calls its only key, which a Cinder of before Barbican may have used.
 FIXED_KEY_ID = "00000000-0000-0000-0000-000000000000"

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 import warnings
 
-from host_agent.shared.ports import Encryption
+from host_agent.shared.contract.ports import Encryption
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # oslo.privsep drags eventlet in, which complains at import

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from host_agent.shared.ports import ConnectionInfo
+from host_agent.shared.contract.ports import ConnectionInfo
 
 
 @dataclass(frozen=True, kw_only=True)

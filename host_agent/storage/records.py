@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, Self
 from uuid import UUID
 
-from host_agent.shared import masking
-from host_agent.shared.contract import ErrorKind
-from host_agent.shared.ports import ConnectionInfo, PortError
+from host_agent.shared.contract.messages import ErrorKind
+from host_agent.shared.contract.ports import ConnectionInfo, PortError
+from host_agent.shared.platform import masking
 from host_agent.storage import connection
 
 

@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from host_agent.shared.ports import ConnectionInfo
+from host_agent.shared.contract.ports import ConnectionInfo
 from host_agent.storage.port import Thing
 
 #: The file systems that os-brick mounts for volumes that are files.

@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from host_agent.shared.contract import GuestOrder, Verb
-from host_agent.shared.lane import Lane
+from host_agent.shared.contract.lane import Lane
+from host_agent.shared.contract.messages import GuestOrder, Verb
 from host_agent.verbs import cinder, disk, drift, guest, snapshots
 from host_agent.verbs.context import RunContext
 

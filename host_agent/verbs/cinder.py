@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from host_agent.shared.contract import Verb
-from host_agent.shared.lane import Lane
-from host_agent.shared.ports import ConnectionInfo, VolumeView
-from host_agent.shared.volume_states import FAILED
+from host_agent.shared.contract.lane import Lane
+from host_agent.shared.contract.messages import Verb
+from host_agent.shared.contract.ports import ConnectionInfo, VolumeView
+from host_agent.shared.contract.volume_states import FAILED
 from host_agent.storage import connection
 from host_agent.verbs.cinder_flow import NewFlow, OldFlow, flow_of, own_connector
 from host_agent.verbs.context import (

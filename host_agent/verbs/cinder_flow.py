@@ -17,10 +17,15 @@ from uuid import uuid4
 import structlog
 
 from host_agent.sent import let_land, sending
-from host_agent.shared.contract import ErrorKind
-from host_agent.shared.lane import Lane
-from host_agent.shared.ports import AttachmentView, ConnectionInfo, OldAttachment, PortError
-from host_agent.shared.volume_states import letting_go
+from host_agent.shared.contract.lane import Lane
+from host_agent.shared.contract.messages import ErrorKind
+from host_agent.shared.contract.ports import (
+    AttachmentView,
+    ConnectionInfo,
+    OldAttachment,
+    PortError,
+)
+from host_agent.shared.contract.volume_states import letting_go
 from host_agent.storage import connection
 from host_agent.storage.records import Record
 from host_agent.verbs.context import RunContext, final, is_missing, no_attachment_id

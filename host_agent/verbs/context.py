@@ -11,9 +11,9 @@ from typing import Any
 
 from host_agent.clock import Clock
 from host_agent.sent import Sent
-from host_agent.shared.contract import ErrorKind
-from host_agent.shared.lane import Lane
-from host_agent.shared.ports import (
+from host_agent.shared.contract.lane import Lane
+from host_agent.shared.contract.messages import ErrorKind
+from host_agent.shared.contract.ports import (
     AttachmentView,
     Brick,
     Cinder,

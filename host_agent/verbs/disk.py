@@ -8,9 +8,9 @@ from typing import Any
 
 import structlog
 
-from host_agent.shared.contract import ErrorKind
-from host_agent.shared.lane import Lane
-from host_agent.shared.ports import GIB, ConnectionInfo, PortError
+from host_agent.shared.contract.lane import Lane
+from host_agent.shared.contract.messages import ErrorKind
+from host_agent.shared.contract.ports import GIB, ConnectionInfo, PortError
 from host_agent.storage import connection
 from host_agent.storage.records import Record, is_known, remember
 from host_agent.verbs.cinder_flow import flow_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from host_agent.shared.lane import Lane
-from host_agent.shared.ports import Disk
+from host_agent.shared.contract.lane import Lane
+from host_agent.shared.contract.ports import Disk
 from host_agent.verbs.context import final
 
 _BUSES = {"vd": "virtio", "xvd": "virtio", "sd": "scsi", "hd": "scsi"}

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from host_agent.shared.lane import Lane
-from host_agent.shared.ports import DiskState
+from host_agent.shared.contract.lane import Lane
+from host_agent.shared.contract.ports import DiskState
 from host_agent.storage.records import Record
 from host_agent.verbs.context import RunContext, final, is_plugged, path_of, refuse_if_open
 from host_agent.verbs.encryption import is_encrypted

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from host_agent.shared import masking
-from host_agent.shared.ports import ConnectionInfo, Encryption
+from host_agent.shared.contract.ports import ConnectionInfo, Encryption
+from host_agent.shared.platform import masking
 from host_agent.verbs.context import RunContext, final
 
 #: What QEMU calls "luks", by all names that Cinder has had for it.  It knows neither LUKS 2

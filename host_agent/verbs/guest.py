@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from host_agent.shared.contract import MIGRATION_URI, GuestOrder, PowerState
-from host_agent.shared.lane import Lane
-from host_agent.shared.ports import Disk, PortError
-from host_agent.shared.text import one_line
+from host_agent.shared.contract.lane import Lane
+from host_agent.shared.contract.messages import MIGRATION_URI, GuestOrder, PowerState
+from host_agent.shared.contract.ports import Disk, PortError
+from host_agent.shared.platform.text import one_line
 from host_agent.verbs.cinder_flow import flow_of
 from host_agent.verbs.context import RunContext, final, refuse_other_sources
 from host_agent.verbs.disk import connect, forget_former

@@ -9,8 +9,8 @@ from __future__ import annotations
 import posixpath
 from typing import Any
 
-from host_agent.shared.lane import Lane
-from host_agent.shared.ports import Merge
+from host_agent.shared.contract.lane import Lane
+from host_agent.shared.contract.ports import Merge
 from host_agent.verbs.context import RunContext, final, refuse_other_source
 from host_agent.verbs.disk import disk_replace, forget_former
 

@@ -19,7 +19,7 @@ from typing import Protocol
 
 from aggregates.base import Actor
 from host_agent.shared.cinder.session import ADMIN_ROLE
-from host_agent.shared.text import one_line
+from host_agent.shared.platform.text import one_line
 from ledger.auth import access_rules
 from ledger.auth.keystone_client import KeystoneError, Proven
 from ledger.auth.known import Known

@@ -1,7 +1,7 @@
 """Keystone, as this service asks it whose a token is.  All calls block.
 
 keystoneauth logs us in and reads the answers; when is decided here.  Its own way holds a lock for
-as long as a log-in takes, whatever the caller has left (`host_agent.shared.lines.within`), and it
+as long as a log-in takes, whatever the caller has left (`host_agent.shared.platform.lines.within`), and it
 goes by this machine's clock.  Here a thread waits for another one's log-in only as long as it may,
 and our token is good until Keystone says that it is not (401): then we log in again, once.
 
@@ -32,9 +32,9 @@ from prometheus_client import Histogram
 
 from host_agent.shared.cinder.http import Transport
 from host_agent.shared.cinder.session import load_auth
-from host_agent.shared.lines import CONNECT_S, left_s
-from host_agent.shared.settings import ConfigError
-from host_agent.shared.telemetry import call_seconds
+from host_agent.shared.platform.lines import CONNECT_S, left_s
+from host_agent.shared.platform.settings import ConfigError
+from host_agent.shared.platform.telemetry import call_seconds
 from ledger.auth.access_rules import Rule
 
 #: For one call; who asks sets an end to all of them.

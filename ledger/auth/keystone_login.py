@@ -18,8 +18,8 @@ from keystoneauth1.identity import v3
 from prometheus_client import Histogram
 
 from host_agent.shared.cinder.http import Transport
-from host_agent.shared.lines import CONNECT_S
-from host_agent.shared.telemetry import call_seconds
+from host_agent.shared.platform.lines import CONNECT_S
+from host_agent.shared.platform.telemetry import call_seconds
 from ledger.auth.keystone_client import READ_S, is_keystones
 from ledger.auth.rate import Rate
 from ledger.auth.tokens import AuthError, KeystoneAwayError, WrongTokensError

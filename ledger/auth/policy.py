@@ -25,8 +25,8 @@ import structlog
 from oslo_config import cfg
 from oslo_policy import policy as oslo
 
-from host_agent.shared.files import regular_file
-from host_agent.shared.settings import ConfigError
+from host_agent.shared.platform.files import regular_file
+from host_agent.shared.platform.settings import ConfigError
 from ledger.auth.reading import Reading
 from ledger.auth.rules import ALL_PROJECTS, IS_ADMIN, NAMES, OURS, RULES
 from ledger.auth.tokens import Identity

@@ -14,14 +14,14 @@ from typing import NamedTuple
 
 import structlog
 
-from host_agent.shared.settings import ConfigError
-from host_agent.shared.tls import LOOK_S, Watched
+from host_agent.shared.platform.settings import ConfigError
+from host_agent.shared.platform.tls import LOOK_S, Watched
 from ledger.auth.reading import Reading
 from ledger.auth.tls import service_tls
 from ledger.auth.tokens import Identity, StaticTokens
 from ledger.config import Settings
 
-#: Ends the connections of those of whom that is true (ledger.api.connections).
+#: Ends the connections of those of whom that is true (ledger.http.limits.connections).
 End = Callable[[Callable[[Identity], bool]], None]
 
 _log = structlog.get_logger(__name__)

@@ -18,10 +18,10 @@ import structlog
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from host_agent.shared import tls
-from host_agent.shared.files import regular_file
-from host_agent.shared.settings import ConfigError
-from host_agent.shared.tls import Validity, Watched, moment
+from host_agent.shared.platform import tls
+from host_agent.shared.platform.files import regular_file
+from host_agent.shared.platform.settings import ConfigError
+from host_agent.shared.platform.tls import Validity, Watched, moment
 from ledger.auth.tokens import Certificate
 from ledger.config import Listen
 

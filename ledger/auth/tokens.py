@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from aggregates.base import Actor
-from host_agent.shared.tls import is_loopback
+from host_agent.shared.platform.tls import is_loopback
 from ledger.config import Role, Settings, Token, hash_token
 
 #: Header values become part of the log: ids of Keystone and names of people, no more.
@@ -56,7 +56,7 @@ class WrongTokensError(AuthError):
 class Asked:
     """What of a request says who sends it, and for what.
 
-    `address`: the other end's, as connections are counted (ledger.api.connections).
+    `address`: the other end's, as connections are counted (ledger.http.limits.connections).
     `certificate`: what the connection has shown, if TLS asked for one.
     """
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from cliff import lister, show
 
-from host_agent.shared.text import visible
+from host_agent.shared.platform.text import visible
 from ledger.cli import naming
 from ledger.cli.cliff_parts import WithoutPlugins
 from ledger.cli.errors import CliError, ExitCode, usage

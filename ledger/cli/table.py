@@ -19,7 +19,7 @@ from typing import Any, TextIO
 from cliff.columns import FormattableColumn
 from cliff.formatters.table import TableFormatter
 
-from host_agent.shared.text import visible
+from host_agent.shared.platform.text import visible
 
 ID_CHARS = (8, 13, 18, 23, 36)  # where the groups of an id end
 #: A word that is longer than this, and no id, may be broken if there is no room for it.

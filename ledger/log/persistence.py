@@ -9,7 +9,7 @@ chain, if its environment says so (each name may be prefixed with the applicatio
 The schema must exist (`attachment-ledger db upgrade`); the library's CREATE_TABLE has no
 effect.  Ids of aggregates are UUIDs.  What this log does not support is refused, never ignored:
 ciphers and compressors (each body is JSON that `event_log` shows), snapshots, and tracking in
-the same transaction (ledger projections have their own: projections.runner).
+the same transaction (ledger projections have their own: projections.running.runner).
 Decision 0030 says what the ledger itself uses of the library.
 """
 

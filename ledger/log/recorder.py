@@ -8,7 +8,7 @@ Differences from the library's PostgreSQL recorder, and why (docs/log.md has the
 * each event has typed columns for what it concerns and for its metadata;
 * a stream never has a hole: a version that is too high is refused like one too low;
 * subscriptions poll.  Nothing of the ledger subscribes: its projections page through the
-  log by themselves (projections.runner).
+  log by themselves (projections.running.runner).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from psycopg_pool import ConnectionPool
 import sql
 from aggregates.base import EventContext
 from ledger.log.writer import Writer
-from projections.database_trouble import is_away
+from projections.reads.database_trouble import is_away
 
 READ_CONNECTIONS_MAX = 8
 READ_WAIT_S = 10.0

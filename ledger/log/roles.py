@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 
 import sql
-from projections.rights import SCHEMAS, Kind, rights
+from projections.running.rights import SCHEMAS, Kind, rights
 
 
 class RoleError(Exception):

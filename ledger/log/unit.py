@@ -23,7 +23,7 @@ from eventsourcing.persistence import PersistenceError
 
 from aggregates.base import Actor, Aggregate, EventContext
 from aggregates.operation import Operation
-from host_agent.shared.ports import PortError
+from host_agent.shared.contract.ports import PortError
 
 A = TypeVar("A", bound=Aggregate)
 T = TypeVar("T")

@@ -52,7 +52,7 @@ from psycopg.pq.abc import PGresult
 import sql
 from aggregates.base import NOBODY, EventContext
 from ledger.log import binary
-from projections.database_trouble import Trouble, is_lost
+from projections.reads.database_trouble import Trouble, is_lost
 
 log = structlog.get_logger(__name__)
 

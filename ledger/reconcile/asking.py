@@ -17,7 +17,7 @@ CONNECT_TIMEOUT_S = 5
 
 
 class Looks:
-    """Takes questions for a database; all calls block.  A `ledger.api.components.Looker`."""
+    """Takes questions for a database; all calls block.  A `ledger.http.components.Looker`."""
 
     def __init__(self, dsn: str) -> None:
         self.dsn = dsn

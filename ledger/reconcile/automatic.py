@@ -19,10 +19,10 @@ from aggregates.base import Actor, EventContext
 from aggregates.finding import Finding
 from aggregates.instance import Instance
 from handlers.drift.automatic import Policy, SoFar, why_not
-from handlers.repair import RepairDrift
-from host_agent.shared.ports import PortError
+from handlers.requests.repair import RepairDrift
+from host_agent.shared.contract.ports import PortError
+from ledger.core.requests import Fleet, Requests
 from ledger.log.unit import AggregateStore
-from ledger.requests import Fleet, Requests
 
 #: Who asks, in operations and in history.
 ACTOR = Actor(name="automatic-repair", roles=("service",))

@@ -27,8 +27,8 @@ from handlers.drift.join import Listed, volume_as
 from handlers.drift.predicates import LASTING
 from handlers.drift.rows import UNKNOWN, CinderAttachment, CinderVolume, Unknown
 from host_agent.shared.cinder.lists import ListedAttachment, ListedVolume
-from host_agent.shared.contract import ErrorKind
-from host_agent.shared.ports import PortError
+from host_agent.shared.contract.messages import ErrorKind
+from host_agent.shared.contract.ports import PortError
 
 T = TypeVar("T")
 L = TypeVar("L", bound=ListedAttachment | ListedVolume)

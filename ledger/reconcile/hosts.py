@@ -31,12 +31,12 @@ from handlers.drift.rows import (
     key_of,
 )
 from handlers.drift.rows import Row as Joined
-from host_agent.shared.survey import CONNECTIONS, GUESTS, SECRETS, STORAGE, Survey
+from host_agent.shared.contract.survey import CONNECTIONS, GUESTS, SECRETS, STORAGE, Survey
 from ledger.reconcile.cases import Cases, Seen
 from ledger.reconcile.reads import LedgerReads, about, is_uuid, uuids
 from ledger.reconcile.state import State
 from projections.base import Row
-from projections.surveys import Standing, Surveys
+from projections.reads.surveys import Standing, Surveys
 
 #: How long the hosts that are asked together may take to answer, and how often it is looked.
 ANSWER_S, LOOK_AGAIN_S = 30.0, 0.2

@@ -21,7 +21,7 @@ from ledger.reconcile.cinder_side import StoppedError
 from ledger.reconcile.look import PART, WHOLE, BehindError, Sides, look
 from ledger.upkeep import long_work
 from ledger.upkeep.long_work import BusyError, Progress
-from projections.queries import Queries
+from projections.reads.queries import Queries
 
 #: How often it is looked whether there is anything to do, and how long after a failure.
 TICK_S, PAUSE_S = 2.0, 30.0

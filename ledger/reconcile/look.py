@@ -33,7 +33,7 @@ from handlers.drift import judge
 from handlers.drift.classes import BY_NAME
 from handlers.drift.judge import Sight
 from handlers.drift.rows import Key, Party, Subject, key_of
-from host_agent.shared.ports import PortError
+from host_agent.shared.contract.ports import PortError
 from ledger.log.unit import AggregateStore, Unit, run_optimistically
 from ledger.reconcile.cases import Cases
 from ledger.reconcile.cinder_side import (
@@ -49,9 +49,9 @@ from ledger.reconcile.reads import PROJECTIONS, LedgerReads, about
 from ledger.reconcile.state import State
 from ledger.upkeep.long_work import Checkmark, Work
 from projections.base import Row
-from projections.database_trouble import is_away
-from projections.surveys import Surveys
-from projections.tables import prepare
+from projections.reads.database_trouble import is_away
+from projections.reads.surveys import Surveys
+from projections.running.tables import prepare
 
 #: What the work is called, of the whole cloud and of a part: a look at a part does not wait for
 #: one at the whole.

@@ -1,6 +1,6 @@
 """What the ledger's own steps of repairs do: look again, and what they change in Cinder.
 
-As all effects (ledger.effects), each is an *ensure*.  `look_again` asks the ledger and Cinder anew
+As all effects (ledger.core.effects), each is an *ensure*.  `look_again` asks the ledger and Cinder anew
 and puts what they say, with what the host has just told, into the row that the finding's class
 judges (handlers.drift.again).
 """
@@ -19,15 +19,15 @@ from aggregates.volume import Volume
 from handlers.drift import again, proofs, rows
 from handlers.drift.rows import UNKNOWN, Row, Subject
 from handlers.flows.repair_host import DELETE_VOLUME
-from handlers.made import Evidence, asked_by
-from host_agent.shared.contract import ErrorKind
-from host_agent.shared.lane import Lane
-from host_agent.shared.ports import AttachmentView, PortError, VolumeView
-from host_agent.shared.survey import ConnectionShown, DiskShown, StorageShown
-from host_agent.shared.volume_states import letting_go
+from handlers.results.made import Evidence, asked_by
+from host_agent.shared.contract.lane import Lane
+from host_agent.shared.contract.messages import ErrorKind
+from host_agent.shared.contract.ports import AttachmentView, PortError, VolumeView
+from host_agent.shared.contract.survey import ConnectionShown, DiskShown, StorageShown
+from host_agent.shared.contract.volume_states import letting_go
+from ledger.core.steps.context import EffectContext
+from ledger.core.steps.made import evidence_of
 from ledger.reconcile.repair_cases import shown_by
-from ledger.steps.context import EffectContext
-from ledger.steps.made import evidence_of
 
 _GONE = frozenset({AttachmentState.DELETED})
 
@@ -141,7 +141,7 @@ def _made_by(finding: Finding) -> str | None:
 
 
 def _made(finding: Finding, lane: Lane, context: EffectContext) -> Evidence | None:
-    """What there is to say whether the volume is one that we made (handlers.made)."""
+    """What there is to say whether the volume is one that we made (handlers.results.made)."""
     volume, operation_id = _volume(lane, context), _made_by(finding)
     if volume is None:
         return None

@@ -43,7 +43,7 @@ class Move:
 
 
 class LedgerReads:
-    """Over a connection in autocommit mode, made ready by `projections.tables.prepare`.
+    """Over a connection in autocommit mode, made ready by `projections.running.tables.prepare`.
 
     `scope`: as aggregates.look.Look has it.
     """

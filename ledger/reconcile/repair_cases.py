@@ -12,14 +12,14 @@ from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.volume import Volume
 from handlers.drift.repairs import Case
-from handlers.meaning import Book
-from host_agent.shared.ports import AttachmentView, Cinder, PortError, VolumeView
+from handlers.results.meaning import Book
+from host_agent.shared.contract.ports import AttachmentView, Cinder, PortError, VolumeView
 
 T = TypeVar("T")
 
 
 class Histories(Protocol):
-    """What the read side knows of the past (ledger.requests.Fleet)."""
+    """What the read side knows of the past (ledger.core.requests.Fleet)."""
 
     @property
     def had(self) -> Callable[[str], Iterable[str]]: ...

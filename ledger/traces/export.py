@@ -22,10 +22,10 @@ from prometheus_client.registry import Collector
 
 from aggregates.base import Aggregate, Event
 from aggregates.operation import Operation
-from host_agent.shared.settings import ConfigError
-from host_agent.shared.spans import Span
+from host_agent.shared.contract.spans import Span
+from host_agent.shared.platform.settings import ConfigError
 from ledger.traces.spans import SpanData, spans_of
-from projections.queries import Queries
+from projections.reads.queries import Queries
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan

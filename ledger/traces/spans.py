@@ -2,7 +2,7 @@
 
 The operation is a span in its caller's trace, its runs are within it, their steps within those.
 Nothing was measured for it: intents and results have their times in the log.  So any operation
-has its trace, at any time, with the same ids each time it is made (host_agent.shared.tracing).
+has its trace, at any time, with the same ids each time it is made (host_agent.shared.platform.tracing).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from aggregates.operation import Operation, Outcome
-from host_agent.shared.spans import Span, span_of_operation
+from host_agent.shared.contract.spans import Span, span_of_operation
 from ledger.telemetry import step_name
 
 Row = Mapping[str, Any]

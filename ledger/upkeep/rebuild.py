@@ -37,9 +37,9 @@ import sql
 from host_agent import shared
 from ledger.upkeep.long_work import Checkmark, Work
 from projections.base import Projection
-from projections.projector import Projector
-from projections.reader import Reader, reading_ahead
-from projections.runner import connect
+from projections.running.projector import Projector
+from projections.running.reader import Reader, reading_ahead
+from projections.running.runner import connect
 
 log = structlog.get_logger(__name__)
 
@@ -53,7 +53,7 @@ class RebuildError(Exception):
 def rebuild(dsn: str, chosen: Sequence[Projection]) -> Work:
     """The long work of making these projections anew.
 
-    It raises projections.tables.ProjectionError for an event that cannot be folded, and
+    It raises projections.running.tables.ProjectionError for an event that cannot be folded, and
     RebuildError if other objects depend on the tables, or a migration changed them.
     """
 

@@ -18,13 +18,13 @@ from eventsourcing.utils import TopicError
 import sql
 from aggregates.base import Aggregate, Event
 from aggregates.operation import Operation, OperationState
-from handlers.engine import decide
+from handlers.engine.engine import decide
+from handlers.engine.rules import KINDS
 from handlers.flows import FLOWS
-from handlers.progress import plan_of
-from handlers.rules import KINDS
+from handlers.results.progress import plan_of
 from ledger.log.mapper import JSONBody, LedgerMapper
 from projections.catalog import ALL
-from projections.reader import logged
+from projections.running.reader import logged
 
 #: What this version cannot take is kept up to here, and then only counted.
 TROUBLES_KEPT_MAX = 100
@@ -41,7 +41,7 @@ class Trouble(NamedTuple):
 
 
 class _Row(NamedTuple):
-    """As projections.reader.logged takes it."""
+    """As projections.running.reader.logged takes it."""
 
     position: int
     recorded_at: Any

@@ -1,4 +1,4 @@
-"""Holds a log that is verified against the ledger's own rules (handlers.rules), as it is read.
+"""Holds a log that is verified against the ledger's own rules (handlers.engine.rules), as it is read.
 
 An append is one call of `append_events`: rules are asked of all that it stored at once.
 """
@@ -12,7 +12,7 @@ from uuid import UUID
 from eventsourcing.persistence import StoredEvent
 
 from aggregates.base import Event
-from handlers.rules import Broken, Replay
+from handlers.engine.rules import Broken, Replay
 from ledger.log.chain import ChainRow, decode
 from ledger.log.mapper import JSONBody, LedgerMapper
 

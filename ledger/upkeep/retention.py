@@ -28,7 +28,7 @@ from ledger.log.chain import GENESIS
 from ledger.upkeep.archive import Archive, ArchivedEvent, ArchiveError, Month
 from ledger.upkeep.long_work import Checkmark
 from ledger.upkeep.verify import PAGE_EVENTS, compare, head, of_table, rows
-from projections.detached import ACTS, ENDINGS, WAIVABLE, detached
+from projections.running.detached import ACTS, ENDINGS, WAIVABLE, detached
 
 
 class RetentionError(Exception):

@@ -24,7 +24,7 @@ import psycopg
 import sql
 from ledger.log.chain import GENESIS, BrokenChainError, ChainRow, Checkpoint, Verifier, decode
 from ledger.upkeep.archive import Archive, ArchivedEvent, Month
-from projections.detached import ENDINGS, DetachedError, detached
+from projections.running.detached import ENDINGS, DetachedError, detached
 
 PAGE_EVENTS = 5_000
 

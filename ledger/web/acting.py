@@ -14,9 +14,9 @@ from urllib.parse import urlencode
 from aiohttp import web
 
 from aggregates.errors import DomainError
-from ledger.api.call import Call
-from ledger.api.problem import ApiError
-from ledger.api.route import Route
+from ledger.http.call import Call
+from ledger.http.problem import ApiError
+from ledger.http.route import Route
 from ledger.web import browser
 from ledger.web.acts import ACTS, Act
 from ledger.web.browser import SESSIONS

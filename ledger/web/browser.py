@@ -8,12 +8,12 @@ from urllib.parse import urlsplit
 
 from aiohttp import hdrs, web
 
-from ledger.api.app import CONSOLE
-from ledger.api.call import Call
-from ledger.api.components import COMPONENTS
-from ledger.api.connections import address_of
-from ledger.api.problem import ApiError
 from ledger.auth.tokens import Asked, AuthError, Identity
+from ledger.http.app import CONSOLE
+from ledger.http.call import Call
+from ledger.http.components import COMPONENTS
+from ledger.http.limits.connections import address_of
+from ledger.http.problem import ApiError
 from ledger.web.sessions import AGE_S, Sessions
 
 #: A form has a token or a few texts, and where to go on; a token of Keystone's is much shorter.

@@ -3,7 +3,7 @@
 Every page is whole without a script; with it some of them keep themselves new (ledger.web.live).
 A browser is shown to be somebody by a session (ledger.web.sessions), whose token takes the place of
 X-Auth-Token; from there on a page is a request like others, and passes what they pass
-(ledger.api.app).
+(ledger.http.app).
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any
 import orjson
 from aiohttp import hdrs, web
 
-from ledger.api.app import CONSOLE, ERROR_PAGE, add_routes
-from ledger.api.call import Call
-from ledger.api.problem import ApiError
-from ledger.api.route import Route
+from ledger.http.app import CONSOLE, ERROR_PAGE, add_routes
+from ledger.http.call import Call
+from ledger.http.problem import ApiError
+from ledger.http.route import Route
 from ledger.web import acting, drawn, live, login, texts
 from ledger.web.browser import SESSIONS, as_session, gone_to, over_tls, wants_stream
 from ledger.web.pages import PAGES, TIME, Page

@@ -2,7 +2,7 @@
 
 The page's script asks for the page again, as a stream (`Accept: text/event-stream`).  So it is the
 same route with the same query, the same rules, and the same answers of the API.  Whoever waits is
-woken by what the process hears of the log anyway (ledger.wakeups), and asks nothing in between.
+woken by what the process hears of the log anyway (ledger.core.wakeups), and asks nothing in between.
 Those who wake together and look at the same page with the same rights have one answer.
 """
 
@@ -19,12 +19,12 @@ import structlog
 from aiohttp import web
 
 from aggregates.errors import DomainError
-from ledger.api.batching import Batched
-from ledger.api.call import Call
-from ledger.api.problem import ApiError
-from ledger.api.v1.events import HEARTBEAT_S, SEND_S_MAX
 from ledger.auth.tokens import AuthError
-from ledger.wakeups import ANY_EVENT, Subscription
+from ledger.core.wakeups import ANY_EVENT, Subscription
+from ledger.http.call import Call
+from ledger.http.limits.batching import Batched
+from ledger.http.problem import ApiError
+from ledger.native.log.events import HEARTBEAT_S, SEND_S_MAX
 from ledger.web.browser import EVENT_STREAM, refuse_gone
 
 #: However much happens, a page is made anew no more often; one that asks much, in so many of these.

@@ -7,12 +7,12 @@ from typing import Any
 import structlog
 from aiohttp import web
 
-from ledger.api.call import Call
-from ledger.api.problem import ApiError, explain
-from ledger.api.route import Route
 from ledger.auth.keystone_login import Login
 from ledger.auth.rate import Rate
 from ledger.auth.tokens import AuthError, Identity
+from ledger.http.call import Call
+from ledger.http.problem import ApiError, explain
+from ledger.http.route import Route
 from ledger.web import browser
 from ledger.web.rendering import rendered
 

@@ -10,10 +10,10 @@ import orjson
 from aiohttp import web
 
 from aggregates.errors import DomainError
-from ledger.api import microversions
-from ledger.api.call import Call
-from ledger.api.problem import ApiError
-from ledger.api.routes import ROUTES
+from ledger.http import microversions
+from ledger.http.call import Call
+from ledger.http.problem import ApiError
+from ledger.http.routes import ROUTES
 from ledger.web.pages import Read
 
 BY_NAME = {route.name: route for route in reversed(ROUTES)}  # of several paths the first

@@ -13,10 +13,10 @@ from aiohttp import web
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from aggregates.catalogue import TOPICS
-from ledger.api.call import Call
-from ledger.api.components import COMPONENTS, Components
-from ledger.api.problem import Failure
 from ledger.config import AuthMode
+from ledger.http.call import Call
+from ledger.http.components import COMPONENTS, Components
+from ledger.http.problem import Failure
 from ledger.web import drawn, texts
 from ledger.web.browser import gone_to, path_here, wants_stream
 from ledger.web.pages import PAGES, Page

@@ -8,8 +8,8 @@ import re
 
 from aiohttp import web
 
-from ledger.api.call import Call, canonical
-from ledger.api.problem import ApiError
+from ledger.http.call import Call, canonical
+from ledger.http.problem import ApiError
 from ledger.web.browser import gone_to
 from ledger.web.pages import MANY, PAGES
 from ledger.web.reads import answer_of

@@ -10,8 +10,8 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from handlers.verbs import VERBS
-from ledger.api.problem import ApiError
+from handlers.engine.verbs import VERBS
+from ledger.http.problem import ApiError
 from ledger.upkeep.long_work import duration
 from ledger.words.timeline import Entry
 

@@ -104,7 +104,7 @@ CREATE TABLE progress (
     PRIMARY KEY (operation_id, run)
 );
 
--- What was refused a short while ago, and changed nothing (ledger.api.v1.refusals).
+-- What was refused a short while ago, and changed nothing (ledger.native.log.refusals).
 CREATE TABLE refusals (
     request_id text PRIMARY KEY,
     global_request_id text,
@@ -122,7 +122,7 @@ CREATE INDEX refusals_by_request ON refusals (request_id COLLATE "C");
 CREATE INDEX refusals_by_global_request ON refusals (global_request_id COLLATE "C")
     WHERE global_request_id IS NOT NULL;
 
--- What hosts showed of themselves when they were asked last (host_agent.shared.survey).  It may be
+-- What hosts showed of themselves when they were asked last (host_agent.shared.contract.survey).  It may be
 -- lost: then it is asked for again, and what was believed of it is in the log, as findings.
 CREATE TABLE surveys (
     host text PRIMARY KEY,
@@ -133,7 +133,7 @@ CREATE TABLE surveys (
     boot_id text,
     epoch int,
     digest text,                         -- what its agent calls this document
-    document jsonb,                      -- host_agent.shared.survey.Survey
+    document jsonb,                      -- host_agent.shared.contract.survey.Survey
     taken_at timestamptz,                -- when it arrived, and where the log ended when
     asked_position bigint,               -- it was asked for and
     arrived_position bigint              -- when it arrived: the host was so in between
@@ -319,8 +319,8 @@ CREATE TABLE operations (
     outcome text,                        -- aggregates.operation.Outcome, once finished
     error jsonb,                         -- the first one
     left_steps jsonb,                    -- while parked: what is not done
-    lanes jsonb NOT NULL,                -- [host_agent.shared.lane.Lane], with what was learnt
-    steps jsonb NOT NULL,                -- [ledger.api.v1.schemas.StepShown]
+    lanes jsonb NOT NULL,                -- [host_agent.shared.contract.lane.Lane], with what was learnt
+    steps jsonb NOT NULL,                -- [ledger.native.schemas.StepShown]
     unwinding boolean NOT NULL,          -- it goes, or went, backward
     bound boolean NOT NULL,              -- every mapping it makes exists (or it is finished)
     actor text,
@@ -355,7 +355,7 @@ CREATE TABLE mailbox (
     run int NOT NULL,
     host text NOT NULL,
     position bigint NOT NULL,            -- of the intent, or of its cancellation: the cursor
-    command jsonb NOT NULL,              -- host_agent.shared.contract.Command
+    command jsonb NOT NULL,              -- host_agent.shared.contract.messages.Command
     PRIMARY KEY (operation_id, run)
 );
 CREATE INDEX mailbox_by_host ON mailbox (host, position);

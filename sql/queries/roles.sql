@@ -1,4 +1,4 @@
--- Roles of the database: what they have, and what they are given (projections/rights.py).
+-- Roles of the database: what they have, and what they are given (projections/running/rights.py).
 
 -- name: role
 -- Whether there is such a role, and whether rights could not limit it, because it is a superuser

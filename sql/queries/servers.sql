@@ -4,7 +4,7 @@
 -- by instances_by_age, in others sorted; of a project by instances_by_project, on a host by
 -- instances_by_host.  The columns by_* are what Nova calls the sort keys; a task is the first
 -- claim's whose flow is one of `tasks`, a deletion's before others', and that is not parked
--- (ledger.api.nova.server_state).
+-- (ledger.nova.servers.state).
 WITH keyed AS NOT MATERIALIZED (
     SELECT i.*,
            i.created_at AS by_created_at,

@@ -1,10 +1,10 @@
--- What hosts are asked to show of themselves, and what they showed (projections/surveys.py).
+-- What hosts are asked to show of themselves, and what they showed (projections/reads/surveys.py).
 
 -- name: want
 -- Wants surveys of some hosts, or of all (NULL), that can be asked now, and wakes their agents'
 -- polls; which token each is asked with.  A question that is younger than `again_s` stands as it
 -- is, so that who asks often does not take away what others wait for.
--- 25 of the longest names are a notification's fill (projections.news).
+-- 25 of the longest names are a notification's fill (projections.running.news).
 -- The insert goes in order of host, so that processes cannot deadlock.
 WITH asked AS MATERIALIZED (
     INSERT INTO surveys AS s (host, wanted, wanted_at, wanted_position)

@@ -17,7 +17,8 @@ from typing import Any
 from host_agent.executor import Executor, Hooks, Limits, Ports
 from host_agent.locks import Locks
 from host_agent.reporting import Verdict
-from host_agent.shared.contract import (
+from host_agent.shared.contract.lane import Lane
+from host_agent.shared.contract.messages import (
     Command,
     CommandStep,
     GuestOrder,
@@ -26,9 +27,8 @@ from host_agent.shared.contract import (
     StepResult,
     Verb,
 )
+from host_agent.shared.contract.ports import Brick, Cinder, Guests, Keys, OldCinder
 from host_agent.shared.faults import Faults
-from host_agent.shared.lane import Lane
-from host_agent.shared.ports import Brick, Cinder, Guests, Keys, OldCinder
 from host_agent.simulated.adapters import SimulatedBrick, SimulatedGuests, SimulatedStorage
 from host_agent.simulated.host_state import HostState, guest_state
 from host_agent.storage.keys import KeyManagers
@@ -36,7 +36,7 @@ from host_agent.storage.records import Record
 from host_agent.survey import Surveyor
 from host_agent.verbs import GUEST_VERBS, VERBS
 from host_agent.verbs.context import RunContext, Waits
-from ledger.simulation.cinder_model import CinderModel
+from ledger.trial.cinder.model.model import CinderModel
 from tests.doubles.direct_cinder import DirectCinder
 from tests.guards import check_outputs
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from host_agent.shared import logs
+from host_agent.shared.platform import logs
 from tests.agent.bench import Bench, Reports
 from tests.agent.fake_ledger import FakeLedger
 

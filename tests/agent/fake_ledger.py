@@ -13,11 +13,11 @@ from typing import Any
 
 from aiohttp import web
 
-from host_agent.shared.changes import Changes
-from host_agent.shared.clocks import AHEAD_HEADER, TIME_HEADER
-from host_agent.shared.contract import SURVEY_HEADER, Command, Registration, Report
-from host_agent.shared.survey import Survey, SurveyAnswer
-from host_agent.shared.wire import plain, read
+from host_agent.shared.contract.changes import Changes
+from host_agent.shared.contract.messages import SURVEY_HEADER, Command, Registration, Report
+from host_agent.shared.contract.survey import Survey, SurveyAnswer
+from host_agent.shared.contract.wire import plain, read
+from host_agent.shared.platform.clocks import AHEAD_HEADER, TIME_HEADER
 from tests.agent.bench import WAIT_S
 
 

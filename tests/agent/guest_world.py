@@ -11,9 +11,9 @@ import pytest
 
 from host_agent.libvirt.guests import HypervisorGuests
 from host_agent.libvirt.hypervisor import HypervisorError, Trouble
-from host_agent.shared.contract import ErrorKind, PowerState
+from host_agent.shared.contract.messages import ErrorKind, PowerState
+from host_agent.shared.contract.ports import Disk, PortError
 from host_agent.shared.faults import Faults
-from host_agent.shared.ports import Disk, PortError
 from host_agent.simulated.adapters import PATIENCE, SimulatedGuests
 from host_agent.simulated.host_state import HOSTS, SCHEME, HostState, guest_state
 from host_agent.simulated.hypervisor import SimulatedHypervisor

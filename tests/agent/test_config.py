@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from host_agent import config
-from host_agent.shared.ports import PortError
-from host_agent.shared.settings import ConfigError
+from host_agent.shared.contract.ports import PortError
+from host_agent.shared.platform.settings import ConfigError
 from host_agent.storage.keys import FIXED_KEY_ID
 from tests.tokens import write_private
 

@@ -17,9 +17,9 @@ import pytest
 
 from host_agent.line.client import LedgerClient, LinkError, LinkSettings
 from host_agent.line.credentials import Credentials, Files
-from host_agent.shared.clocks import FarClock
-from host_agent.shared.settings import ConfigError
-from host_agent.shared.tls import Watched
+from host_agent.shared.platform.clocks import FarClock
+from host_agent.shared.platform.settings import ConfigError
+from host_agent.shared.platform.tls import Watched
 from tests.authority import Authority, Pair, replace
 from tests.tokens import write_private
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from host_agent.libvirt import disk_xml
-from host_agent.shared.ports import Disk
+from host_agent.shared.contract.ports import Disk
 
 VOLUME = "0f9d3f0e-1111-2222-3333-444455556666"
 

@@ -17,7 +17,7 @@ from host_agent.libvirt.domain_xml import (
     for_destination,
     is_shared,
 )
-from host_agent.shared.ports import Disk
+from host_agent.shared.contract.ports import Disk
 
 SERVER = "11111111-1111-1111-1111-111111111111"
 VOLUME = "0f9d3f0e-1111-2222-3333-444455556666"

@@ -12,10 +12,10 @@ import pytest
 from host_agent.clock import StopClock
 from host_agent.leftovers import Leftovers
 from host_agent.locks import Locks
-from host_agent.shared import masking
-from host_agent.shared.contract import ErrorKind, GuestOrder, PowerState, Release, Verb
-from host_agent.shared.lane import Lane, LaneSide
-from host_agent.shared.ports import PortError
+from host_agent.shared.contract.lane import Lane, LaneSide
+from host_agent.shared.contract.messages import ErrorKind, GuestOrder, PowerState, Release, Verb
+from host_agent.shared.contract.ports import PortError
+from host_agent.shared.platform import masking
 from host_agent.storage.keys import NO_KEYS
 from tests.agent.bench import ATTACH, DETACH, PASSPHRASE, Bench
 from tests.doubles.host_checks import broken_invariants, connected_paths, lose_secrets

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from host_agent.reporting import Verdict
-from host_agent.shared.contract import ErrorKind, Report, Verb
+from host_agent.shared.contract.messages import ErrorKind, Report, Verb
 from tests.agent.bench import (
     ATTACH,
     DETACH,

@@ -13,7 +13,7 @@ import pytest
 
 from host_agent.libvirt import disk_xml
 from host_agent.libvirt.hypervisor import Trouble
-from host_agent.shared.contract import ErrorKind
+from host_agent.shared.contract.messages import ErrorKind
 from host_agent.simulated.host_state import SCHEME, release, set_power
 from host_agent.simulated.hypervisor import SimulatedHypervisor
 from tests.agent.guest_world import PAUSED, RUNNING, SERVER, SHUTDOWN, World, fails, raised

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from host_agent.libvirt.hypervisor import Trouble
-from host_agent.shared.contract import ErrorKind, PowerState
+from host_agent.shared.contract.messages import ErrorKind, PowerState
 from host_agent.simulated.host_state import set_power
 from tests.agent.guest_world import PAUSED, RUNNING, SERVER, SHUTDOWN, World, fails, raised
 from tests.doubles.host_checks import broken_invariants

@@ -12,9 +12,9 @@ import pytest
 from host_agent.libvirt import disk_xml
 from host_agent.libvirt.guests import HypervisorGuests, Patience
 from host_agent.libvirt.hypervisor import HypervisorError, Trouble
-from host_agent.shared.contract import ErrorKind, PowerState
+from host_agent.shared.contract.messages import ErrorKind, PowerState
+from host_agent.shared.contract.ports import Disk, DiskState, PortError
 from host_agent.shared.faults import Faults
-from host_agent.shared.ports import Disk, DiskState, PortError
 from host_agent.simulated.adapters import SimulatedBrick
 from host_agent.simulated.host_state import HostState, guest_state, set_power
 from host_agent.simulated.hypervisor import SimulatedHypervisor

@@ -8,10 +8,10 @@ from contextlib import nullcontext
 import pytest
 
 from host_agent.libvirt.domain_xml import DefinitionError, Host, Made, definition_of, domain_of
-from host_agent.shared.contract import MIGRATION_URI, GuestOrder
-from host_agent.shared.definition import NOVA_NS, Machine, render
-from host_agent.shared.guest_xml import DROPPED_MAX, kept
-from host_agent.shared.ports import PortError
+from host_agent.shared.contract.definition import NOVA_NS, Machine, render
+from host_agent.shared.contract.guest_xml import DROPPED_MAX, kept
+from host_agent.shared.contract.messages import MIGRATION_URI, GuestOrder
+from host_agent.shared.contract.ports import PortError
 from host_agent.verbs import guest
 
 SERVER = "11111111-1111-1111-1111-111111111111"

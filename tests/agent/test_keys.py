@@ -10,10 +10,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from host_agent.shared import masking
 from host_agent.shared.cinder.settings import CinderSettings
-from host_agent.shared.contract import ErrorKind
-from host_agent.shared.ports import Keys, PortError
+from host_agent.shared.contract.messages import ErrorKind
+from host_agent.shared.contract.ports import Keys, PortError
+from host_agent.shared.platform import masking
 from host_agent.storage.keys import FIXED_KEY_ID, NO_KEYS, Barbican, KeyManagers
 
 KEY = bytes(range(200, 232))

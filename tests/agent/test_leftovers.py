@@ -12,10 +12,10 @@ import pytest
 from host_agent.clock import StopClock
 from host_agent.leftovers import Leftovers
 from host_agent.locks import Locks
-from host_agent.shared.contract import Registration, Release
-from host_agent.shared.lane import Lane
-from host_agent.shared.ports import PortError
-from host_agent.shared.wire import read
+from host_agent.shared.contract.lane import Lane
+from host_agent.shared.contract.messages import Registration, Release
+from host_agent.shared.contract.ports import PortError
+from host_agent.shared.contract.wire import read
 from tests.agent.bench import Bench, command, eventually
 from tests.agent.fake_ledger import FakeLedger
 from tests.agent.test_link import Agent, finished

@@ -13,8 +13,8 @@ from urllib3 import Timeout, connection_from_url
 from urllib3.exceptions import SSLError
 
 from host_agent.line.client import LedgerClient, LinkError, LinkSettings
-from host_agent.shared import lines
-from host_agent.shared.lines import NotConnectedError, ask
+from host_agent.shared.platform import lines
+from host_agent.shared.platform.lines import NotConnectedError, ask
 from tests.agent.bench import WAIT_S, eventually
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"

@@ -16,9 +16,9 @@ from host_agent.shared.cinder.calls import Retry
 from host_agent.shared.cinder.client import CinderClient
 from host_agent.shared.cinder.http import Transport
 from host_agent.shared.cinder.settings import CinderSettings, RetryLimits
-from host_agent.shared.contract import ErrorKind
-from host_agent.shared.lines import NotConnectedError, ask, left_s, whole_answers, within
-from host_agent.shared.ports import PortError
+from host_agent.shared.contract.messages import ErrorKind
+from host_agent.shared.contract.ports import PortError
+from host_agent.shared.platform.lines import NotConnectedError, ask, left_s, whole_answers, within
 
 #: What trickles: a byte each so many seconds, which is far less than the time-out.
 BYTE_EVERY_S, TIMEOUT_S = 0.05, 0.5

@@ -19,10 +19,10 @@ from host_agent.line import link
 from host_agent.line.client import LinkSettings
 from host_agent.line.link import Link
 from host_agent.locks import Locks
-from host_agent.shared.contract import ErrorKind, Guest, PowerState, Registration
-from host_agent.shared.ports import PortError
-from host_agent.shared.survey import Survey
-from host_agent.shared.wire import plain
+from host_agent.shared.contract.messages import ErrorKind, Guest, PowerState, Registration
+from host_agent.shared.contract.ports import PortError
+from host_agent.shared.contract.survey import Survey
+from host_agent.shared.contract.wire import plain
 from host_agent.simulated.host_state import set_power
 from tests.agent import fake_ledger as fake_ledger_module
 from tests.agent.bench import ATTACH, DETACH, WAIT_S, Bench, command, eventually

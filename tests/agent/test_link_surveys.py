@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from host_agent.shared.contract import Commands
-from host_agent.shared.survey import Survey
-from host_agent.shared.wire import WireError, read
+from host_agent.shared.contract.messages import Commands
+from host_agent.shared.contract.survey import Survey
+from host_agent.shared.contract.wire import WireError, read
 from tests.agent.bench import WAIT_S, Bench, command, eventually
 from tests.agent.fake_ledger import FakeLedger
 from tests.agent.test_link import Agent, finished

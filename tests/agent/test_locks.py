@@ -20,8 +20,8 @@ from host_agent.locks import (
     names_for,
     names_for_guest,
 )
-from host_agent.shared.contract import GuestOrder
-from host_agent.shared.ports import PortError, VolumeView
+from host_agent.shared.contract.messages import GuestOrder
+from host_agent.shared.contract.ports import PortError, VolumeView
 from tests.agent.bench import WAIT_S, Bench, FakeClock, lock_held_elsewhere
 
 

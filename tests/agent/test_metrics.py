@@ -20,10 +20,10 @@ from host_agent.metrics import Numbers, State, serving
 from host_agent.reporting import Verdict
 from host_agent.shared.cinder.client import CinderClient
 from host_agent.shared.cinder.settings import CinderSettings, RetryLimits
-from host_agent.shared.contract import ErrorKind, Report, StepError, StepResult
-from host_agent.shared.ports import PortError
-from host_agent.shared.settings import ConfigError
-from host_agent.shared.telemetry import call_seconds
+from host_agent.shared.contract.messages import ErrorKind, Report, StepError, StepResult
+from host_agent.shared.contract.ports import PortError
+from host_agent.shared.platform.settings import ConfigError
+from host_agent.shared.platform.telemetry import call_seconds
 from tests.counted import outcomes
 from tests.doubles.running_cinder import running_cinder
 from tests.doubles.simulated_keystone import Fault, running_keystone

@@ -7,9 +7,9 @@ from uuid import UUID
 
 import pytest
 
-from host_agent.shared.contract import Verb
-from host_agent.shared.lane import Lane, LaneSide
-from host_agent.shared.ports import PortError
+from host_agent.shared.contract.lane import Lane, LaneSide
+from host_agent.shared.contract.messages import Verb
+from host_agent.shared.contract.ports import PortError
 from tests.agent.bench import ATTACH, DETACH, Bench
 from tests.doubles.host_checks import broken_invariants, connected_paths, plugged
 

@@ -16,9 +16,9 @@ from urllib.request import urlopen
 
 import pytest
 
-from host_agent.shared.contract import SERVICE_VERSION, Command, PowerState
-from host_agent.shared.lane import Lane
-from host_agent.shared.wire import plain
+from host_agent.shared.contract.lane import Lane
+from host_agent.shared.contract.messages import SERVICE_VERSION, Command, PowerState
+from host_agent.shared.contract.wire import plain
 from host_agent.simulated.host_state import HostState
 from tests.agent.bench import ATTACH, DETACH, PASSPHRASE, WAIT_S, command, eventually
 from tests.agent.fake_ledger import FakeLedger

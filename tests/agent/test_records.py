@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from host_agent.shared.contract import ErrorKind, Verb
-from host_agent.shared.ports import PortError
+from host_agent.shared.contract.messages import ErrorKind, Verb
+from host_agent.shared.contract.ports import PortError
 from host_agent.storage.records import FileRecords, Record, is_known, remember
 from host_agent.survey import recorded
 from tests.agent.bench import ATTACH, DETACH, Bench

@@ -14,8 +14,8 @@ import pytest
 
 from host_agent import reporting
 from host_agent.reporting import Verdict
-from host_agent.shared.contract import Command, CommandStep, Report
-from host_agent.shared.wire import plain, read
+from host_agent.shared.contract.messages import Command, CommandStep, Report
+from host_agent.shared.contract.wire import plain, read
 from tests.agent.bench import (
     ATTACH,
     DETACH,

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from host_agent import survey as survey_module
-from host_agent.shared.contract import PowerState, Verb
+from host_agent.shared.contract.messages import PowerState, Verb
+from host_agent.shared.contract.survey import PARTS, TEXT_CHARS_MAX, StorageShown, Survey
+from host_agent.shared.contract.wire import WireError, plain, read
 from host_agent.shared.faults import Faults
-from host_agent.shared.masking import MASK, without_secrets
-from host_agent.shared.survey import PARTS, TEXT_CHARS_MAX, StorageShown, Survey
-from host_agent.shared.wire import WireError, plain, read
+from host_agent.shared.platform.masking import MASK, without_secrets
 from host_agent.simulated.adapters import SimulatedGuests, SimulatedStorage
 from host_agent.simulated.host_state import HostState
 from host_agent.storage.records import FileRecords, Record

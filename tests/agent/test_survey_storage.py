@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from host_agent.shared.survey import Survey
+from host_agent.shared.contract.survey import Survey
 from host_agent.storage.records import Record
 from host_agent.storage.shown import KernelStorage
 from host_agent.survey import Surveyor

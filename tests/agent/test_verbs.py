@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from host_agent.shared.contract import ErrorKind, PowerState, Verb
-from host_agent.shared.ports import LATE_S, PortError
+from host_agent.shared.contract.messages import ErrorKind, PowerState, Verb
+from host_agent.shared.contract.ports import LATE_S, PortError
 from host_agent.verbs.cinder import wait_until
 from host_agent.verbs.disks import bus_of
 from tests.agent.bench import ATTACH, DETACH, Bench

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from host_agent.libvirt.disk_xml import without_disk
-from host_agent.shared.contract import ErrorKind, PowerState, Verb
-from host_agent.shared.ports import PortError
+from host_agent.shared.contract.messages import ErrorKind, PowerState, Verb
+from host_agent.shared.contract.ports import PortError
 from host_agent.simulated.host_state import set_power
 from tests.agent.bench import ATTACH, DETACH, Bench
 from tests.doubles.host_checks import broken_invariants, connected_paths, plugged

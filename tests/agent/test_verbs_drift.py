@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from host_agent.libvirt import processes
-from host_agent.shared.contract import ErrorKind, Verb
-from host_agent.shared.lane import Lane
-from host_agent.shared.ports import PortError
+from host_agent.shared.contract.lane import Lane
+from host_agent.shared.contract.messages import ErrorKind, Verb
+from host_agent.shared.contract.ports import PortError
 from tests.agent.bench import Bench, Reports, command, running_executor
 from tests.doubles.host_checks import broken_invariants, connected_paths, plugged
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from host_agent.shared.contract import ErrorKind, GuestOrder, PowerState, Verb
-from host_agent.shared.lane import Lane
-from host_agent.shared.ports import PortError
+from host_agent.shared.contract.lane import Lane
+from host_agent.shared.contract.messages import ErrorKind, GuestOrder, PowerState, Verb
+from host_agent.shared.contract.ports import PortError
 from host_agent.simulated.host_state import HOSTS, SCHEME, set_power
 from tests.agent.bench import Bench
 from tests.doubles.host_checks import broken_invariants, plugged

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from host_agent.reporting import Verdict
-from host_agent.shared.contract import ErrorKind, PowerState, Verb
-from host_agent.shared.lane import Lane, LaneSide
-from host_agent.shared.ports import PortError
+from host_agent.shared.contract.lane import Lane, LaneSide
+from host_agent.shared.contract.messages import ErrorKind, PowerState, Verb
+from host_agent.shared.contract.ports import PortError
 from host_agent.simulated.host_state import set_power
 from tests.agent.bench import WAIT_S, Bench, Reports, command, running_executor
 from tests.doubles.direct_cinder import DirectCinder

@@ -10,10 +10,10 @@ from dataclasses import replace
 import pytest
 
 from host_agent.libvirt import disk_xml
-from host_agent.shared.contract import ErrorKind, GuestOrder, PowerState, Verb
-from host_agent.shared.lane import Lane, LaneSide
-from host_agent.shared.ports import PortError
-from host_agent.shared.survey import UnlabelledShown
+from host_agent.shared.contract.lane import Lane, LaneSide
+from host_agent.shared.contract.messages import ErrorKind, GuestOrder, PowerState, Verb
+from host_agent.shared.contract.ports import PortError
+from host_agent.shared.contract.survey import UnlabelledShown
 from host_agent.simulated.host_state import set_power
 from tests.agent.bench import DETACH, Bench
 

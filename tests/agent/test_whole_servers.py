@@ -13,8 +13,15 @@ from host_agent import watch
 from host_agent.clock import Stopping
 from host_agent.locks import names_for_guest
 from host_agent.reporting import Verdict
-from host_agent.shared.contract import ErrorKind, GuestOrder, PowerState, Report, StepResult, Verb
-from host_agent.shared.ports import PortError, Watch
+from host_agent.shared.contract.messages import (
+    ErrorKind,
+    GuestOrder,
+    PowerState,
+    Report,
+    StepResult,
+    Verb,
+)
+from host_agent.shared.contract.ports import PortError, Watch
 from host_agent.simulated.host_state import HOSTS, SCHEME
 from host_agent.watch import RunWatch
 from tests.agent.bench import (

@@ -27,11 +27,11 @@ from pathlib import Path
 import aiohttp
 
 from aggregates.base import Actor, Aggregate, EventContext
-from handlers.actions import ActOnServer
-from handlers.guards import Contact
+from handlers.requests.actions import ActOnServer
+from handlers.requests.guards import Contact
 from host_agent.shared.faults import Faults
+from ledger.core.requests import Fleet, Requests
 from ledger.log.application import Ledger
-from ledger.requests import Fleet, Requests
 from tests.benchmarks.figures import Figure, Size, percentile
 from tests.benchmarks.light_agent import PROJECT, Given, LightAgent
 from tests.benchmarks.servers import server

@@ -17,7 +17,7 @@ from typing import Any
 from uuid import UUID, uuid5
 
 from host_agent.line.client import LinkSettings
-from host_agent.shared.backoff import Backoff
+from host_agent.shared.contract.backoff import Backoff
 from tests.benchmarks.line import Line
 from tests.benchmarks.reports import reports_of
 from tests.tokens import token_of

@@ -31,15 +31,15 @@ from psycopg.rows import dict_row
 import sql
 from aggregates.look import Look
 from host_agent.shared.cinder.lists import ListedAttachment, ListedVolume
-from host_agent.shared.contract import PowerState
-from host_agent.shared.survey import ConnectionShown, DiskShown, GuestShown
+from host_agent.shared.contract.messages import PowerState
+from host_agent.shared.contract.survey import ConnectionShown, DiskShown, GuestShown
 from ledger.log.application import Ledger
 from ledger.reconcile.asking import Looks, own_context
 from ledger.reconcile.look import WHOLE, Sides, look
 from ledger.upkeep import long_work
 from projections.catalog import ALL
-from projections.runner import ProjectionRunner
-from projections.tables import prepare
+from projections.running.runner import ProjectionRunner
+from projections.running.tables import prepare
 from tests.benchmarks.figures import Figure, Size
 from tests.benchmarks.region import cpu_s, memory_bytes
 from tests.benchmarks.servers import server

@@ -20,9 +20,9 @@ import orjson
 import psycopg
 
 from ledger.reconcile.asking import Looks, own_context
-from ledger.simulation import cinder as simulation
-from ledger.simulation.cinder_model import CinderModel
-from ledger.simulation.cinder_rows import Attachment
+from ledger.trial.cinder import server as simulation
+from ledger.trial.cinder.model.model import CinderModel
+from ledger.trial.cinder.model.rows import Attachment
 from tests.benchmarks import look
 from tests.benchmarks.cycle import WARM_UP_CYCLES, World, running
 from tests.benchmarks.figures import Figure, Size

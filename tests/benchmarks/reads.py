@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import psycopg
 
 from projections.attachments import ATTACHMENTS
-from projections.queries import Queries, read_pool
-from projections.runner import catch_up
+from projections.reads.queries import Queries, read_pool
+from projections.running.runner import catch_up
 from tests.benchmarks.figures import Figure, Size, percentile
 from tests.benchmarks.history import OLD_HOST, fill
 from tests.benchmarks.servers import server

@@ -28,7 +28,7 @@ from projections.attachments import ATTACHMENTS
 from projections.base import Projection
 from projections.catalog import ALL
 from projections.operations import OPERATIONS
-from projections.runner import ProjectionRunner, catch_up
+from projections.running.runner import ProjectionRunner, catch_up
 from tests.benchmarks.figures import Figure, Size, interleaved, percentile
 from tests.benchmarks.servers import server
 from tests.benchmarks.stock_projection import Stock

@@ -8,10 +8,10 @@ from uuid import UUID
 import psycopg
 from eventsourcing.persistence import StoredEvent
 
-from handlers.rules import Replay
+from handlers.engine.rules import Replay
 from host_agent.simulated.host_state import HostState
 from host_agent.storage.records import FileRecords
-from projections.reader import logged
+from projections.running.reader import logged
 from tests.memory import MemoryStore, Trouble
 from tests.simulation.cloud import Cloud
 from tests.simulation.files import Files

@@ -27,9 +27,9 @@ from host_agent.shared.cinder.client import CinderClient, Retry
 from host_agent.shared.cinder.old import OldCinderClient
 from host_agent.shared.cinder.session import load_auth
 from host_agent.shared.cinder.settings import CinderSettings, RetryLimits
+from host_agent.shared.contract.ports import AttachmentView, Cinder, OldCinder, PortError
 from host_agent.shared.faults import Faults
-from host_agent.shared.ports import AttachmentView, Cinder, OldCinder, PortError
-from ledger.simulation.cinder_model import CinderModel
+from ledger.trial.cinder.model.model import CinderModel
 from tests.contracts.keystones import Real
 from tests.doubles.direct_cinder import DirectCinder
 from tests.doubles.running_cinder import RunningCinder, running_cinder

@@ -13,9 +13,9 @@ from host_agent.libvirt.disk_xml import NOVA_NS
 from host_agent.libvirt.domain_xml import Host
 from host_agent.libvirt.guests import HypervisorGuests, Patience
 from host_agent.libvirt.hypervisor import Hypervisor
-from host_agent.shared.contract import PowerState
+from host_agent.shared.contract.messages import PowerState
+from host_agent.shared.contract.ports import Disk
 from host_agent.shared.faults import Faults
-from host_agent.shared.ports import Disk
 from host_agent.simulated.adapters import SimulatedGuests
 from host_agent.simulated.host_state import HOSTS, SCHEME, HostState, guest_state, set_power
 

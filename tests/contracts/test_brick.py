@@ -17,9 +17,9 @@ import pytest
 from oslo_concurrency import processutils
 
 from host_agent.config import BrickSection
-from host_agent.shared.contract import ErrorKind
+from host_agent.shared.contract.messages import ErrorKind
+from host_agent.shared.contract.ports import Brick, ConnectionInfo, Encryption, PortError
 from host_agent.shared.faults import Faults
-from host_agent.shared.ports import Brick, ConnectionInfo, Encryption, PortError
 from host_agent.simulated.adapters import SimulatedBrick
 from host_agent.simulated.host_state import HostState
 from host_agent.storage.brick import OsBrick

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from host_agent.shared.contract import ErrorKind
-from host_agent.shared.ports import PortError
+from host_agent.shared.contract.messages import ErrorKind
+from host_agent.shared.contract.ports import PortError
 from host_agent.storage.luks import payload_offset
 from tests.contracts.test_brick import AES, _without_sudo, broken
 from tests.contracts.test_brick import real as brick_of

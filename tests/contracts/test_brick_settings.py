@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from host_agent.shared.ports import PortError
+from host_agent.shared.contract.ports import PortError
 from tests.contracts.test_brick import RBD, BrokenConnector, _without_sudo, broken, real
 
 __all__ = ["_without_sudo", "broken"]  # fixtures

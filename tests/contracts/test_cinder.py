@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from host_agent.shared.contract import ErrorKind
+from host_agent.shared.contract.messages import ErrorKind
 from tests.contracts.cinder_worlds import (
     SimulatedWorld,
     World,

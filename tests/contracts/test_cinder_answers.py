@@ -11,8 +11,8 @@ import pytest
 from host_agent.shared.cinder.client import CinderClient, attachment_view
 from host_agent.shared.cinder.old import OldCinderClient
 from host_agent.shared.cinder.settings import CinderSettings, RetryLimits
-from host_agent.shared.contract import ErrorKind
-from host_agent.shared.ports import PortError
+from host_agent.shared.contract.messages import ErrorKind
+from host_agent.shared.contract.ports import PortError
 from tests.contracts.cinder_worlds import FakeTime, refusal
 from tests.doubles.served import Handler, served
 

@@ -22,9 +22,9 @@ from host_agent.shared.cinder.client import (
 )
 from host_agent.shared.cinder.session import VERSION_AGE_MAX_S, Dialogue
 from host_agent.shared.cinder.settings import CinderSettings, RetryLimits
-from host_agent.shared.contract import ErrorKind
-from host_agent.shared.ports import PortError
-from ledger.simulation.cinder_model import CinderModel
+from host_agent.shared.contract.messages import ErrorKind
+from host_agent.shared.contract.ports import PortError
+from ledger.trial.cinder.model.model import CinderModel
 from tests.contracts.cinder_worlds import FakeTime, client_of, connector, new_uuid, refusal
 from tests.doubles.running_cinder import RunningCinder, running_cinder
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from host_agent.shared import masking
-from host_agent.shared.contract import ErrorKind
-from ledger.simulation.cinder_model import CinderModel
+from host_agent.shared.contract.messages import ErrorKind
+from host_agent.shared.platform import masking
+from ledger.trial.cinder.model.model import CinderModel
 from tests.contracts.cinder_worlds import (
     SimulatedWorld,
     World,

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from host_agent.shared.contract import ErrorKind
-from ledger.simulation import cinder_work
-from ledger.simulation.cinder_model import VOLUME_STATUSES, CinderModel
-from ledger.simulation.cinder_rows import CinderFault
-from ledger.simulation.cinder_store import CinderStore
+from host_agent.shared.contract.messages import ErrorKind
+from ledger.trial.cinder.model import work as cinder_work
+from ledger.trial.cinder.model.model import VOLUME_STATUSES, CinderModel
+from ledger.trial.cinder.model.rows import CinderFault
+from ledger.trial.cinder.store import CinderStore
 from tests.contracts.cinder_compute import running_compute
 from tests.contracts.cinder_worlds import (
     SimulatedWorld,

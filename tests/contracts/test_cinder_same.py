@@ -19,7 +19,7 @@ import requests
 from keystoneauth1 import session
 
 from host_agent.shared.cinder.session import load_auth
-from ledger.simulation.cinder_model import CinderModel
+from ledger.trial.cinder.model.model import CinderModel
 from tests.contracts.cinder_worlds import (
     LAB_ENDPOINT,
     LAB_TYPE,

@@ -19,7 +19,7 @@ from cinderclient import exceptions
 from cinderclient.contrib import noauth
 from keystoneauth1 import session
 
-from ledger.simulation.cinder_model import CinderModel
+from ledger.trial.cinder.model.model import CinderModel
 from tests.contracts.cinder_compute import running_compute
 from tests.contracts.cinder_worlds import FakeTime, client_of, connector, new_uuid
 from tests.doubles.direct_cinder import DirectCinder
@@ -351,9 +351,9 @@ _SERVER = """
 import asyncio, sys
 from pathlib import Path
 from host_agent.shared.faults import Faults
-from ledger.simulation import cinder
-from ledger.simulation.cinder_model import CinderModel
-from ledger.simulation.cinder_store import CinderStore
+from ledger.trial.cinder import cinder
+from ledger.trial.cinder.model.model import CinderModel
+from ledger.trial.cinder.store import CinderStore
 at = Path(sys.argv[1])
 model, store = CinderModel(), CinderStore(at / "state.json")
 store.load(model)

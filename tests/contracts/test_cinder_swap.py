@@ -13,10 +13,10 @@ from cinderclient import exceptions
 from cinderclient.contrib import noauth
 from keystoneauth1 import session
 
-from ledger.simulation.cinder_compute import CINDER_TOKEN
-from ledger.simulation.cinder_model import CinderModel
-from ledger.simulation.cinder_rows import Volume
-from ledger.simulation.cinder_store import CinderStore
+from ledger.trial.cinder.compute import CINDER_TOKEN
+from ledger.trial.cinder.model.model import CinderModel
+from ledger.trial.cinder.model.rows import Volume
+from ledger.trial.cinder.store import CinderStore
 from tests.contracts.cinder_compute import running_compute
 from tests.contracts.cinder_worlds import connector, new_uuid
 from tests.doubles.running_cinder import RunningCinder, running_cinder

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from handlers import made
+from handlers.results import made
 from host_agent.shared.cinder.settings import CinderSettings
-from host_agent.shared.contract import ErrorKind
-from host_agent.shared.origin import Dependents
-from host_agent.shared.ports import Encryption
+from host_agent.shared.contract.messages import ErrorKind
+from host_agent.shared.contract.origin import Dependents
+from host_agent.shared.contract.ports import Encryption
 from host_agent.storage.keys import FIXED_KEY_ID
-from ledger.simulation import cinder_backups
-from ledger.simulation import cinder_migration as migration
-from ledger.simulation.cinder_rows import Volume
+from ledger.trial.cinder.model import backups as cinder_backups
+from ledger.trial.cinder.model import migration
+from ledger.trial.cinder.model.rows import Volume
 from tests.contracts.cinder_worlds import (
     SimulatedWorld,
     World,

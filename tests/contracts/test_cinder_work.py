@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import pytest
 
-from ledger.simulation import cinder_legacy, cinder_work
-from ledger.simulation.cinder_model import VOLUME_STATUSES, CinderModel
-from ledger.simulation.cinder_rows import CinderFault, Volume
+from ledger.trial.cinder.model import legacy as cinder_legacy
+from ledger.trial.cinder.model import work as cinder_work
+from ledger.trial.cinder.model.model import VOLUME_STATUSES, CinderModel
+from ledger.trial.cinder.model.rows import CinderFault, Volume
 from tests.contracts.cinder_worlds import connector, new_uuid
 
 

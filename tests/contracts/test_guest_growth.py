@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from host_agent.shared.contract import PowerState
+from host_agent.shared.contract.messages import PowerState
 from tests.contracts.machines import VOLUME_BYTES, Machine, disk
 
 MIB = 1 << 20

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from host_agent.libvirt import disk_xml
-from host_agent.shared.contract import ErrorKind, PowerState
-from host_agent.shared.guest_xml import kept
-from host_agent.shared.ports import Disk, PortError
+from host_agent.shared.contract.guest_xml import kept
+from host_agent.shared.contract.messages import ErrorKind, PowerState
+from host_agent.shared.contract.ports import Disk, PortError
 from tests.contracts.machines import Following, Machine, RealMachine, disk, moved
 
 RUNNING, PAUSED, SHUTDOWN = PowerState.RUNNING, PowerState.PAUSED, PowerState.SHUTDOWN

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from host_agent.libvirt.guests import HypervisorGuests
-from host_agent.shared.contract import ErrorKind, PowerState
-from host_agent.shared.ports import Disk, DiskState, PortError
+from host_agent.shared.contract.messages import ErrorKind, PowerState
+from host_agent.shared.contract.ports import Disk, DiskState, PortError
 from host_agent.simulated.host_state import LUKS_HEAD
 from tests.contracts.machines import Following, Machine, RealMachine, SimulatedMachine, disk
 

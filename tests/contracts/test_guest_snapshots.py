@@ -12,8 +12,8 @@ from host_agent.clock import Stopping
 from host_agent.libvirt import disk_xml
 from host_agent.libvirt.hypervisor import HypervisorError, Trouble
 from host_agent.libvirt.look import CHANGES_MAX
-from host_agent.shared.contract import ErrorKind, PowerState
-from host_agent.shared.ports import Merge, PortError
+from host_agent.shared.contract.messages import ErrorKind, PowerState
+from host_agent.shared.contract.ports import Merge, PortError
 from host_agent.simulated.host_state import release
 from tests.contracts.machines import Following, Machine, SimulatedMachine, disk
 

@@ -6,8 +6,8 @@ import uuid
 
 import pytest
 
-from host_agent.shared.contract import PowerState
-from host_agent.shared.survey import DiskShown, GuestShown
+from host_agent.shared.contract.messages import PowerState
+from host_agent.shared.contract.survey import DiskShown, GuestShown
 from tests.contracts.machines import VOLUME_BYTES, Machine, RealMachine, disk
 
 RUNNING, PAUSED, SHUTDOWN = PowerState.RUNNING, PowerState.PAUSED, PowerState.SHUTDOWN

@@ -20,8 +20,8 @@ import pytest
 
 from host_agent.libvirt.guests import HypervisorGuests, Patience
 from host_agent.libvirt.hypervisor import HypervisorError, Trouble
-from host_agent.shared.contract import ErrorKind, PowerState
-from host_agent.shared.ports import Disk, DiskState, PortError
+from host_agent.shared.contract.messages import ErrorKind, PowerState
+from host_agent.shared.contract.ports import Disk, DiskState, PortError
 from tests.contracts.machines import Machine, RealMachine, disk
 
 WAIT_S = 90.0  # a system boots in 4 s on an idle machine

@@ -9,7 +9,7 @@ from aggregates.base import EventContext
 
 
 class AskedLooks:
-    """A `ledger.api.components.Looker`; `asked`: scope, why and who; `believed`: what, and why."""
+    """A `ledger.http.components.Looker`; `asked`: scope, why and who; `believed`: what, and why."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[dict[str, str], str, str]] = []

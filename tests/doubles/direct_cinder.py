@@ -30,10 +30,9 @@ from host_agent.shared.cinder.client import (
     volume_view,
 )
 from host_agent.shared.cinder.settings import RetryLimits
-from host_agent.shared.contract import ErrorKind
-from host_agent.shared.faults import Fault, Faults
-from host_agent.shared.origin import Dependents
-from host_agent.shared.ports import (
+from host_agent.shared.contract.messages import ErrorKind
+from host_agent.shared.contract.origin import Dependents
+from host_agent.shared.contract.ports import (
     AttachmentView,
     ConnectionInfo,
     Encryption,
@@ -42,14 +41,13 @@ from host_agent.shared.ports import (
     SnapshotView,
     VolumeView,
 )
-from ledger.simulation import cinder_legacy as legacy
-from ledger.simulation import cinder_migration as migration
-from ledger.simulation import cinder_snapshots as snapshots
-from ledger.simulation import cinder_views as views
-from ledger.simulation import cinder_work
-from ledger.simulation.cinder_model import CinderModel
-from ledger.simulation.cinder_rows import DEFAULT_PROJECT, DEFAULT_USER, CinderFault
-from ledger.simulation.cinder_snapshots import made_of
+from host_agent.shared.faults import Fault, Faults
+from ledger.trial.cinder import views
+from ledger.trial.cinder.model import legacy, migration, snapshots
+from ledger.trial.cinder.model import work as cinder_work
+from ledger.trial.cinder.model.model import CinderModel
+from ledger.trial.cinder.model.rows import DEFAULT_PROJECT, DEFAULT_USER, CinderFault
+from ledger.trial.cinder.model.snapshots import made_of
 
 T = TypeVar("T")
 Shown = Callable[[Sequence[Any]], list[Any]]

@@ -12,10 +12,11 @@ from pathlib import Path
 from aiohttp import web
 
 from host_agent.shared.faults import Faults
-from ledger.simulation import cinder, cinder_views
-from ledger.simulation.cinder_compute import ComputeCheck
-from ledger.simulation.cinder_model import CinderModel
-from ledger.simulation.cinder_store import CinderStore
+from ledger.trial.cinder import server as cinder
+from ledger.trial.cinder import views as cinder_views
+from ledger.trial.cinder.compute import ComputeCheck
+from ledger.trial.cinder.model.model import CinderModel
+from ledger.trial.cinder.store import CinderStore
 
 START_DEADLINE_S = 10.0
 STOP_DEADLINE_S = 10.0

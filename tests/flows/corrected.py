@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ET
 from dataclasses import replace
 
 from handlers.drift.rows import CinderAttachment
-from host_agent.shared.survey import DiskShown
+from host_agent.shared.contract.survey import DiskShown
 from tests.flows.drifted import attached, attachment_row, disk_row, found, mine
 from tests.world import OTHER, World
 

@@ -16,12 +16,12 @@ from aggregates.volume import Volume
 from handlers.drift import judge, rows
 from handlers.drift.classes import BY_NAME
 from handlers.drift.rows import UNKNOWN, About, CinderAttachment, Row
-from handlers.repair import RepairDrift
+from handlers.requests.repair import RepairDrift
 from host_agent.libvirt import disk_xml
-from host_agent.shared.contract import PowerState
+from host_agent.shared.contract.messages import PowerState
+from host_agent.shared.contract.origin import MADE_FOR
+from host_agent.shared.contract.survey import ConnectionShown, DiskShown, StorageShown
 from host_agent.shared.faults import Faults
-from host_agent.shared.origin import MADE_FOR
-from host_agent.shared.survey import ConnectionShown, DiskShown, StorageShown
 from host_agent.simulated.adapters import SimulatedBrick, SimulatedGuests
 from host_agent.simulated.host_state import guest_state
 from ledger.log.unit import Unit

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from handlers.build import BootDisk
-from host_agent.shared.contract import PowerState
+from handlers.requests.build import BootDisk
+from host_agent.shared.contract.messages import PowerState
 from tests.flows.drifts import DRIFTS
 from tests.growing import extend, extend_waiting, told
 from tests.snapshots import delete_newest, delete_oldest, take, taken

@@ -13,9 +13,9 @@ from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping, MappingState
 from aggregates.operation import SERVER, Operation, OperationState, Outcome
 from aggregates.volume import Volume
-from handlers.build import BootDisk
-from host_agent.shared.contract import ErrorKind, PowerState
-from host_agent.shared.ports import PortError
+from handlers.requests.build import BootDisk
+from host_agent.shared.contract.messages import ErrorKind, PowerState
+from host_agent.shared.contract.ports import PortError
 from tests.regressions.test_fences import fence
 from tests.regressions.worlds import (
     RUNNING,

@@ -8,9 +8,9 @@ import pytest
 
 from aggregates import errors
 from aggregates.operation import OperationState
-from handlers.claims import leaves_disks
+from handlers.engine.claims import leaves_disks
 from handlers.flows import FLOWS
-from host_agent.shared.contract import ErrorKind
+from host_agent.shared.contract.messages import ErrorKind
 from tests.doubles.host_checks import connected_paths, plugged
 from tests.memory import Trouble
 from tests.world import CONTEXT, HOST, OTHER, Broken, World

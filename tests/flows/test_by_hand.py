@@ -7,7 +7,7 @@ import pytest
 from aggregates.errors import GuestNotThereError
 from aggregates.server import VmState
 from handlers.drift.classes import BY_NAME
-from host_agent.shared.contract import PowerState
+from host_agent.shared.contract.messages import PowerState
 from tests.world import HOST, World
 
 

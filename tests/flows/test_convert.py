@@ -16,7 +16,7 @@ from aggregates.errors import (
 )
 from aggregates.operation import OperationState
 from aggregates.volume import Volume
-from host_agent.shared.contract import ErrorKind
+from host_agent.shared.contract.messages import ErrorKind
 from tests.growing import extend
 from tests.memory import Trouble
 from tests.world import CONTEXT, HOST, OTHER, Broken, World

@@ -11,8 +11,8 @@ import pytest
 from aggregates import errors
 from aggregates.instance import Instance
 from aggregates.operation import Operation, OperationState
-from handlers import edits
-from host_agent.shared.contract import ErrorKind
+from handlers.requests import edits
+from host_agent.shared.contract.messages import ErrorKind
 from tests.doubles.host_checks import connected_paths
 from tests.memory import SAVE_MODES, Trouble
 from tests.regressions.worlds import NEIGHBOUR, Street, broken_on, rows

@@ -22,9 +22,9 @@ import pytest
 
 from aggregates import errors
 from aggregates.operation import ActiveRun, Operation, OperationState, Outcome
-from host_agent.shared.contract import Report, StepResult
+from host_agent.shared.contract.messages import Report, StepResult
 from host_agent.verbs import GUEST_VERBS, VERBS
-from ledger.effects import EFFECTS
+from ledger.core.effects import EFFECTS
 from tests.flows.drifted import finding
 from tests.flows.scenarios import BY_NAME, ENDS, SCENARIOS, Scenario, prepared, turn_of
 from tests.memory import CALL_MODES, SAVE_MODES, Crash, Trouble

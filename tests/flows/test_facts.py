@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from aggregates import errors
-from handlers.build import BootDisk
+from handlers.requests.build import BootDisk
 from host_agent.libvirt import disk_xml
 from host_agent.libvirt.disk_xml import DiskSeen
-from host_agent.shared.contract import PowerState
+from host_agent.shared.contract.messages import PowerState
 from tests.memory import MemoryStore
 from tests.world import HOST, OTHER, World
 

@@ -17,16 +17,16 @@ from aggregates.attachment import Attachment
 from aggregates.instance import Instance
 from aggregates.operation import Outcome
 from aggregates.volume import Volume
-from handlers.build import BootDisk
 from handlers.drift import again
 from handlers.drift.automatic import Policy, SoFar, why_not
 from handlers.drift.repairs import REPAIRS, Case
-from handlers.lanes import of_attachment
-from handlers.progress import plan_of
-from handlers.verbs import LedgerVerb
-from host_agent.shared.contract import PowerState
-from host_agent.shared.lane import Lane
-from host_agent.shared.ports import Disk
+from handlers.engine.verbs import LedgerVerb
+from handlers.requests.build import BootDisk
+from handlers.requests.lanes import of_attachment
+from handlers.results.progress import plan_of
+from host_agent.shared.contract.lane import Lane
+from host_agent.shared.contract.messages import PowerState
+from host_agent.shared.contract.ports import Disk
 from host_agent.simulated.host_state import guest_state
 from tests.flows import drifted
 from tests.flows.drifted import finding

@@ -13,10 +13,10 @@ import pytest
 from aggregates.instance import Instance
 from aggregates.operation import Operation, OperationState
 from aggregates.volume import Volume
-from handlers.verbs import VERBS
-from host_agent.shared.contract import SERVICE_VERSION, ErrorKind, PowerState, Verb
-from host_agent.shared.ports import GIB
-from ledger.simulation import cinder_work
+from handlers.engine.verbs import VERBS
+from host_agent.shared.contract.messages import SERVICE_VERSION, ErrorKind, PowerState, Verb
+from host_agent.shared.contract.ports import GIB
+from ledger.trial.cinder.model import work as cinder_work
 from tests.doubles.host_checks import seen_sizes
 from tests.flows.test_presence import THIRD, shows, shows_nothing
 from tests.growing import extend, size_behind

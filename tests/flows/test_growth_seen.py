@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from aggregates.operation import Operation, Outcome
-from host_agent.shared.contract import ErrorKind
-from host_agent.shared.ports import GIB
-from ledger.simulation import cinder_work
+from host_agent.shared.contract.messages import ErrorKind
+from host_agent.shared.contract.ports import GIB
+from ledger.trial.cinder.model import work as cinder_work
 from tests.doubles.host_checks import seen_sizes
 from tests.growing import size_behind, told
 from tests.memory import Trouble

@@ -8,7 +8,7 @@ import pytest
 
 from aggregates.operation import Outcome
 from host_agent.libvirt import disk_xml
-from host_agent.shared.contract import PowerState
+from host_agent.shared.contract.messages import PowerState
 from host_agent.simulated import host_state
 from tests.world import HOST, OTHER, SERVER, World
 

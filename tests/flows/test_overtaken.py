@@ -14,10 +14,10 @@ import pytest
 
 from aggregates.attachment import Attachment
 from aggregates.operation import Outcome
-from handlers.build import BootDisk
-from host_agent.shared.contract import ErrorKind
-from host_agent.shared.ports import LATE_S, PortError
-from ledger.dispatcher import LEASE_S
+from handlers.requests.build import BootDisk
+from host_agent.shared.contract.messages import ErrorKind
+from host_agent.shared.contract.ports import LATE_S, PortError
+from ledger.core.dispatcher import LEASE_S
 from tests.flows.scenarios import BY_NAME, Scenario, turn_of
 from tests.flows.test_every_flow import _undisturbed
 from tests.memory import Crash, Trouble

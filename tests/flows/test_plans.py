@@ -10,11 +10,11 @@ from aggregates.host import Host, host_uuid
 from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import Operation
-from handlers.accept import AttachVolume
-from handlers.lanes import of_attachment
-from handlers.progress import plan_of
-from host_agent.shared.contract import Guest, PowerState, Registration
-from host_agent.shared.lane import LaneSide
+from handlers.requests.accept import AttachVolume
+from handlers.requests.lanes import of_attachment
+from handlers.results.progress import plan_of
+from host_agent.shared.contract.lane import LaneSide
+from host_agent.shared.contract.messages import Guest, PowerState, Registration
 from tests.unit.test_aggregate_facts import CREATED, MAPPED, after
 from tests.world import CONTEXT, HOST, OTHER, SERVER, World, events
 

@@ -10,10 +10,10 @@ import pytest
 from aggregates import errors
 from aggregates.attachment import Attachment
 from aggregates.operation import Operation, OperationState
-from handlers.build import BootDisk
-from host_agent.shared.contract import PowerState
-from ledger.simulation import cinder_work
-from ledger.simulation.cinder_rows import CinderFault, Volume
+from handlers.requests.build import BootDisk
+from host_agent.shared.contract.messages import PowerState
+from ledger.trial.cinder.model import work as cinder_work
+from ledger.trial.cinder.model.rows import CinderFault, Volume
 from tests.flows.scenarios import _roots as with_root
 from tests.world import CONTEXT, HOST, IMAGE, OTHER, World, events
 

@@ -10,9 +10,9 @@ import pytest
 from aggregates import errors
 from aggregates.operation import Operation, OperationState
 from aggregates.remnant import Remnant, RemnantKind, RemnantState
-from handlers.verbs import VERBS, LedgerVerb
-from host_agent.shared.contract import ErrorKind, Verb
-from ledger.service import Acted
+from handlers.engine.verbs import VERBS, LedgerVerb
+from host_agent.shared.contract.messages import ErrorKind, Verb
+from ledger.core.service import Acted
 from tests.memory import Trouble
 from tests.regressions.worlds import broken_on, rows
 from tests.world import CONTEXT, HOST, OTHER, SERVER, Broken, World, events

@@ -21,10 +21,10 @@ from handlers.drift import again
 from handlers.drift.classes import CLASSES
 from handlers.drift.repairs import REPAIRS
 from handlers.drift.rows import UNKNOWN, Party, Subject
+from handlers.engine.verbs import LedgerVerb
 from handlers.flows import FLOWS
-from handlers.verbs import LedgerVerb
-from host_agent.shared.contract import Verb
-from host_agent.shared.ports import Disk
+from host_agent.shared.contract.messages import Verb
+from host_agent.shared.contract.ports import Disk
 from host_agent.simulated.host_state import guest_state
 from host_agent.storage.records import Record
 from ledger.reconcile import mending

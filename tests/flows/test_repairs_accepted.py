@@ -11,13 +11,13 @@ import pytest
 from aggregates import errors
 from aggregates.finding import Finding
 from aggregates.operation import Outcome
-from handlers.guards import Contact
-from handlers.plan import LANES_MAX
-from handlers.progress import plan_of
-from handlers.repair import RepairDrift
+from handlers.engine.plan import LANES_MAX
+from handlers.requests.guards import Contact
+from handlers.requests.repair import RepairDrift
+from handlers.results.progress import plan_of
 from ledger.log.unit import Unit
-from ledger.simulation import cinder_legacy
-from ledger.simulation.cinder_rows import CinderFault
+from ledger.trial.cinder.model import legacy as cinder_legacy
+from ledger.trial.cinder.model.rows import CinderFault
 from tests.flows import drifted
 from tests.flows.drifted import finding
 from tests.flows.drifts import DRIFTS

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from aggregates.attachment import Attachment
 from aggregates.operation import Operation, StepStatus
-from host_agent.shared.contract import ErrorKind, Report, StepError, StepResult
+from host_agent.shared.contract.messages import ErrorKind, Report, StepError, StepResult
 from tests.world import CONTEXT, HOST, World, events
 
 

@@ -14,9 +14,9 @@ import pytest
 from aggregates import errors
 from aggregates.operation import OperationState, Outcome
 from aggregates.volume import Volume
-from handlers.actions import RULES
-from handlers.build import BootDisk
-from host_agent.shared.contract import ErrorKind, PowerState
+from handlers.requests.actions import RULES
+from handlers.requests.build import BootDisk
+from host_agent.shared.contract.messages import ErrorKind, PowerState
 from tests.doubles.host_checks import connected_paths, plugged
 from tests.world import HOST, OTHER, Broken, World
 

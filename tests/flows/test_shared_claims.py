@@ -12,13 +12,13 @@ import pytest
 from aggregates import errors
 from aggregates.operation import OperationState
 from aggregates.volume import Claim, Volume
-from handlers.claims import on_volume
 from handlers.drift.repairs import REPAIRS
+from handlers.engine.claims import on_volume
+from handlers.engine.plan import Place
 from handlers.flows import FLOWS
-from handlers.plan import Place
-from handlers.progress import plan_of
-from host_agent.shared.contract import ErrorKind, GuestOrder
-from host_agent.shared.lane import Lane, LaneSide
+from handlers.results.progress import plan_of
+from host_agent.shared.contract.lane import Lane, LaneSide
+from host_agent.shared.contract.messages import ErrorKind, GuestOrder
 from tests.doubles.host_checks import connected_paths, plugged
 from tests.memory import Crash, Trouble
 from tests.regressions.worlds import NEIGHBOUR, Street, Watched, broken_on, rows

@@ -8,9 +8,9 @@ import pytest
 
 from aggregates import errors
 from aggregates.operation import Operation, OperationState, Outcome
-from handlers.snapshots import SnapshotInUse
-from ledger.simulation import cinder_snapshots
-from ledger.simulation.cinder_rows import Snapshot
+from handlers.requests.snapshots import SnapshotInUse
+from ledger.trial.cinder.model import snapshots as cinder_snapshots
+from ledger.trial.cinder.model.rows import Snapshot
 from tests.doubles.direct_cinder import DirectCinder
 from tests.memory import Trouble
 from tests.snapshots import chain, delete_newest, snapshots_of, take, taken

@@ -6,7 +6,7 @@ import pytest
 
 from aggregates import errors
 from aggregates.operation import OperationState, Outcome
-from host_agent.shared.contract import ErrorKind
+from host_agent.shared.contract.messages import ErrorKind
 from tests.memory import Trouble
 from tests.regressions.worlds import attached, broken_on, rows
 from tests.world import HOST, World

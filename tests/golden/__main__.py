@@ -20,10 +20,10 @@ from aggregates.finding import Finding
 from aggregates.operation import Operation
 from handlers.drift import judge
 from handlers.drift.classes import BY_NAME
-from handlers.rules import KINDS
-from host_agent.shared.changes import Changes
-from host_agent.shared.survey import CAPABILITY, SurveyAnswer
-from host_agent.shared.wire import plain
+from handlers.engine.rules import KINDS
+from host_agent.shared.contract.changes import Changes
+from host_agent.shared.contract.survey import CAPABILITY, SurveyAnswer
+from host_agent.shared.contract.wire import plain
 from host_agent.survey import Surveyor
 from ledger.log import schema
 from ledger.log.unit import Unit

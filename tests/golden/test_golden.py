@@ -18,17 +18,17 @@ from eventsourcing.utils import resolve_topic
 import sql
 from aggregates.base import Event
 from aggregates.operation import History
-from handlers.engine import Start, decide
-from handlers.plan import Plan
-from host_agent.shared import wire
-from host_agent.shared.contract import Command
+from handlers.engine.engine import Start, decide
+from handlers.engine.plan import Plan
+from host_agent.shared.contract import wire
+from host_agent.shared.contract.messages import Command
 from ledger.log import schema
 from ledger.log.mapper import JSONBody, LedgerMapper
 from ledger.log.recorder import LedgerRecorder
 from ledger.upkeep.rehearsal import Rehearsal
 from projections.base import upcast
 from projections.catalog import ALL
-from projections.runner import catch_up
+from projections.running.runner import catch_up
 from tests.golden.stored import HERE, Golden
 from tests.service.api_world import running_api
 from tests.store.test_projector import tables

@@ -11,7 +11,7 @@ from typing import Any
 import requests
 
 from host_agent.locks import Locks
-from host_agent.shared.contract import AGENT_HEADER
+from host_agent.shared.contract.messages import AGENT_HEADER
 from tests.lab.guest import MEMORY_MIB, wait_until
 from tests.lab.people import person
 from tests.lab.settings import ENV, SETTLE_S

@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 import requests
 
-from ledger.api.routes import ROUTES
+from ledger.http.routes import ROUTES
 from ledger.web import console
 from tests.lab.control import Lab
 from tests.lab.guest import LabGuest

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from aggregates.operation import Operation
-from handlers.operator import waits
+from handlers.requests.operator import waits
 from tests.model.looking import unowned
 from tests.model.moves import MOVES, Step, steps
 from tests.model.state import Left, State, key

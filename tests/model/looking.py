@@ -9,11 +9,11 @@ from aggregates.attachment import Attachment, AttachmentState
 from aggregates.finding import Finding, FindingState
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.volume import Volume
-from handlers import rules
 from handlers.drift import join, judge
 from handlers.drift.classes import DriftClass
 from handlers.drift.judge import Case, Sight
 from handlers.drift.rows import CinderAttachment, CinderVolume, Row
+from handlers.engine import rules
 from ledger.log.unit import Unit
 from tests.model import world
 from tests.model.state import CONTEXT, State

@@ -16,15 +16,15 @@ from typing import Any, NamedTuple
 from aggregates import errors
 from aggregates.finding import Finding, FindingState
 from aggregates.operation import Operation
-from handlers.accept import AttachVolume, DetachVolume
-from handlers.actions import ActOnServer
 from handlers.drift.classes import BY_NAME
-from handlers.repair import RepairDrift
-from handlers.verbs import VERBS
+from handlers.engine.verbs import VERBS
+from handlers.requests.accept import AttachVolume, DetachVolume
+from handlers.requests.actions import ActOnServer
+from handlers.requests.repair import RepairDrift
 from host_agent.leftovers import Leftovers
 from host_agent.reporting import Reporting, Verdict, report_of
-from host_agent.shared.contract import SERVICE_VERSION, Registration, Release
-from host_agent.shared.ports import PortError
+from host_agent.shared.contract.messages import SERVICE_VERSION, Registration, Release
+from host_agent.shared.contract.ports import PortError
 from host_agent.storage.keys import NO_KEYS
 from host_agent.verbs.context import RunContext, Waits
 from tests.commands import command_of, run_command
@@ -153,7 +153,7 @@ def _dispatch(state: State, operation_id: str, wire: Wire) -> None:
 
 
 def _take_over(state: State, operation_id: str, wire: Wire) -> None:
-    """Its lease is over, and what it has sent has landed (ledger.dispatcher)."""
+    """Its lease is over, and what it has sent has landed (ledger.core.dispatcher)."""
     state.world.land()
     state.taken -= {operation_id}
     Ledger(state, wire).service.take_over(operation_id)
@@ -492,6 +492,6 @@ MOVES = (
     Move("somebody makes a reservation of {}", FAULT, _volumes, _reserved_by_hand),
     Move("somebody attaches {} past us", FAULT, _free, _attached_by_hand),
     Move("somebody stops the guest with virsh: {}", FAULT, _guests, _killed_by_hand),
-    # Who still has it, the ledger asks itself (handlers.presence).
+    # Who still has it, the ledger asks itself (handlers.requests.presence).
     Move("somebody moves the guest with virsh: {}", FAULT, _between_runs, _moved_by_hand),
 )

@@ -21,13 +21,13 @@ from aggregates.host import Host, host_uuid
 from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping, MappingState
 from aggregates.operation import Operation, OperationState
-from handlers import rules
-from handlers.guards import Contact
-from handlers.presence import SHOW_GUESTS, SHOW_VOLUMES, Shown
-from handlers.verbs import Policy
+from handlers.engine import rules
+from handlers.engine.verbs import Policy
+from handlers.requests.guards import Contact
+from handlers.requests.presence import SHOW_GUESTS, SHOW_VOLUMES, Shown
+from ledger.core.requests import Fleet, Requests
+from ledger.core.service import Service
 from ledger.log.application import ConflictError
-from ledger.requests import Fleet, Requests
-from ledger.service import Service
 from tests.model.world import SERVER, Cinder, Clock, Wire, World
 
 A = TypeVar("A", bound=Aggregate)
@@ -92,7 +92,7 @@ class State:
         return copy
 
     def get(self, kind: type[A], id: str) -> A:  # noqa: A002
-        """As handlers.rules reads it: nobody changes what this returns."""
+        """As handlers.engine.rules reads it: nobody changes what this returns."""
         id_ = _parsed(id)
         return self.known.get(id_) or kind(id_)  # type: ignore[return-value]
 

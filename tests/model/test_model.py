@@ -10,8 +10,10 @@ import pytest
 
 from aggregates.claimable import Claimable
 from aggregates.volume import Volume
-from handlers import actions, presence, progress, rules
 from handlers.drift import again
+from handlers.engine import rules
+from handlers.requests import actions, presence
+from handlers.results import progress
 from tests.model.__main__ import quiet
 from tests.model.explore import Bounds, Violation, explore
 from tests.model.parts import SMALL

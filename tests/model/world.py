@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID, uuid5
 
-from host_agent.shared.contract import ErrorKind, Guest, PowerState
-from host_agent.shared.ports import (
+from host_agent.shared.contract.messages import ErrorKind, Guest, PowerState
+from host_agent.shared.contract.ports import (
     LATE_S,
     AttachmentView,
     Disk,
@@ -21,7 +21,7 @@ from host_agent.shared.ports import (
     PortError,
     VolumeView,
 )
-from host_agent.shared.survey import (
+from host_agent.shared.contract.survey import (
     ConnectionShown,
     DiskShown,
     GuestShown,
@@ -41,7 +41,7 @@ HOSTS = ("host-1", "host-2")
 SERVER = str(uuid5(NAMES, "server"))
 DEFINITION = "<domain type='kvm'><name>guest</name></domain>"
 
-#: Rules of the world itself, which no log can show; those of the log: handlers.rules.
+#: Rules of the world itself, which no log can show; those of the log: handlers.engine.rules.
 ONE_WRITER = "No two guests that run write to one volume."
 NOTHING_UNDER_A_HOST = "No attachment is deleted while its host has the volume connected."
 NOTHING_UNDER_A_GUEST = "No volume is given back to Cinder while a guest runs with it."

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from ledger.simulation.cinder_compute import ComputeCheck
-from ledger.simulation.cinder_rows import Attachment, CinderFault
+from ledger.trial.cinder.compute import ComputeCheck
+from ledger.trial.cinder.model.rows import Attachment, CinderFault
 from tests.service.api_world import HOST, OTHER, Api
 from tests.tokens import token_of
 

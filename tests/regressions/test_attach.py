@@ -11,9 +11,9 @@ from aggregates.attachment import Attachment
 from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import Operation, OperationState, Outcome
-from handlers.accept import AttachVolume
-from host_agent.shared.contract import ErrorKind, Guest, PowerState, Registration
-from host_agent.shared.ports import LATE_S, PortError
+from handlers.requests.accept import AttachVolume
+from host_agent.shared.contract.messages import ErrorKind, Guest, PowerState, Registration
+from host_agent.shared.contract.ports import LATE_S, PortError
 from tests.doubles.host_checks import connected_paths
 from tests.memory import Crash, Trouble
 from tests.regressions.worlds import SILENT

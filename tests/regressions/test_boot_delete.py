@@ -12,9 +12,9 @@ import pytest
 from aggregates import errors
 from aggregates.attachment import Attachment
 from aggregates.operation import Operation, OperationState, Outcome
-from handlers.accept import AttachVolume
-from handlers.build import BootDisk, BuildServer
-from host_agent.shared.contract import ErrorKind
+from handlers.requests.accept import AttachVolume
+from handlers.requests.build import BootDisk, BuildServer
+from host_agent.shared.contract.messages import ErrorKind
 from tests.memory import Trouble
 from tests.regressions.worlds import (
     NEIGHBOUR,

@@ -12,10 +12,10 @@ import pytest
 
 from aggregates.errors import OperatorActError
 from aggregates.operation import Operation, OperationState, Outcome, StepStatus
-from handlers import operator
-from handlers.retries import PUT_OFF_MAX_S, is_due
-from handlers.verbs import VERBS
-from host_agent.shared.contract import ErrorKind
+from handlers.engine.retries import PUT_OFF_MAX_S, is_due
+from handlers.engine.verbs import VERBS
+from handlers.requests import operator
+from host_agent.shared.contract.messages import ErrorKind
 from ledger.log.mapper import IndexedEvent, JSONBody, LedgerMapper
 from tests.store.histories import Folded, logged
 from tests.world import CONTEXT, Broken, World, events

@@ -13,15 +13,16 @@ import pytest
 
 from aggregates.operation import Operation, OperationState, Outcome
 from aggregates.volume import Volume
-from handlers.build import BootDisk
 from handlers.drift import again, rows
 from handlers.drift.rows import About
-from handlers.made import CLOCKS_APART_S, CREATED_WITHIN_S
-from host_agent.shared.contract import ErrorKind
-from host_agent.shared.origin import MADE_FOR, Dependents
-from ledger.simulation import cinder_backups, cinder_migration
-from ledger.simulation.cinder_rows import Attachment, Snapshot
-from ledger.simulation.cinder_rows import Volume as Row
+from handlers.requests.build import BootDisk
+from handlers.results.made import CLOCKS_APART_S, CREATED_WITHIN_S
+from host_agent.shared.contract.messages import ErrorKind
+from host_agent.shared.contract.origin import MADE_FOR, Dependents
+from ledger.trial.cinder.model import backups as cinder_backups
+from ledger.trial.cinder.model import migration as cinder_migration
+from ledger.trial.cinder.model.rows import Attachment, Snapshot
+from ledger.trial.cinder.model.rows import Volume as Row
 from tests.flows.drifted import found, repair
 from tests.memory import Trouble
 from tests.world import CONTEXT, SERVER, Broken, World, events

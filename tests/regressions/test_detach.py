@@ -9,8 +9,8 @@ from aggregates.attachment import Attachment
 from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import OperationState, Outcome
-from handlers.accept import DetachVolume
-from host_agent.shared.contract import ErrorKind
+from handlers.requests.accept import DetachVolume
+from host_agent.shared.contract.messages import ErrorKind
 from tests.doubles.host_checks import plugged
 from tests.memory import Trouble
 from tests.regressions.worlds import SILENT, broken_on, migrate

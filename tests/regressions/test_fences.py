@@ -15,8 +15,8 @@ import pytest
 from aggregates import errors
 from aggregates.host import Host, host_uuid
 from aggregates.operation import Operation, OperationState, Outcome
-from handlers.actions import ActOnServer
-from host_agent.shared.contract import ErrorKind, PowerState
+from handlers.requests.actions import ActOnServer
+from host_agent.shared.contract.messages import ErrorKind, PowerState
 from tests.doubles.host_checks import plugged
 from tests.memory import Crash
 from tests.regressions.worlds import (

@@ -10,10 +10,10 @@ import pytest
 from aggregates import errors
 from aggregates.attachment import Attachment
 from aggregates.operation import OperationState, Outcome
-from handlers.actions import ActOnServer
-from host_agent.shared.contract import ErrorKind
+from handlers.requests.actions import ActOnServer
+from host_agent.shared.contract.messages import ErrorKind
 from host_agent.storage import connection
-from ledger.simulation import cinder_connection
+from ledger.trial.cinder.model import connection as cinder_connection
 from tests.doubles.host_checks import connected_paths
 from tests.memory import Trouble
 from tests.regressions.worlds import (

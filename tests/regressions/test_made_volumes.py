@@ -11,16 +11,16 @@ from aggregates import errors
 from aggregates.attachment import Attachment
 from aggregates.operation import OperationState, Outcome
 from aggregates.volume import Volume
-from handlers.build import BootDisk
-from handlers.verbs import LedgerVerb
+from handlers.engine.verbs import LedgerVerb
+from handlers.requests.build import BootDisk
 from host_agent.shared.cinder.client import MADE_FOR
-from host_agent.shared.contract import ErrorKind
-from host_agent.shared.lane import Lane
-from host_agent.shared.ports import LATE_S
-from ledger.effects import EFFECTS
-from ledger.simulation import cinder_work
-from ledger.simulation.cinder_rows import Late
-from ledger.steps.context import EffectContext
+from host_agent.shared.contract.lane import Lane
+from host_agent.shared.contract.messages import ErrorKind
+from host_agent.shared.contract.ports import LATE_S
+from ledger.core.effects import EFFECTS
+from ledger.core.steps.context import EffectContext
+from ledger.trial.cinder.model import work as cinder_work
+from ledger.trial.cinder.model.rows import Late
 from tests.flows.test_overtaken import overtaken
 from tests.memory import Crash, Trouble
 from tests.regressions.worlds import NEIGHBOUR, Street

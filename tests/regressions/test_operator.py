@@ -8,8 +8,8 @@ import pytest
 
 from aggregates.attachment import Attachment
 from aggregates.operation import OperationState, Outcome
-from host_agent.shared.contract import ErrorKind, Verb
-from host_agent.shared.lane import Lane
+from host_agent.shared.contract.lane import Lane
+from host_agent.shared.contract.messages import ErrorKind, Verb
 from host_agent.simulated.host_state import set_power
 from host_agent.verbs import VERBS
 from host_agent.verbs.context import RunContext

@@ -6,7 +6,7 @@ import pytest
 
 from aggregates.attachment import Attachment
 from aggregates.operation import Outcome
-from host_agent.shared.contract import ErrorKind
+from host_agent.shared.contract.messages import ErrorKind
 from tests.doubles.host_checks import connected_paths
 from tests.regressions.worlds import (
     NEIGHBOUR,

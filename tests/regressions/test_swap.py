@@ -7,8 +7,8 @@ import pytest
 from aggregates import errors
 from aggregates.operation import OperationState, Outcome
 from aggregates.volume import Volume
-from handlers.accept import SwapVolume
-from host_agent.shared.contract import ErrorKind
+from handlers.requests.accept import SwapVolume
+from host_agent.shared.contract.messages import ErrorKind
 from host_agent.storage import connection
 from tests.doubles.host_checks import connected_paths
 from tests.memory import Trouble

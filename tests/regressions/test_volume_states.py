@@ -10,17 +10,18 @@ import pytest
 
 from aggregates import errors
 from aggregates.operation import OperationState, Outcome
-from handlers.accept import DetachVolume
-from handlers.actions import ActOnServer
 from handlers.drift.repairs import REPAIRS
 from handlers.flows import FLOWS
-from handlers.volumes import TAKEN_ELSEWHERE, TAKEN_NOWHERE
-from host_agent.shared.contract import ErrorKind
-from host_agent.shared.lane import Lane
-from host_agent.shared.volume_states import AT_WORK, FAILED, letting_go
-from ledger.simulation import cinder_migration, cinder_work
-from ledger.simulation.cinder_model import VOLUME_STATUSES, CinderModel
-from ledger.simulation.cinder_rows import CinderFault, Volume
+from handlers.requests.accept import DetachVolume
+from handlers.requests.actions import ActOnServer
+from handlers.requests.volumes import TAKEN_ELSEWHERE, TAKEN_NOWHERE
+from host_agent.shared.contract.lane import Lane
+from host_agent.shared.contract.messages import ErrorKind
+from host_agent.shared.contract.volume_states import AT_WORK, FAILED, letting_go
+from ledger.trial.cinder.model import migration as cinder_migration
+from ledger.trial.cinder.model import work as cinder_work
+from ledger.trial.cinder.model.model import VOLUME_STATUSES, CinderModel
+from ledger.trial.cinder.model.rows import CinderFault, Volume
 from tests.doubles.direct_cinder import DirectCinder
 from tests.memory import Trouble
 from tests.regressions.worlds import NEIGHBOUR, RUNNING, STOPPED, Street, attached, offloaded

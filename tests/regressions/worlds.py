@@ -14,15 +14,15 @@ from uuid import uuid5
 from aggregates.host import Host, host_uuid
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import OperationState
-from handlers.guards import Contact
+from handlers.requests.guards import Contact
 from host_agent.executor import Ports as AgentWorld
 from host_agent.leftovers import Leftovers
 from host_agent.libvirt import disk_xml
 from host_agent.locks import Locks
-from host_agent.shared.contract import ErrorKind, PowerState, Release
+from host_agent.shared.contract.messages import ErrorKind, PowerState, Release
 from host_agent.simulated.host_state import guest_state
-from ledger.requests import Fleet
-from ledger.simulation.cinder_rows import Attachment as Row
+from ledger.core.requests import Fleet
+from ledger.trial.cinder.model.rows import Attachment as Row
 from tests.memory import Crash, Trouble
 from tests.world import CONTEXT, HOST, NAMES, OTHER, Broken, World
 

@@ -22,31 +22,31 @@ from prometheus_client import Histogram
 from yarl import URL
 
 from host_agent.shared.faults import Faults
-from host_agent.shared.lines import left_s
-from host_agent.shared.telemetry import call_seconds
-from ledger.api.app import make_app
-from ledger.api.components import Components
-from ledger.api.connections import runner_of
-from ledger.api.images import Images
-from ledger.api.metrics import registry_of
+from host_agent.shared.platform.lines import left_s
+from host_agent.shared.platform.telemetry import call_seconds
 from ledger.auth.authenticator import authenticator, keystone_login
 from ledger.auth.policy import Policy
 from ledger.auth.tls import ServiceTls
 from ledger.auth.tokens import StaticTokens
 from ledger.config import AuthMode, Limits, Role, Settings, Token
-from ledger.dispatcher import Dispatcher
+from ledger.core.dispatcher import Dispatcher
+from ledger.core.images import Images
+from ledger.core.requests import Requests
+from ledger.core.service import Service
+from ledger.core.wakeups import DUE, Wakeups
+from ledger.http.app import make_app
+from ledger.http.components import Components
+from ledger.http.limits.connections import runner_of
+from ledger.http.probes.metrics import registry_of
 from ledger.log.application import Ledger
 from ledger.log.clock import DatabaseClock
 from ledger.reconcile.findings import Findings
-from ledger.requests import Requests
-from ledger.service import Service
-from ledger.simulation.cinder_model import CinderModel
-from ledger.wakeups import DUE, Wakeups
+from ledger.trial.cinder.model.model import CinderModel
 from ledger.web.console import with_console
-from projections import runner as projections_runner
 from projections.catalog import ALL
-from projections.queries import Queries, read_pool
-from projections.runner import ProjectionRunner
+from projections.reads.queries import Queries, read_pool
+from projections.running import runner as projections_runner
+from projections.running.runner import ProjectionRunner
 from tests.doubles.asked_looks import AskedLooks
 from tests.doubles.direct_cinder import DirectCinder
 from tests.tokens import token_of

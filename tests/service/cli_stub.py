@@ -18,9 +18,10 @@ from typing import Any
 from aiohttp import web
 from pydantic import BaseModel
 
-from ledger.api import schemas_problem
-from ledger.api.v1 import schemas, schemas_attachments, schemas_events
-from ledger.api.v1.schemas_remnants import OperationActed, RemnantSummary
+from ledger.http import schemas_problem
+from ledger.native import schemas, schemas_attachments
+from ledger.native.drift.schemas_remnants import OperationActed, RemnantSummary
+from ledger.native.log import schemas_events
 
 SERVER = "11111111-1111-4111-8111-111111111111"
 VOLUME = "22222222-2222-4222-8222-222222222222"

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from ledger.api import accepting
+from ledger.native import accepting
 from tests.service.api_world import HOST, OTHER, Api, guest
 
 

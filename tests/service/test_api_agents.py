@@ -9,9 +9,9 @@ from uuid import uuid4
 import pytest
 
 from aggregates.base import Actor, EventContext
-from host_agent.shared.contract import Command
-from host_agent.shared.wire import read
-from ledger import dispatcher
+from host_agent.shared.contract.messages import Command
+from host_agent.shared.contract.wire import read
+from ledger.core import dispatcher
 from tests.service.api_world import HOST, OTHER, Api, eventually, guest, running_api
 
 SECRET = "AQBqPiJhHqpjGBAAkeytoCephXJ8=="

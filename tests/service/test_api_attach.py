@@ -9,9 +9,9 @@ from uuid import uuid4
 
 import pytest
 
-from ledger.api import accepting
-from ledger.api.nova import volume_attachments
-from ledger.wakeups import ended_key
+from ledger.core.wakeups import ended_key
+from ledger.native import accepting
+from ledger.nova import volume_attachments
 from tests.service.api_world import NEWEST, SETTINGS, Api, eventually, running_api
 
 OTHER = "00000000-0000-4000-8000-00000000000e"

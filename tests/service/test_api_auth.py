@@ -129,7 +129,7 @@ async def test_a_log_line_names_its_request_and_nothing_of_the_connections_last_
     api: Api, caplog: pytest.LogCaptureFixture
 ) -> None:
     of_a_flow = {"X-OpenStack-Global-Request-Id": f"req-{uuid4()}"}
-    caplog.set_level(logging.DEBUG, "ledger.api.app")
+    caplog.set_level(logging.DEBUG, "ledger.http.app")
     with capture_logs([merge_contextvars]) as lines:
         first = await api.ask("GET", "/v2.1/servers", "member", headers=of_a_flow)
         second = await api.ask("GET", "/v2.1/servers", "wrong")

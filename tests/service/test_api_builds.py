@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from aggregates import errors
-from ledger.api.placement import choose_host
+from ledger.native.placement import choose_host
 from tests.service.api_world import HOST, OTHER, PROJECT, Api, guest
 
 OURS = "2.105"

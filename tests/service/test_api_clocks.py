@@ -11,10 +11,10 @@ import psycopg
 import pytest
 import structlog
 
-from handlers.retries import PUT_OFF_MAX_S
-from host_agent.shared.clocks import AHEAD_HEADER, SKEW_MAX_S, TIME_HEADER
-from ledger import wakeups
-from ledger.api.agent.agent_batches import AGENT_BATCHER
+from handlers.engine.retries import PUT_OFF_MAX_S
+from host_agent.shared.platform.clocks import AHEAD_HEADER, SKEW_MAX_S, TIME_HEADER
+from ledger.agents.batches import AGENT_BATCHER
+from ledger.core import wakeups
 from ledger.log.clock import DatabaseClock
 from tests.doubles.database_time import DatabaseTime
 from tests.service.api_world import HOST, Api, eventually, guest, running_api

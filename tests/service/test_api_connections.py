@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 from aiohttp.compression_utils import ZLibDecompressor
 
-from ledger.api import call, connections
-from ledger.api.connections import end_unread
+from ledger.http import call
+from ledger.http.limits import connections
+from ledger.http.limits.connections import end_unread
 from tests.service.api_world import HOST, SETTINGS, Api, eventually, running_api
 from tests.tokens import token_of
 

@@ -16,7 +16,7 @@ import pytest
 
 from aggregates.host import host_uuid
 from host_agent.shared.cinder.settings import CinderSettings
-from ledger.simulation.cinder_backends import MULTI
+from ledger.trial.cinder.model.backends import MULTI
 from tests.doubles.served import Handler, served
 from tests.doubles.simulated_keystone import SimulatedKeystone
 from tests.service.api_world import HOST, OTHER, PROJECT, Api, running_api

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from aiohttp import ClientResponse
 
-from ledger.api import health
-from ledger.api.health import Remembered
-from ledger.api.v1 import events
-from projections.queries import Queries
+from ledger.http.probes import health
+from ledger.http.probes.health import Remembered
+from ledger.native.log import events
+from projections.reads.queries import Queries
 from tests.service.api_world import SETTINGS, Api, eventually, guest, running_api
 
 READERS = 40
@@ -89,7 +89,7 @@ async def test_what_happens_is_read_once_for_all_event_streams(
 async def test_a_reader_that_is_behind_is_given_all_of_it(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ledger.api.v1.feed.PAGE_EVENTS", 3)
+    monkeypatch.setattr("ledger.native.log.feed.PAGE_EVENTS", 3)
     await api.register(*(guest() for _ in range(5)))
     head = await api.head()
     stream = await api.ask("GET", "/v1/events/stream?after=0")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from uuid import uuid4
 
-from ledger.api.nova.cinder_events import EVENTS
+from ledger.nova.cinder_events import EVENTS
 from tests.service.api_world import Api
 
 

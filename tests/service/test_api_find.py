@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 
-from ledger.api.v1.find import bounds
+from ledger.native.log.find import bounds
 from tests.service.api_world import HOST, Api, guest
 
 

@@ -7,10 +7,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from host_agent.shared.contract import AGENT_HEADER
-from host_agent.shared.definition import NOVA_NS
-from ledger.api.agent.speakers import Speakers
-from ledger.api.problem import ApiError
+from host_agent.shared.contract.definition import NOVA_NS
+from host_agent.shared.contract.messages import AGENT_HEADER
+from ledger.agents.speakers import Speakers
+from ledger.http.problem import ApiError
 from ledger.words.sentences import SENTENCES
 from tests.service.api_world import DEFINITION, HOST, OTHER, Api, guest
 

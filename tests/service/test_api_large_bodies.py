@@ -13,14 +13,15 @@ from uuid import uuid4
 import pytest
 
 from aggregates.base import Actor, EventContext
-from host_agent.shared.changes import Changes
-from host_agent.shared.contract import GUESTS_MAX, Guest, PowerState, Registration
-from ledger import service as service_module
-from ledger.api import bulkheads, call
-from ledger.api.bulkheads import BULKHEADS, LARGE_BODIES_AT_ONCE
+from host_agent.shared.contract.changes import Changes
+from host_agent.shared.contract.messages import GUESTS_MAX, Guest, PowerState, Registration
 from ledger.config import Settings
+from ledger.core import service as service_module
+from ledger.core.service import Service
+from ledger.http import call
+from ledger.http.limits import bulkheads
+from ledger.http.limits.bulkheads import BULKHEADS, LARGE_BODIES_AT_ONCE
 from ledger.log.application import Ledger
-from ledger.service import Service
 from tests.doubles.direct_cinder import DirectCinder
 from tests.service.api_world import DEFINITION, HOST, Api, eventually, guest, running_api
 
@@ -102,7 +103,7 @@ async def test_a_large_body_is_read_in_a_thread_and_a_small_one_is_not(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads: list[str] = []
-    from ledger.api.agent import agents
+    from ledger.agents import calls as agents
 
     read = agents._registration
 

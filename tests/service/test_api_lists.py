@@ -8,10 +8,12 @@ from urllib.parse import quote
 import psycopg
 import pytest
 
-from ledger.api.nova import parameters_nova, server_filters, server_state
-from ledger.api.route import Route
-from ledger.api.routes import ROUTES
-from projections import server_lists
+from ledger.http.route import Route
+from ledger.http.routes import ROUTES
+from ledger.nova import parameters_nova
+from ledger.nova.servers import filters as server_filters
+from ledger.nova.servers import state as server_state
+from projections.reads import server_lists
 from tests.service.api_world import HOST, NEWEST, OTHER, PROJECT, Api, guest
 
 #: nova/api/openstack/compute/schemas/servers.py, index_query_v275, and `uuid` of `index_query`.

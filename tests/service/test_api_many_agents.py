@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from handlers import inventory
-from ledger.api.agent import contacts
-from ledger.api.agent.agent_batches import AGENT_BATCHER, AgentBatcher
+from handlers.results import inventory
+from ledger.agents import contacts
+from ledger.agents.batches import AGENT_BATCHER, AgentBatcher
 from ledger.config import Settings
-from ledger.service import RegistrationResult, Service
+from ledger.core.service import RegistrationResult, Service
 from tests.service.api_world import Api, eventually, guest, running_api
 
 HOSTS = [f"compute-{number}" for number in range(40)]

@@ -9,10 +9,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from ledger.api.microversions import requested, shown
-from ledger.api.nova.volume_attachments import _shown
-from ledger.api.problem import ApiError
 from ledger.config import PAGE_ITEMS_MAX, Limits
+from ledger.http.microversions import requested, shown
+from ledger.http.problem import ApiError
+from ledger.nova.volume_attachments import _shown
 from tests.service.api_world import OTHER, PROJECT, SETTINGS, Api, guest, running_api
 
 # ------------------------------------------------------------------------ discovery

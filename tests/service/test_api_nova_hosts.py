@@ -9,8 +9,8 @@ from uuid import uuid4
 import pytest
 
 from aggregates.host import host_uuid
-from ledger.api.nova.actions import ACTIONS, NOT_HERE
 from ledger.config import Flavor
+from ledger.nova.servers.actions import ACTIONS, NOT_HERE
 from tests.service.api_world import (
     HOST,
     NEWEST,

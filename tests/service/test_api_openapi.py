@@ -15,10 +15,10 @@ from schemathesis import checks
 from schemathesis.core.result import Ok
 
 from aggregates.host import host_uuid
-from ledger.api import accepting
-from ledger.api.openapi import document
-from ledger.api.routes import ROUTES
+from ledger.http.openapi import document
+from ledger.http.routes import ROUTES
 from ledger.log.application import Ledger
+from ledger.native import accepting
 from tests.service.api_world import HOST, NEWEST, OTHER, Api, guest
 from tests.service.test_api_v1 import parked_detach
 from tests.store.drifting import Seen, begin_look

@@ -8,7 +8,7 @@ from urllib.parse import quote
 import pytest
 
 from ledger.log.application import Ledger
-from projections import log_reads
+from projections.reads import log as log_reads
 from tests.service.api_world import Api
 from tests.service.test_api_drift import found
 from tests.service.test_api_v1 import parked_detach

@@ -12,11 +12,11 @@ from uuid import uuid4
 
 import pytest
 
-from ledger.api import health
-from ledger.api.nova.actions import ACTIONS
-from ledger.api.routes import ROUTES
 from ledger.auth.rules import NAMES
 from ledger.config import PolicySettings
+from ledger.http.probes import health
+from ledger.http.routes import ROUTES
+from ledger.nova.servers.actions import ACTIONS
 from ledger.web import console
 from tests.service.api_world import HOST, OTHER, SETTINGS, Api, guest, running_api
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 from uuid import uuid4
 
-from host_agent.shared.survey import CAPABILITY
+from host_agent.shared.contract.survey import CAPABILITY
 from tests.service.api_world import HOST, OTHER, Api, eventually, guest
 from tests.surveys import survey, whole
 

@@ -12,12 +12,12 @@ import psycopg
 import pytest
 import structlog
 
-from ledger.api.problem import Failure
-from ledger.api.v1 import refusals
-from ledger.api.v1.refusals import Refusals
 from ledger.auth.tokens import NOBODY
+from ledger.http.problem import Failure
+from ledger.native.log import refusals
+from ledger.native.log.refusals import Refusals
 from ledger.words.timeline import Entry
-from projections.queries import Queries, read_pool
+from projections.reads.queries import Queries, read_pool
 from tests.service.api_world import HOST, PROJECT, Api
 
 

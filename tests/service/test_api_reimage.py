@@ -8,10 +8,10 @@ from uuid import uuid4
 
 import pytest
 
-from handlers.verbs import VERBS, LedgerVerb, Policy
+from handlers.engine.verbs import VERBS, LedgerVerb, Policy
 from host_agent.shared.cinder.settings import CinderSettings
-from ledger.simulation.cinder_rows import Volume
-from ledger.simulation.cinder_snapshots import GUEST_IS_DONE, begin_online, go_on
+from ledger.trial.cinder.model.rows import Volume
+from ledger.trial.cinder.model.snapshots import GUEST_IS_DONE, begin_online, go_on
 from tests.doubles.direct_cinder import DirectCinder
 from tests.doubles.simulated_keystone import SimulatedKeystone
 from tests.service.api_world import HOST, PROJECT, Api, eventually, running_api

@@ -22,10 +22,10 @@ from handlers.drift.rows import (
     LedgerServer,
     ServerRow,
 )
-from handlers.guards import Contact
+from handlers.requests.guards import Contact
+from ledger.core.requests import Fleet, Requests
 from ledger.log.application import Ledger
 from ledger.reconcile.automatic import ACTOR, Automatic
-from ledger.requests import Fleet, Requests
 from tests.doubles.direct_cinder import DirectCinder
 from tests.service.api_world import HOST, OUTPUTS, Api
 from tests.world import CONTEXT

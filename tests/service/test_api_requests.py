@@ -9,8 +9,8 @@ import psycopg
 import pytest
 
 import sql
-from ledger.api.v1.schemas_refusals import RefusalShown
 from ledger.cli.errors import ExitCode
+from ledger.native.log.schemas_refusals import RefusalShown
 from tests.service.api_world import HOST, Api
 from tests.service.cli_stub import OPERATION, REQUEST, Run, Stub, operation
 from tests.service.test_api_record import refused

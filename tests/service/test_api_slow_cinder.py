@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from host_agent.shared.lines import left_s
-from host_agent.shared.ports import VolumeView
-from ledger.api import bulkheads
-from ledger.api.bulkheads import BULKHEADS, CINDER_THREADS, CinderRoom
-from ledger.api.problem import ApiError
+from host_agent.shared.contract.ports import VolumeView
+from host_agent.shared.platform.lines import left_s
+from ledger.http.limits import bulkheads
+from ledger.http.limits.bulkheads import BULKHEADS, CINDER_THREADS, CinderRoom
+from ledger.http.problem import ApiError
 from tests.doubles.direct_cinder import DirectCinder
 from tests.service.api_world import HOST, SETTINGS, Api, eventually, guest, running_api
 

@@ -8,8 +8,8 @@ from uuid import uuid4
 
 import pytest
 
-from host_agent.shared.contract import SERVICE_VERSION, PowerState
-from ledger.simulation import cinder_snapshots
+from host_agent.shared.contract.messages import SERVICE_VERSION, PowerState
+from ledger.trial.cinder.model import snapshots as cinder_snapshots
 from tests.service.api_world import Api, guest
 
 PATH = "/v2.1/os-assisted-volume-snapshots"

@@ -12,9 +12,8 @@ from uuid import uuid4
 
 import pytest
 
-from host_agent.shared.contract import SURVEY_HEADER, PowerState
-from host_agent.shared.masking import MASK
-from host_agent.shared.survey import (
+from host_agent.shared.contract.messages import SURVEY_HEADER, PowerState
+from host_agent.shared.contract.survey import (
     CAPABILITY,
     ITEMS_MAX,
     PARTS,
@@ -26,9 +25,10 @@ from host_agent.shared.survey import (
     Survey,
     UnlabelledShown,
 )
-from ledger.api import call
-from ledger.api.agent import agents
-from ledger.wakeups import host_key
+from host_agent.shared.platform.masking import MASK
+from ledger.agents import calls as agents
+from ledger.core.wakeups import host_key
+from ledger.http import call
 from tests.service.api_world import HOST, OTHER, Api, eventually
 from tests.surveys import survey, whole
 

@@ -16,13 +16,13 @@ from uuid import uuid4
 import aiohttp
 import pytest
 
-from host_agent.shared.tls import Watched
-from ledger.api import health
-from ledger.api.connections import CONNECTIONS
-from ledger.api.routes import ROUTES
+from host_agent.shared.platform.tls import Watched
 from ledger.auth.renewal import Renewal
 from ledger.auth.tls import ServiceTls
 from ledger.config import Limits, Listen
+from ledger.http.limits.connections import CONNECTIONS
+from ledger.http.probes import health
+from ledger.http.routes import ROUTES
 from ledger.web.console import HTTPS_ALONE_S
 from tests.authority import Authority, Pair
 from tests.authority import replace as put

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from handlers.flows import FLOWS
-from projections.queries import Queries
+from projections.reads.queries import Queries
 from tests.service.api_world import HOST, PROJECT, Api, guest
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from ledger.api import accepting
-from ledger.wakeups import ended_key
+from ledger.core.wakeups import ended_key
+from ledger.native import accepting
 from tests.service.api_world import OTHER, Api, guest
 from tests.service.test_api_builds import OURS, booted, built
 

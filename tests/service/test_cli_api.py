@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from ledger.api.schemas import Leftovers
-from ledger.api.v1 import schemas, schemas_attachments, schemas_events
-from ledger.cli import waiting
+from ledger.cli.operations import waiting
+from ledger.http.schemas import Leftovers
+from ledger.native import schemas, schemas_attachments
+from ledger.native.log import schemas_events
 from tests.service.cli_stub import (
     ATTACHMENT,
     OPERATION,
@@ -400,7 +401,7 @@ def test_a_host_that_may_hold_what_is_not_its_any_more_is_suspect_and_tells_what
 def test_tail_resumes_where_a_broken_stream_ended(
     run: Run, stub: Stub, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from ledger.cli import event as events
+    from ledger.cli.log import event as events
 
     monkeypatch.setattr(events, "RECONNECT_S", 0.0)
     starts: list[str | None] = []

@@ -21,7 +21,7 @@ from aggregates.base import Actor, EventContext
 from ledger.cli import shell
 from ledger.log.application import Ledger
 from projections.catalog import ALL
-from projections.runner import catch_up
+from projections.running.runner import catch_up
 from tests.service.api_world import running_api
 from tests.store.histories import stored_events
 from tests.store.months import backdate, day

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from ledger.api.v1.schemas_find import FoundThing, FoundThings, Kind
 from ledger.cli import completion
 from ledger.cli.client import Client
 from ledger.cli.shell import COMMANDS, Shell, main
+from ledger.native.log.schemas_find import FoundThing, FoundThings, Kind
 from tests.service.cli_stub import OPERATION, SERVER, Run, Stub
 
 BIN = Path(sys.executable).parent

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from handlers.engine.plan import Flow, Place, Side, Stage, Step
+from handlers.engine.verbs import VERBS, LedgerVerb
 from handlers.flows import FLOWS
-from handlers.plan import Flow, Place, Side, Stage, Step
-from handlers.verbs import VERBS, LedgerVerb
-from host_agent.shared.contract import Verb
-from ledger.cli import diagram, shell
+from host_agent.shared.contract.messages import Verb
+from ledger.cli import shell
+from ledger.cli.operations import diagram
 
 SMALL = Flow(
     name="small",

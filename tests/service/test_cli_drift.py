@@ -8,7 +8,9 @@ from uuid import uuid4
 
 import pytest
 
-from ledger.api.v1.schemas_drift import (
+from ledger.cli.drift import looks as drift_looks
+from ledger.cli.drift.drift import COLUMNS
+from ledger.native.drift.schemas_drift import (
     Drift,
     DriftClasses,
     DriftClassShown,
@@ -18,8 +20,6 @@ from ledger.api.v1.schemas_drift import (
     Looks,
     LookShown,
 )
-from ledger.cli import drift_looks
-from ledger.cli.drift import COLUMNS
 from tests.service.cli_stub import (
     ATTACHMENT,
     SERVER,

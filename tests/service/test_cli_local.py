@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from ledger import bootstrap
-from ledger.cli import shell, sim
+from ledger.cli import shell
 from ledger.cli.client import Client
+from ledger.cli.local import sim
 from ledger.log import schema
 from ledger.trial.embedded import EmbeddedPostgres
 from projections.catalog import ALL

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from ledger.api.v1 import schemas
-from ledger.api.v1.schemas_find import FoundThings
 from ledger.cli import naming, shell
+from ledger.native import schemas
+from ledger.native.log.schemas_find import FoundThings
 from tests.service.cli_stub import (
     OPERATION,
     SERVER,

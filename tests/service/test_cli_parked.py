@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from ledger.api.v1 import schemas, schemas_attachments
-from ledger.api.v1.schemas_remnants import RemnantSummary
-from ledger.cli import plan, top
+from ledger.cli.operations import plan, top
+from ledger.cli.operations.waiting import Telling
 from ledger.cli.table import age
-from ledger.cli.waiting import Telling
+from ledger.native import schemas, schemas_attachments
+from ledger.native.drift.schemas_remnants import RemnantSummary
 from ledger.words.consequences import Known, consequences, stands, will
 from tests.service.cli_stub import (
     ATTACHMENT,
@@ -222,7 +222,7 @@ def test_top_goes_on_while_the_service_is_away_and_gives_the_terminal_back(
         if (stop := next(looks)) is not None:
             raise stop
 
-    monkeypatch.setattr("ledger.cli.top.time.sleep", slept)
+    monkeypatch.setattr("ledger.cli.operations.top.time.sleep", slept)
     shown = screen("top")
     assert "as of the last answer; now: The database does not answer." in shown
     assert shown.startswith(top.ENTER)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ledger.api.v1.schemas_remnants import Remnants, RemnantShown, RemnantSummary
+from ledger.native.drift.schemas_remnants import Remnants, RemnantShown, RemnantSummary
 from tests.service.cli_stub import (
     OPERATION,
     SERVER,

@@ -7,8 +7,8 @@ import json
 import pytest
 from aiohttp import web
 
-from ledger.api import accepting
-from ledger.api.v1.schemas_repairs import ForgetWanted, Forgotten, RepairProposed
+from ledger.native import accepting
+from ledger.native.drift.schemas_repairs import ForgetWanted, Forgotten, RepairProposed
 from tests.service.cli_stub import OPERATION, Run, Stub, finished, parked
 
 FINDING = "66666666-6666-4666-8666-666666666666"

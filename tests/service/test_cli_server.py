@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from ledger.api import accepting, microversions
-from ledger.api.nova import actions, schemas_nova
-from ledger.api.v1 import schemas, schemas_servers
+from ledger.http import microversions
+from ledger.native import accepting, schemas, schemas_servers
+from ledger.nova import schemas_nova
+from ledger.nova.servers import actions
 from tests.service.cli_stub import (
     ATTACHMENT,
     OPERATION,

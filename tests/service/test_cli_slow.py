@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from ledger.api import schemas
 from ledger.cli import client, shell
+from ledger.http import schemas
 from tests.service.cli_stub import SERVER, VOLUME, Stub, refusing, running_stub
 
 ATTACH = f"POST /v2.1/servers/{SERVER}/os-volume_attachments"

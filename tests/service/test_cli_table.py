@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from ledger.api.v1 import schemas, schemas_attachments
 from ledger.cli import table
+from ledger.native import schemas, schemas_attachments
 from tests.service.cli_stub import (
     ATTACHMENT,
     NOW,

@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 
 import aggregates
 from aggregates.base import Aggregate, Event
-from handlers.verbs import VERBS, LedgerVerb
-from host_agent.shared.contract import Verb
-from ledger.cli import plan
+from handlers.engine.verbs import VERBS, LedgerVerb
+from host_agent.shared.contract.messages import Verb
+from ledger.cli.operations import plan
 from ledger.words import timeline
 from ledger.words.sentences import BOOKKEEPING, SENTENCES, sentence
 from tests.service.cli_stub import (

@@ -17,15 +17,15 @@ import pytest
 
 from aggregates import catalogue
 from aggregates.base import Event
-from ledger.api.v1.cloud_events import (
+from ledger.native.log.cloud_events import (
     BATCH_MEDIA_TYPE,
     MEDIA_TYPE,
     TYPE_PREFIX,
     cloud_event,
     preferred,
 )
-from ledger.api.v1.schemas_events import Event as Shown
-from projections.queries import Queries
+from ledger.native.log.schemas_events import Event as Shown
+from projections.reads.queries import Queries
 from tests.service.api_world import Api
 from tests.tokens import token_of
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from aiohttp import ClientResponse
 
-from ledger.api.components import HOLDS
 from ledger.config import PolicySettings
+from ledger.http.components import HOLDS
 from ledger.web import live
 from ledger.web.browser import SESSIONS
 from ledger.web.pages import AT_ONCE, CALMLY, PAGES

@@ -10,8 +10,8 @@ import orjson
 import psycopg
 import pytest
 
-from ledger.api.v1 import activity
 from ledger.log.chain import GENESIS
+from ledger.native.log import activity
 from ledger.upkeep.verify import Statement, verify
 from tests.service.api_world import Api
 from tests.service.test_api_v1 import parked_detach

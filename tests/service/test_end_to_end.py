@@ -11,7 +11,7 @@ import psycopg
 import pytest
 import requests
 
-from host_agent.shared.contract import PowerState
+from host_agent.shared.contract.messages import PowerState
 from tests.stack import Stack, eventually
 from tests.tiers import one_then_further
 from tests.tokens import token_of

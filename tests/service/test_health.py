@@ -17,13 +17,13 @@ import pytest
 from psycopg import sql
 
 from host_agent.shared.cinder.settings import CinderSettings
-from host_agent.shared.contract import SERVICE_VERSION
-from ledger.api import health, neighbours
-from ledger.api.health import NEIGHBOURS, Found, InThread, Readiness
+from host_agent.shared.contract.messages import SERVICE_VERSION
 from ledger.config import AuthMode, KeystoneSettings, Settings
+from ledger.http.probes import health, neighbours
+from ledger.http.probes.health import NEIGHBOURS, Found, InThread, Readiness
 from ledger.log.roles import grant
-from projections.database_trouble import in_words
-from projections.rights import Kind
+from projections.reads.database_trouble import in_words
+from projections.running.rights import Kind
 from tests.doubles.running_cinder import running_cinder
 from tests.doubles.served import Handler, served
 from tests.service.api_world import Api, eventually, running_api
@@ -262,7 +262,7 @@ async def test_what_anybody_reads_of_trouble_does_not_say_where_or_who() -> None
 async def test_a_cinder_that_takes_calls_and_never_answers_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("ledger.api.neighbours.CINDER_S_MAX", 0.1)
+    monkeypatch.setattr("ledger.http.probes.neighbours.CINDER_S_MAX", 0.1)
     async with AsyncExitStack() as stack:
         with closing(socket.create_server(("127.0.0.1", 0))) as silent:
             port = silent.getsockname()[1]

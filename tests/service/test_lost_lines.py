@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from eventsourcing import persistence
 
-from ledger.api.problem import explain
+from ledger.http.problem import explain
 from tests.doubles.cut_lines import CutLines, Lost
 from tests.service.api_world import Api, running_api
 

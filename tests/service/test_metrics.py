@@ -11,7 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from aggregates.finding import Finding
-from ledger.api import health
+from ledger.http.probes import health
 from ledger.log.application import Ledger
 from tests.doubles.direct_cinder import DirectCinder
 from tests.service.api_world import HOST, OTHER, Api, eventually

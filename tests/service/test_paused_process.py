@@ -14,7 +14,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from ledger.simulation.cinder_rows import Attachment
+from ledger.trial.cinder.model.rows import Attachment
 from tests.stack import Stack, eventually, running_stack
 
 SERVICES = (0, 1)

@@ -18,7 +18,7 @@ import aiohttp
 import pytest
 from aiohttp.test_utils import unused_port
 
-from ledger.api.components import HOLDS
+from ledger.http.components import HOLDS
 from tests.authority import Authority
 from tests.service.api_world import HOST, Api, eventually
 from tests.tokens import token_of

@@ -12,7 +12,7 @@ from psycopg import sql
 
 from ledger.cli.shell import main
 from ledger.log.roles import RoleError, grant
-from projections.rights import Kind, rights
+from projections.running.rights import Kind, rights
 from tests.service.api_world import running_api
 
 Db = psycopg.Connection[Any]

@@ -15,7 +15,7 @@ import pytest
 import requests
 
 from host_agent.libvirt import disk_xml
-from ledger.simulation.cinder_views import MAX_VERSION, Microversion
+from ledger.trial.cinder.views import MAX_VERSION, Microversion
 from tests.conftest import Databases
 from tests.stack import PROJECT, Stack, eventually, running_stack
 from tests.tiers import one_then_further

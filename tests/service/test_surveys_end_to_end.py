@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from projections.surveys import Standing, Surveys
-from projections.tables import prepare
+from projections.reads.surveys import Standing, Surveys
+from projections.running.tables import prepare
 from tests.stack import Stack, eventually
 
 SILENT_S = 600.0  # no host is silent here, however long the machine stands still

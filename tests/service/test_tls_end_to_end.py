@@ -14,13 +14,13 @@ import pytest
 
 from host_agent.line.client import LedgerClient, LinkError, LinkSettings
 from host_agent.line.credentials import Files
-from host_agent.shared.tls import Watched
+from host_agent.shared.platform.tls import Watched
 from ledger import config
-from ledger.api import health
 from ledger.auth import renewal
 from ledger.auth.renewal import Again
 from ledger.bootstrap import Running, running
 from ledger.cli import shell
+from ledger.http.probes import health
 from tests.authority import Authority, replace
 from tests.doubles.running_cinder import RunningCinder, running_cinder
 from tests.service.api_world import eventually

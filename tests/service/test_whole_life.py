@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ledger.simulation.cinder_views import MAX_VERSION, Microversion
+from ledger.trial.cinder.views import MAX_VERSION, Microversion
 from tests.service.test_end_to_end import kept_of
 from tests.stack import DEADLINE_S, Stack, eventually, running_stack
 from tests.tiers import one_then_further

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from aggregates import errors
-from handlers.verbs import VERBS
+from handlers.engine.verbs import VERBS
 from host_agent.executor import (
     _ATTACHING,
     _CHANGING_GUESTS,
@@ -27,10 +27,9 @@ from host_agent.executor import (
 from host_agent.leftovers import Leftovers
 from host_agent.locks import Locks, names_for, names_for_guest
 from host_agent.reporting import Reporting, Verdict, report_of
-from host_agent.shared import contract
-from host_agent.shared.changes import Changes
-from host_agent.shared.clocks import FarClock
-from host_agent.shared.contract import (
+from host_agent.shared.contract import messages as contract
+from host_agent.shared.contract.changes import Changes
+from host_agent.shared.contract.messages import (
     Command,
     Guest,
     Occurred,
@@ -40,8 +39,9 @@ from host_agent.shared.contract import (
     StepResult,
     Verb,
 )
+from host_agent.shared.contract.ports import PortError, VolumeView
 from host_agent.shared.faults import Faults
-from host_agent.shared.ports import PortError, VolumeView
+from host_agent.shared.platform.clocks import FarClock
 from host_agent.simulated.adapters import SimulatedBrick, SimulatedGuests, SimulatedStorage
 from host_agent.simulated.host_state import SCHEME
 from host_agent.steps import take_back_made

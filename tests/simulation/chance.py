@@ -20,7 +20,11 @@ from ledger.log.cache import AggregateCache
 from tests.memory import Crash, MemoryStore, Trouble
 
 #: Where the code under test takes an id from nowhere.
-ID_SOURCES = ("ledger.requests.uuid4", "ledger.effects.uuid4", "host_agent.verbs.cinder_flow.uuid4")
+ID_SOURCES = (
+    "ledger.core.requests.uuid4",
+    "ledger.core.effects.uuid4",
+    "host_agent.verbs.cinder_flow.uuid4",
+)
 
 
 class Chance(Trouble):

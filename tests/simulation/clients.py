@@ -15,14 +15,14 @@ from aggregates import errors
 from aggregates.instance import Instance, VmState
 from aggregates.operation import Operation
 from aggregates.volume import LETTING_GO
-from handlers.accept import AttachVolume, DetachVolume, SwapVolume
-from handlers.actions import RULES, ActOnServer
-from handlers.build import BootDisk, BuildServer
-from host_agent.shared.ports import PortError
+from handlers.requests.accept import AttachVolume, DetachVolume, SwapVolume
+from handlers.requests.actions import RULES, ActOnServer
+from handlers.requests.build import BootDisk, BuildServer
+from host_agent.shared.contract.ports import PortError
+from ledger.core.requests import Accepted
 from ledger.log.application import ConflictError
-from ledger.requests import Accepted
-from ledger.simulation import cinder_migration
-from ledger.simulation.cinder_rows import DEFAULT_PROJECT
+from ledger.trial.cinder.model import migration as cinder_migration
+from ledger.trial.cinder.model.rows import DEFAULT_PROJECT
 from tests.memory import Crash
 from tests.world import CONTEXT, IMAGE
 

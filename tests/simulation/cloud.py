@@ -22,20 +22,20 @@ from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import Operation
 from aggregates.volume import Volume
-from handlers.guards import Contact
-from handlers.presence import SHOW_GUESTS, SHOW_VOLUMES, STOP_REPAIRS, Shown
-from handlers.retries import is_due
-from handlers.rules import Replay
-from host_agent.shared.contract import Command, PowerState
-from host_agent.shared.wire import read
+from handlers.engine.retries import is_due
+from handlers.engine.rules import Replay
+from handlers.requests.guards import Contact
+from handlers.requests.presence import SHOW_GUESTS, SHOW_VOLUMES, STOP_REPAIRS, Shown
+from host_agent.shared.contract.messages import Command, PowerState
+from host_agent.shared.contract.wire import read
 from host_agent.simulated.host_state import HOSTS
 from host_agent.storage import connection
 from host_agent.storage.records import Record
-from ledger.requests import Fleet, Requests
-from ledger.service import Service
-from ledger.simulation.cinder_model import CinderModel
-from ledger.simulation.cinder_rows import DEFAULT_PROJECT
-from ledger.simulation.cinder_rows import Volume as CinderVolume
+from ledger.core.requests import Fleet, Requests
+from ledger.core.service import Service
+from ledger.trial.cinder.model.model import CinderModel
+from ledger.trial.cinder.model.rows import DEFAULT_PROJECT
+from ledger.trial.cinder.model.rows import Volume as CinderVolume
 from projections.base import Row
 from projections.operations import OPERATIONS
 from tests.doubles.direct_cinder import DirectCinder

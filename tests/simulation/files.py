@@ -15,17 +15,17 @@ from uuid import UUID
 from aggregates import errors
 from aggregates.instance import Instance, VmState
 from aggregates.operation import Operation
-from handlers.actions import ActOnServer
-from handlers.snapshots import SnapshotInUse
+from handlers.requests.actions import ActOnServer
+from handlers.requests.snapshots import SnapshotInUse
 from host_agent.libvirt import disk_xml
-from host_agent.shared.contract import PowerState, Verb
+from host_agent.shared.contract.messages import PowerState, Verb
+from host_agent.shared.contract.ports import PortError
 from host_agent.shared.faults import Faults
-from host_agent.shared.ports import PortError
 from host_agent.simulated.adapters import SimulatedBrick
 from host_agent.simulated.host_state import HostState, release, set_power
 from ledger.log.application import ConflictError
-from ledger.simulation import cinder_snapshots
-from ledger.simulation.cinder_rows import Snapshot, Volume
+from ledger.trial.cinder.model import snapshots as cinder_snapshots
+from ledger.trial.cinder.model.rows import Snapshot, Volume
 from tests.memory import Crash
 from tests.simulation.share import Share
 from tests.world import CONTEXT

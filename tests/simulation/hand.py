@@ -22,9 +22,9 @@ from aggregates.operation import Operation
 from handlers.drift import judge
 from handlers.drift.judge import id_of
 from handlers.drift.rows import Row
-from handlers.progress import plan_of
+from handlers.results.progress import plan_of
 from host_agent.shared.cinder.client import MADE_FOR
-from host_agent.shared.ports import PortError
+from host_agent.shared.contract.ports import PortError
 from ledger.log.application import ConflictError
 from ledger.log.unit import Unit
 from tests.memory import Crash

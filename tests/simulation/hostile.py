@@ -1,7 +1,7 @@
 """Texts that tenants, hosts and Cinder send, and the doors through which they come.
 
-The doors are the real ones: what a user's body must be (ledger.api.call), what is made of what an
-agent says (ledger.api.agent.agent_checks), and of Cinder's errors (host_agent.shared.cinder.calls).
+The doors are the real ones: what a user's body must be (ledger.http.call), what is made of what an
+agent says (ledger.agents.checks), and of Cinder's errors (host_agent.shared.cinder.calls).
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from aggregates.base import Event
 from host_agent.shared.cinder.calls import clean_message
-from host_agent.shared.contract import Registration, Report, StepResult
-from host_agent.shared.ports import PortError
-from host_agent.shared.text import is_showable, texts_in
-from host_agent.shared.wire import plain, read
-from ledger.api.agent.agent_checks import checked_registration, checked_report
-from ledger.api.call import shown
-from ledger.api.problem import ApiError
+from host_agent.shared.contract.messages import Registration, Report, StepResult
+from host_agent.shared.contract.ports import PortError
+from host_agent.shared.contract.wire import plain, read
+from host_agent.shared.platform.text import is_showable, texts_in
+from ledger.agents.checks import checked_registration, checked_report
+from ledger.http.call import shown
+from ledger.http.problem import ApiError
 
 if TYPE_CHECKING:
     from tests.simulation.cloud import Cloud

@@ -19,8 +19,8 @@ from aggregates.operation import Operation, OperationState
 from aggregates.remnant import Remnant
 from aggregates.volume import Volume
 from host_agent.libvirt import disk_xml
-from host_agent.shared.ports import GIB
-from host_agent.shared.wire import plain
+from host_agent.shared.contract.ports import GIB
+from host_agent.shared.contract.wire import plain
 from host_agent.storage import connection
 from projections.base import Row
 from tests.doubles.host_checks import misplugged, seen_sizes

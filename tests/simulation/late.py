@@ -8,8 +8,8 @@ from uuid import UUID
 
 from aggregates.attachment import Attachment
 from aggregates.instance import Instance
-from host_agent.shared.contract import ErrorKind
-from host_agent.shared.ports import LATE_S, AttachmentView, PortError
+from host_agent.shared.contract.messages import ErrorKind
+from host_agent.shared.contract.ports import LATE_S, AttachmentView, PortError
 from tests.memory import Clock, Crash
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from aggregates.finding import Finding
 from handlers.drift import judge
 from handlers.drift.judge import Sight
 from handlers.drift.rows import Row
-from handlers.repair import RepairDrift
+from handlers.requests.repair import RepairDrift
 from ledger.log.unit import Unit
 from tests.simulation import drift
 from tests.world import CONTEXT

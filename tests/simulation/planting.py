@@ -15,12 +15,12 @@ from operator import eq
 from typing import Any
 from uuid import NAMESPACE_OID, uuid5
 
-from handlers.accept import AttachVolume, DetachVolume
 from handlers.drift.rows import Row
+from handlers.requests.accept import AttachVolume, DetachVolume
 from host_agent.libvirt import disk_xml
 from host_agent.simulated.host_state import guest_state
-from ledger.requests import Accepted
-from ledger.simulation.cinder_rows import DEFAULT_PROJECT
+from ledger.core.requests import Accepted
+from ledger.trial.cinder.model.rows import DEFAULT_PROJECT
 from tests.simulation import disk_plants, drift, plants
 from tests.simulation.cloud import SHARED_BACKEND, Cloud
 from tests.simulation.plants import Ground, NotNowError, Plant

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ledger.requests import Requests
-from ledger.service import Service
+from ledger.core.requests import Requests
+from ledger.core.service import Service
 from tests.memory import Tripwire
 from tests.simulation.hostile import Worded
 

@@ -7,8 +7,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from host_agent.shared.contract.ports import Merge, Watch
 from host_agent.shared.faults import Faults
-from host_agent.shared.ports import Merge, Watch
 from host_agent.simulated.adapters import SimulatedGuests
 from host_agent.simulated.host_state import HostState
 from tests.memory import Crash

@@ -17,12 +17,12 @@ from functools import partial
 from aggregates import errors
 from aggregates.instance import Instance, VmState
 from aggregates.operation import Outcome
-from handlers import operator
 from handlers.drift.predicates import reservation_unknown, volume_of_nobody
 from handlers.drift.rows import AttachmentRow, Row, VolumeRow
-from handlers.retries import PUT_OFF_MAX_S
-from host_agent.shared.ports import LATE_S
-from ledger.dispatcher import LEASE_S
+from handlers.engine.retries import PUT_OFF_MAX_S
+from handlers.requests import operator
+from host_agent.shared.contract.ports import LATE_S
+from ledger.core.dispatcher import LEASE_S
 from ledger.log.application import ConflictError
 from tests.memory import Crash
 from tests.simulation.agent import Agent

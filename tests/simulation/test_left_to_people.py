@@ -16,10 +16,10 @@ from psycopg.rows import dict_row
 
 from aggregates import errors
 from aggregates.operation import Operation
-from handlers import operator
+from handlers.requests import operator
 from ledger.log.application import Ledger
 from projections.catalog import ALL
-from projections.runner import ProjectionRunner
+from projections.running.runner import ProjectionRunner
 from tests.simulation.storm import Storm
 from tests.simulation.test_looks import TOGETHER
 from tests.simulation.test_simulation import FEWER_SEEDS, FIRST

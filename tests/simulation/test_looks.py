@@ -15,11 +15,11 @@ import pytest
 
 from handlers.drift import judge
 from handlers.drift.judge import id_of
-from host_agent.shared.survey import CAPABILITY, Survey
+from host_agent.shared.contract.survey import CAPABILITY, Survey
 from ledger.log.application import Ledger
 from ledger.reconcile.asking import Looks
 from projections.catalog import ALL
-from projections.runner import ProjectionRunner
+from projections.running.runner import ProjectionRunner
 from tests.doubles.running_cinder import RunningCinder, running_cinder
 from tests.simulation import drift
 from tests.simulation.cloud import Cloud as Simulated

@@ -7,10 +7,10 @@ from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from host_agent.shared.ports import PortError
+from host_agent.shared.contract.ports import PortError
 from ledger.log.application import ConflictError
-from ledger.simulation import cinder_work
-from ledger.simulation.cinder_rows import Volume
+from ledger.trial.cinder.model import work as cinder_work
+from ledger.trial.cinder.model.rows import Volume
 from tests.memory import Crash
 from tests.world import CONTEXT
 

@@ -17,7 +17,7 @@ from ledger.log.recorder import LedgerRecorder
 from ledger.upkeep.archive import Archive
 from ledger.upkeep.retention import archive
 from projections.catalog import ALL
-from projections.runner import catch_up, connect
+from projections.running.runner import catch_up, connect
 from tests.store.following import register
 from tests.store.looking import Cloud, cloud_of
 from tests.store.months import Past, day

@@ -18,8 +18,8 @@ import orjson
 from aggregates.base import Event, EventContext
 from aggregates.errors import DomainError
 from aggregates.operation import OperationState
-from handlers import operator
-from host_agent.shared.contract import PowerState
+from handlers.requests import operator
+from host_agent.shared.contract.messages import PowerState
 from ledger.log.mapper import IndexedEvent, JSONBody, LedgerMapper
 from projections.base import LoggedEvent, Projection, Row
 from projections.catalog import ALL

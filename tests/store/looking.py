@@ -19,8 +19,8 @@ from handlers.drift import judge
 from handlers.drift.classes import CLASSES
 from host_agent.shared.cinder.lists import CinderLists
 from host_agent.shared.cinder.settings import CinderSettings, RetryLimits
-from host_agent.shared.contract import PowerState
-from host_agent.shared.survey import (
+from host_agent.shared.contract.messages import PowerState
+from host_agent.shared.contract.survey import (
     CAPABILITY,
     ConnectionShown,
     DiskShown,
@@ -31,12 +31,12 @@ from host_agent.shared.survey import (
 from ledger.log.application import Ledger
 from ledger.reconcile.asking import Looks
 from ledger.reconcile.look import PART, WHOLE, Sides, look
-from ledger.simulation.cinder_rows import Attachment
+from ledger.trial.cinder.model.rows import Attachment
 from ledger.upkeep import long_work
 from ledger.upkeep.long_work import Progress
 from projections.catalog import ALL
-from projections.runner import ProjectionRunner
-from projections.tables import prepare
+from projections.running.runner import ProjectionRunner
+from projections.running.tables import prepare
 from tests.doubles.running_cinder import RunningCinder, running_cinder
 from tests.store.following import wait_until
 from tests.world import CONTEXT

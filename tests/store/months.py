@@ -19,7 +19,7 @@ from ledger.log.chain import GENESIS, link
 from ledger.log.recorder import LedgerRecorder
 from ledger.upkeep.verify import Statement, verify
 from projections.catalog import ALL
-from projections.runner import catch_up
+from projections.running.runner import catch_up
 from tests.store.histories import Watched, stored_events
 from tests.world import World
 

@@ -7,16 +7,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 from uuid import uuid4
 
-from host_agent.shared.contract import PowerState
-from host_agent.shared.ports import GIB
-from host_agent.shared.survey import (
+from host_agent.shared.contract.messages import PowerState
+from host_agent.shared.contract.ports import GIB
+from host_agent.shared.contract.survey import (
     ConnectionShown,
     DiskShown,
     GuestShown,
     StorageShown,
     UnlabelledShown,
 )
-from ledger.simulation.cinder_rows import Attachment
+from ledger.trial.cinder.model.rows import Attachment
 from tests.store.looking import HOST, Cloud
 
 OTHER = "compute-2"

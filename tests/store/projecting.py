@@ -7,7 +7,7 @@ import signal
 import sys
 
 from projections.catalog import ALL
-from projections.runner import ProjectionRunner
+from projections.running.runner import ProjectionRunner
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.WARNING)

@@ -21,8 +21,8 @@ from aggregates.attachment import Attachment
 from aggregates.base import EventContext
 from aggregates.host import Host, host_uuid
 from aggregates.volume import Volume
-from host_agent.shared.telemetry import call_seconds
-from ledger.api.metrics import registry_of
+from host_agent.shared.platform.telemetry import call_seconds
+from ledger.http.probes.metrics import registry_of
 from ledger.log import writer as writer_module
 from ledger.log.application import ConflictError, Ledger
 from ledger.log.mapper import IndexedEvent

@@ -16,15 +16,15 @@ from hypothesis import strategies as st
 from aggregates.base import EventContext
 from aggregates.errors import DomainError
 from aggregates.operation import OperationState
-from handlers.build import BootDisk
-from handlers.edits import describe
-from host_agent.shared.ports import PortError
+from handlers.requests.build import BootDisk
+from handlers.requests.edits import describe
+from host_agent.shared.contract.ports import PortError
 from ledger.log.recorder import LedgerRecorder
-from ledger.simulation.cinder_rows import CinderFault
+from ledger.trial.cinder.model.rows import CinderFault
 from projections.catalog import ALL
-from projections.log_reads import MomentToComeError
-from projections.queries import Queries, read_pool
-from projections.runner import catch_up
+from projections.reads.log import MomentToComeError
+from projections.reads.queries import Queries, read_pool
+from projections.running.runner import catch_up
 from tests.memory import CALL_MODES, SAVE_MODES, Trouble
 from tests.store.histories import stored_events
 from tests.world import CONTEXT, HOST, OTHER, World

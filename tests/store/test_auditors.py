@@ -14,7 +14,7 @@ import pytest
 
 from aggregates.base import Actor
 from aggregates.operation import Operation, OperationState, Outcome
-from host_agent.shared.contract import ErrorKind
+from host_agent.shared.contract.messages import ErrorKind
 from ledger.log.application import Ledger
 from ledger.log.recorder import LedgerRecorder
 from ledger.upkeep.archive import Archive
@@ -22,8 +22,8 @@ from ledger.upkeep.long_work import run
 from ledger.upkeep.rebuild import rebuild
 from ledger.upkeep.retention import archive, detach, restore
 from projections.catalog import ALL
-from projections.rights import Kind, rights
-from projections.runner import catch_up
+from projections.running.rights import Kind, rights
+from projections.running.runner import catch_up
 from tests.store.drifting import Seen
 from tests.store.histories import stored_events
 from tests.store.months import backdate, day

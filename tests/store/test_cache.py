@@ -13,8 +13,8 @@ import pytest
 from aggregates.base import Actor, Aggregate, EventContext
 from aggregates.operation import Operation, StepStatus
 from aggregates.volume import Volume
-from host_agent.shared.lane import Lane, LaneSide
-from host_agent.shared.wire import plain
+from host_agent.shared.contract.lane import Lane, LaneSide
+from host_agent.shared.contract.wire import plain
 from ledger.log import cache
 from ledger.log.application import ConflictError, Ledger
 from ledger.log.cache import AggregateCache

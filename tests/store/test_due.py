@@ -9,8 +9,8 @@ import psycopg
 import pytest
 
 import sql
-from handlers.retries import PUT_OFF_MAX_S
-from projections.queries import Queries, read_pool
+from handlers.engine.retries import PUT_OFF_MAX_S
+from projections.reads.queries import Queries, read_pool
 
 DUE, LEASED, LIMIT = 3_000, 40, 16
 #: A row of `operations`, due since so many seconds as its number says.

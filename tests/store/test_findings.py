@@ -12,17 +12,17 @@ import pytest
 
 from aggregates.finding import Finding
 from aggregates.operation import OperationState
-from handlers import progress
-from handlers.build import BootDisk
 from handlers.drift.classes import BY_NAME
-from host_agent.shared.contract import ErrorKind
+from handlers.requests.build import BootDisk
+from handlers.results import progress
+from host_agent.shared.contract.messages import ErrorKind
 from ledger.log.application import Ledger
 from ledger.log.recorder import LedgerRecorder
 from projections.base import Row
 from projections.catalog import ALL
-from projections.drift_reads import Wanted
-from projections.queries import Queries, read_pool
-from projections.runner import catch_up
+from projections.reads.drift import Wanted
+from projections.reads.queries import Queries, read_pool
+from projections.running.runner import catch_up
 from tests.store.drifting import OTHER_SERVER, VOLUME, Seen
 from tests.store.histories import stored_events
 from tests.world import CONTEXT, HOST, Broken, World

@@ -20,12 +20,12 @@ from aggregates.host import Host, host_uuid
 from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import SERVER, ActiveRun, Operation, OperationState, StepStatus
-from handlers.engine import Left, Park, Wait, Work, decide, pivot_passed, unwinds
-from handlers.plan import Place
-from handlers.progress import lane_of, order_of, plan_of, volumes_of
-from host_agent.shared.contract import Command
-from host_agent.shared.spans import span_of_run
-from host_agent.shared.wire import plain, read
+from handlers.engine.engine import Left, Park, Wait, Work, decide, pivot_passed, unwinds
+from handlers.engine.plan import Place
+from handlers.results.progress import lane_of, order_of, plan_of, volumes_of
+from host_agent.shared.contract.messages import Command
+from host_agent.shared.contract.spans import span_of_run
+from host_agent.shared.contract.wire import plain, read
 from projections.attachments import ATTACHMENTS
 from projections.base import LoggedEvent, Row
 from projections.catalog import ALL

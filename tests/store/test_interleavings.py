@@ -19,17 +19,17 @@ from psycopg import sql as compose
 from ledger.cli import shell
 from ledger.log.application import Ledger
 from ledger.log.recorder import LedgerRecorder
-from projections import projector as projector_module
 from projections.attachments import ATTACHMENTS
 from projections.base import Derived, LoggedEvent, Projection, Row
 from projections.catalog import ALL
 from projections.hosts import HOSTS
 from projections.instances import INSTANCES
 from projections.mappings import MAPPINGS
-from projections.projector import Projector
-from projections.runner import ProjectionRunner, catch_up, connect
-from projections.tables import ProjectionError, RowBeyondMarkError
-from projections.writes import Mark, Replacement, TablePlace, advance, columns
+from projections.running import projector as projector_module
+from projections.running.projector import Projector
+from projections.running.runner import ProjectionRunner, catch_up, connect
+from projections.running.tables import ProjectionError, RowBeyondMarkError
+from projections.running.writes import Mark, Replacement, TablePlace, advance, columns
 from tests.store.following import register, tracked, wait_until
 from tests.store.test_projector import counting, fill, tables
 from tests.tiers import every

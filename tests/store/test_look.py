@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from aggregates.finding import Finding
-from ledger.simulation.cinder_rows import Attachment
+from ledger.trial.cinder.model.rows import Attachment
 from tests.store.looking import HOST, OWN_PROJECT, Cloud
 from tests.world import CONTEXT
 
@@ -257,7 +257,7 @@ def test_a_404_that_is_not_cinders_is_no_absence(
     row = cloud.attached()
     cloud.attached()
     monkeypatch.setattr(
-        "ledger.simulation.cinder.error_response", lambda *_: _page_of_a_gateway(), raising=True
+        "ledger.trial.cinder.server.error_response", lambda *_: _page_of_a_gateway(), raising=True
     )
     cloud.cinder.faults.replace(
         [{"call": "attachment_show", "do": "fail", "status": 404, "count": None}]

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from host_agent.shared.ports import GIB
-from host_agent.shared.survey import UnlabelledShown
+from host_agent.shared.contract.ports import GIB
+from host_agent.shared.contract.survey import UnlabelledShown
 from tests.store.looking import HOST, Cloud
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from host_agent.shared.survey import ConnectionShown, StorageShown
+from host_agent.shared.contract.survey import ConnectionShown, StorageShown
 from tests.store.looking import HOST, Cloud
 
 OTHER = "compute-2"

@@ -11,8 +11,8 @@ import pytest
 
 from handlers.drift.rows import UNKNOWN, CinderVolume
 from host_agent.shared.cinder.lists import ListedAttachment, ListedVolume
-from host_agent.shared.contract import ErrorKind
-from host_agent.shared.ports import PortError
+from host_agent.shared.contract.messages import ErrorKind
+from host_agent.shared.contract.ports import PortError
 from ledger.reconcile.asking import Looks
 from ledger.reconcile.cinder_side import SINGLES_S, CinderSide, StoppedError
 from ledger.reconcile.ids import merged

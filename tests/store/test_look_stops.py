@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from host_agent.shared.cinder.lists import ListedVolume
-from host_agent.shared.contract import ErrorKind
-from host_agent.shared.ports import PortError
+from host_agent.shared.contract.messages import ErrorKind
+from host_agent.shared.contract.ports import PortError
 from ledger.reconcile.asking import Looks
 from ledger.reconcile.cinder_side import StoppedError
 from ledger.reconcile.findings import Findings
 from ledger.reconcile.job import Looking
-from projections.queries import Queries, read_pool
+from projections.reads.queries import Queries, read_pool
 from tests.store.following import wait_until
 from tests.store.looking import Cloud
 from tests.world import CONTEXT

@@ -7,8 +7,8 @@ from uuid import uuid4
 
 import pytest
 
-from ledger.simulation import cinder_legacy
-from ledger.simulation.cinder_rows import Attachment
+from ledger.trial.cinder.model import legacy as cinder_legacy
+from ledger.trial.cinder.model.rows import Attachment
 from tests.store.looking import HOST, Cloud
 
 

@@ -19,10 +19,10 @@ import pytest
 from aggregates.volume import Volume
 from handlers.drift.classes import BY_NAME, CLASSES
 from handlers.drift.rows import ServerRow
-from host_agent.shared.contract import PowerState
+from host_agent.shared.contract.messages import PowerState
 from ledger.words.consequences import second_look
 from ledger.words.sentences import sentence
-from projections.surveys import Surveys
+from projections.reads.surveys import Surveys
 from tests.store.following import wait_until
 from tests.store.looking import HOST, SILENT_S, Cloud
 from tests.store.planted import BOTH, HERE, OTHER, PLANTS, THERE, Planted, shown_as

@@ -10,8 +10,8 @@ import pytest
 
 from ledger.log.application import Ledger
 from projections.catalog import ALL
-from projections.queries import Queries, read_pool
-from projections.runner import catch_up
+from projections.reads.queries import Queries, read_pool
+from projections.running.runner import catch_up
 from tests.store.drifting import SERVER, begin_look, end_look
 
 Db = psycopg.Connection[Any]

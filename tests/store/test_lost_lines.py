@@ -17,8 +17,8 @@ from ledger.log import recorder as recorder_module
 from ledger.log import schema
 from ledger.log.application import Ledger
 from ledger.log.recorder import LedgerRecorder
-from projections.database_trouble import is_away, is_lost
-from projections.queries import Queries, read_pool
+from projections.reads.database_trouble import is_away, is_lost
+from projections.reads.queries import Queries, read_pool
 from tests.doubles.cut_lines import CutLines, Lost
 from tests.stack import eventually
 from tests.store.test_crash import Cluster, _alive, cluster  # noqa: F401 - a fixture

@@ -18,7 +18,7 @@ from ledger.log.schema import SchemaError
 from ledger.upkeep import long_work
 from ledger.upkeep.rebuild import rebuild
 from projections.catalog import ALL
-from projections.runner import catch_up
+from projections.running.runner import catch_up
 from tests.store.histories import scenario, stored_events
 from tests.store.test_projector import check_same, tables
 

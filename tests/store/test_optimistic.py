@@ -14,8 +14,8 @@ from aggregates import errors
 from aggregates.base import Actor, EventContext
 from aggregates.host import Host, host_uuid
 from aggregates.volume import Volume
-from host_agent.shared.contract import ErrorKind
-from host_agent.shared.ports import PortError
+from host_agent.shared.contract.messages import ErrorKind
+from host_agent.shared.contract.ports import PortError
 from ledger.log.application import Ledger
 from ledger.log.unit import Unit, run_optimistically
 

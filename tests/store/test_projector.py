@@ -20,15 +20,15 @@ from aggregates.host import Host, host_uuid
 from aggregates.operation import Operation, OperationState
 from ledger.log.application import Ledger
 from ledger.log.recorder import LedgerRecorder
-from projections import projector as projector_module
-from projections import tables as tables_module
 from projections.base import LoggedEvent, Projection, Row, upcast
 from projections.catalog import ALL
 from projections.hosts import HOSTS
 from projections.operations import Followed
-from projections.projector import Projector
-from projections.runner import connect
-from projections.tables import Tables, prepare
+from projections.running import projector as projector_module
+from projections.running import tables as tables_module
+from projections.running.projector import Projector
+from projections.running.runner import connect
+from projections.running.tables import Tables, prepare
 from tests.store.following import poisoned, register, tracked, wait_until
 from tests.store.histories import MAPPER, Folded, logged, scenario, stored_events
 

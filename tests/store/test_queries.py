@@ -19,10 +19,10 @@ from aggregates.instance import Instance
 from ledger.log.application import Ledger
 from ledger.log.recorder import LedgerRecorder
 from projections.catalog import ALL
-from projections.log_reads import PAGE_MAX
-from projections.queries import Cursor, Queries, read_pool
-from projections.runner import catch_up
-from projections.server_lists import Listed, Words
+from projections.reads.log import PAGE_MAX
+from projections.reads.queries import Cursor, Queries, read_pool
+from projections.reads.server_lists import Listed, Words
+from projections.running.runner import catch_up
 from tests.store.histories import Watched, stored_events
 from tests.world import HOST, OTHER, SERVER, World
 

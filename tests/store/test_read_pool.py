@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from projections.queries import POOL_CONNECTIONS_MAX, Queries, read_pool
+from projections.reads.queries import POOL_CONNECTIONS_MAX, Queries, read_pool
 
 
 async def test_a_query_meets_lost_connections_and_is_answered(database_url: str) -> None:

@@ -24,13 +24,13 @@ from ledger.upkeep import long_work
 from ledger.upkeep import rebuild as module
 from ledger.upkeep.long_work import BusyError, Checkmark, Progress
 from ledger.upkeep.rebuild import RebuildError, rebuild
-from projections import projector as projector_module
 from projections.base import LoggedEvent, Projection, Row
 from projections.catalog import ALL
 from projections.hosts import HOSTS
-from projections.projector import Projector
-from projections.runner import connect
-from projections.tables import ProjectionError
+from projections.running import projector as projector_module
+from projections.running.projector import Projector
+from projections.running.runner import connect
+from projections.running.tables import ProjectionError
 from tests.store.following import register, tracked, wait_until
 from tests.store.test_migrations import catalog as schema_of
 from tests.store.test_projector import TABLES, fill, tables

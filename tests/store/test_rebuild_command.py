@@ -13,10 +13,10 @@ from ledger.cli import shell
 from ledger.log.application import Ledger
 from ledger.upkeep.long_work import Progress
 from projections import catalog
-from projections import projector as projector_module
 from projections.base import LoggedEvent, Projection, Row
 from projections.catalog import ALL
 from projections.hosts import HOSTS
+from projections.running import projector as projector_module
 from tests.store.test_rebuild import anew, telling
 
 

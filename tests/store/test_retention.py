@@ -25,9 +25,9 @@ from ledger.upkeep.rebuild import rebuild
 from ledger.upkeep.retention import RetentionError, detach, restore
 from ledger.upkeep.verify import head, verify
 from projections.catalog import ALL
-from projections.detached import ENDINGS, DetachedError, refuse_detached
-from projections.queries import Queries, read_pool
-from projections.runner import catch_up
+from projections.reads.queries import Queries, read_pool
+from projections.running.detached import ENDINGS, DetachedError, refuse_detached
+from projections.running.runner import catch_up
 from tests.store.months import Past, day, proven, rechain, table
 from tests.world import HOST
 

@@ -10,11 +10,11 @@ import psycopg
 import pytest
 
 from ledger.log.application import Ledger
-from projections import runner as runner_module
 from projections.catalog import ALL
 from projections.hosts import HOSTS
-from projections.projector import Projector
-from projections.runner import NotProjectingError, ProjectionRunner, catch_up
+from projections.running import runner as runner_module
+from projections.running.projector import Projector
+from projections.running.runner import NotProjectingError, ProjectionRunner, catch_up
 from tests.store.following import poisoned, register, tracked, wait_until
 
 

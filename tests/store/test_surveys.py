@@ -13,18 +13,18 @@ import psycopg
 import pytest
 
 from aggregates.host import Host, host_uuid
-from host_agent.shared.contract import PowerState
-from host_agent.shared.survey import CAPABILITY, DiskShown, GuestShown, Survey
+from host_agent.shared.contract.messages import PowerState
+from host_agent.shared.contract.survey import CAPABILITY, DiskShown, GuestShown, Survey
+from ledger.core.wakeups import Wakeups, host_key
 from ledger.log.application import Ledger
 from ledger.log.clock import DatabaseClock
-from ledger.wakeups import Wakeups, host_key
-from projections import news
-from projections import surveys as surveys_module
 from projections.catalog import ALL
-from projections.queries import Queries, read_pool
-from projections.runner import catch_up
-from projections.surveys import Standing, Surveys
-from projections.tables import prepare
+from projections.reads import surveys as surveys_module
+from projections.reads.queries import Queries, read_pool
+from projections.reads.surveys import Standing, Surveys
+from projections.running import news
+from projections.running.runner import catch_up
+from projections.running.tables import prepare
 from tests.surveys import survey as a_survey
 
 SILENT_S = 30.0

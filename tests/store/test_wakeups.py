@@ -10,18 +10,18 @@ import psycopg
 import pytest
 
 from aggregates.host import Host, host_uuid
-from ledger import wakeups as wakeups_module
+from ledger.core import wakeups as wakeups_module
+from ledger.core.wakeups import ANY_EVENT, DUE, Wakeups, bound_key, ended_key, host_key
 from ledger.log.application import Ledger
 from ledger.log.clock import DatabaseClock
 from ledger.log.recorder import LedgerRecorder
 from ledger.upkeep import long_work
 from ledger.upkeep.rebuild import rebuild
-from ledger.wakeups import ANY_EVENT, DUE, Wakeups, bound_key, ended_key, host_key
-from projections import news as news_module
 from projections.catalog import ALL
-from projections.news import Moved, News
-from projections.runner import catch_up
-from projections.writes import Replacement, TablePlace
+from projections.running import news as news_module
+from projections.running.news import Moved, News
+from projections.running.runner import catch_up
+from projections.running.writes import Replacement, TablePlace
 from tests.store.histories import stored_events
 from tests.world import HOST, World
 

@@ -8,8 +8,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from projections.tables import prepare
-from projections.writes import column, columns
+from projections.running.tables import prepare
+from projections.running.writes import column, columns
 
 TEXTS = [
     "",

@@ -26,8 +26,8 @@ from aggregates.operation import Operation, OperationState
 from aggregates.remnant import Remnant
 from aggregates.server import SeenDisks
 from aggregates.volume import Claim, Volume
-from handlers.accept import device_target
-from host_agent.shared.lane import Lane
+from handlers.requests.accept import device_target
+from host_agent.shared.contract.lane import Lane
 from ledger.log.mapper import JSONBody, LedgerMapper
 from projections.base import upcast
 

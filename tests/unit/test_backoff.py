@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from handlers.retries import retry_delay_s
-from handlers.verbs import LedgerVerb
-from host_agent.shared.backoff import Backoff, wait_s
-from host_agent.shared.contract import Verb
+from handlers.engine.retries import retry_delay_s
+from handlers.engine.verbs import LedgerVerb
+from host_agent.shared.contract.backoff import Backoff, wait_s
+from host_agent.shared.contract.messages import Verb
 
 
 def test_waits_double_up_to_the_bound_and_stay_there() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from ledger.api.batching import Batched
+from ledger.http.limits.batching import Batched
 
 
 class Asked:

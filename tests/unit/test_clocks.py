@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from host_agent.shared.clocks import DRIFT_MAX, SKEW_MAX_S, FarClock, Skewed
+from host_agent.shared.platform.clocks import DRIFT_MAX, SKEW_MAX_S, FarClock, Skewed
 
 
 class Two:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from host_agent.shared.settings import ConfigError
+from host_agent.shared.platform.settings import ConfigError
 from ledger import config
 from ledger.auth.tokens import Asked, AuthError, Identity, StaticTokens
 from tests.tokens import write_private

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from ledger.api.agent import contacts as contacts_module
-from ledger.api.agent.contacts import Contacts
+from ledger.agents import contacts as contacts_module
+from ledger.agents.contacts import Contacts
 from tests.memory import Clock
 
 

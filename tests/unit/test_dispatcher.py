@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from ledger import dispatcher as dispatcher_module
-from ledger.dispatcher import Dispatcher
-from ledger.wakeups import Subscription
+from ledger.core import dispatcher as dispatcher_module
+from ledger.core.dispatcher import Dispatcher
+from ledger.core.wakeups import Subscription
 
 THREADS = 3
 SOON_S = 10

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ledger import dispatcher as dispatcher_module
+from ledger.core import dispatcher as dispatcher_module
 from tests.unit.test_dispatcher import Leases, Work, _nobody_polls, running, until
 
 __all__ = ["_nobody_polls"]  # a fixture

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from handlers.engine.verbs import VERBS
 from handlers.flows import FLOWS
-from handlers.verbs import VERBS
-from ledger.cli import flow_pages
+from tests.pages import flow_pages
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("tests/lab/*.md")])

@@ -34,9 +34,14 @@ from handlers.drift.rows import (
     UnlabelledRow,
     VolumeRow,
 )
-from host_agent.shared.contract import PowerState
-from host_agent.shared.ports import GIB
-from host_agent.shared.survey import ConnectionShown, DiskShown, StorageShown, UnlabelledShown
+from host_agent.shared.contract.messages import PowerState
+from host_agent.shared.contract.ports import GIB
+from host_agent.shared.contract.survey import (
+    ConnectionShown,
+    DiskShown,
+    StorageShown,
+    UnlabelledShown,
+)
 from ledger.cli.shell import COMMANDS
 from ledger.words.looks import held_back
 

@@ -12,7 +12,7 @@ from handlers.drift.classes import BY_NAME, CLASSES
 from handlers.drift.proofs import Asked
 from handlers.drift.repairs import REPAIRS
 from handlers.drift.rows import About
-from host_agent.shared.lane import Lane
+from host_agent.shared.contract.lane import Lane
 
 WRONG = BY_NAME["volume_status_differs"]
 RESET = "`openstack volume set --state {} v`"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from handlers.engine.plan import Flow, Place, Plan, Stage, Step
+from handlers.engine.verbs import LedgerVerb
 from handlers.flows import FLOWS
-from handlers.plan import Flow, Place, Plan, Stage, Step
-from handlers.verbs import LedgerVerb
-from host_agent.shared.contract import GuestOrder, Verb
-from host_agent.shared.lane import Lane
+from host_agent.shared.contract.lane import Lane
+from host_agent.shared.contract.messages import GuestOrder, Verb
 
 
 def plan_of(flow: Flow) -> Plan:

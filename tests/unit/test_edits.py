@@ -13,10 +13,10 @@ from aggregates.base import Actor, EventContext
 from aggregates.instance import Instance, VmState
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.server import UNSAID
-from handlers import edits, guards
-from handlers.actions import RULES
 from handlers.flows import FLOWS
-from ledger.api.nova.server_state import TASK_OF_FLOW
+from handlers.requests import edits, guards
+from handlers.requests.actions import RULES
+from ledger.nova.servers.state import TASK_OF_FLOW
 from tests.unit.test_aggregate_facts import MAPPED, after
 
 ID = UUID(int=9)

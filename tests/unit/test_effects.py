@@ -10,12 +10,18 @@ import pytest
 
 from aggregates.attachment import Attachment
 from aggregates.volume import Volume
-from handlers.verbs import LedgerVerb
-from host_agent.shared.contract import ErrorKind
-from host_agent.shared.lane import Lane
-from host_agent.shared.ports import LATE_S, AttachmentView, OldAttachment, PortError, VolumeView
-from ledger.effects import carry_out
-from ledger.steps.context import EffectContext
+from handlers.engine.verbs import LedgerVerb
+from host_agent.shared.contract.lane import Lane
+from host_agent.shared.contract.messages import ErrorKind
+from host_agent.shared.contract.ports import (
+    LATE_S,
+    AttachmentView,
+    OldAttachment,
+    PortError,
+    VolumeView,
+)
+from ledger.core.effects import carry_out
+from ledger.core.steps.context import EffectContext
 
 SERVER, VOLUME, BDM = str(uuid4()), str(uuid4()), str(uuid4())
 LANE = Lane(

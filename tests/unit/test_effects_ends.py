@@ -9,10 +9,10 @@ from uuid import uuid4
 
 import pytest
 
-from handlers.verbs import LedgerVerb
-from host_agent.shared.contract import ErrorKind
-from host_agent.shared.lane import LaneSide
-from host_agent.shared.ports import PortError
+from handlers.engine.verbs import LedgerVerb
+from host_agent.shared.contract.lane import LaneSide
+from host_agent.shared.contract.messages import ErrorKind
+from host_agent.shared.contract.ports import PortError
 from tests.unit.test_effects import LANE, SERVER, VOLUME, Cinder, do, known, row
 
 EXTENSION = {

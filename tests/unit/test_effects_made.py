@@ -10,9 +10,9 @@ import pytest
 
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.volume import Volume
-from handlers.verbs import LedgerVerb
-from host_agent.shared.contract import ErrorKind
-from host_agent.shared.ports import PortError
+from handlers.engine.verbs import LedgerVerb
+from host_agent.shared.contract.messages import ErrorKind
+from host_agent.shared.contract.ports import PortError
 from tests.unit.test_effects import BDM, LANE, MAKES, SERVER, VOLUME, Cinder, do, view
 
 

@@ -10,13 +10,13 @@ import pytest
 
 from aggregates.operation import SERVER, Operation, Outcome
 from handlers.drift.repairs import REPAIRS
-from handlers.engine import Finish, Left, Park, Run, Start, Wait, Work, decide, left
+from handlers.engine.engine import Finish, Left, Park, Run, Start, Wait, Work, decide, left
+from handlers.engine.plan import Flow, Place, Plan, PlanError, Side, Stage, Step
+from handlers.engine.verbs import VERBS, LedgerVerb
 from handlers.flows import FLOWS
-from handlers.plan import Flow, Place, Plan, PlanError, Side, Stage, Step
-from handlers.verbs import VERBS, LedgerVerb
-from host_agent.shared.contract import GuestOrder, Verb
-from host_agent.shared.lane import Lane, LaneSide
-from ledger import effects
+from host_agent.shared.contract.lane import Lane, LaneSide
+from host_agent.shared.contract.messages import GuestOrder, Verb
+from ledger.core import effects
 
 NOW = 1000.0
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from host_agent.shared import settings, tls
-from host_agent.shared.files import regular_file
-from host_agent.shared.settings import ConfigError, Source
+from host_agent.shared.platform import settings, tls
+from host_agent.shared.platform.files import regular_file
+from host_agent.shared.platform.settings import ConfigError, Source
 from ledger.auth import policy as policy_module
 from ledger.auth.policy import Policy
 from ledger.auth.reading import READ_S_MAX, Reading

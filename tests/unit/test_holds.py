@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from ledger.api import components as services_module
-from ledger.api.components import Holds
-from ledger.api.problem import ApiError
-from ledger.wakeups import Subscription
+from ledger.core.wakeups import Subscription
+from ledger.http import components as services_module
+from ledger.http.components import Holds
+from ledger.http.problem import ApiError
 
 APP: Any = None
 SOON_S, NEVER_S = 10, 0.2

@@ -15,10 +15,9 @@ import pytest
 
 from host_agent.shared.cinder.client import CinderClient
 from host_agent.shared.cinder.settings import CinderSettings
-from host_agent.shared.lines import within
-from host_agent.shared.settings import ConfigError
-from host_agent.shared.telemetry import call_seconds
-from ledger.api import neighbours
+from host_agent.shared.platform.lines import within
+from host_agent.shared.platform.settings import ConfigError
+from host_agent.shared.platform.telemetry import call_seconds
 from ledger.auth import known as known_module
 from ledger.auth.authenticator import authenticator
 from ledger.auth.keystone import KeystoneTokens
@@ -26,6 +25,7 @@ from ledger.auth.keystone_client import KeystoneClient, KeystoneError, Proven
 from ledger.auth.known import Known
 from ledger.auth.tokens import Asked, AuthError, KeystoneAwayError, WrongTokensError
 from ledger.config import AuthMode, KeystoneSettings, Settings
+from ledger.http.probes import neighbours
 from tests.counted import outcomes
 from tests.doubles.simulated_keystone import HOUR, Fault, SimulatedKeystone, running_keystone
 from tests.stack import free_port

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from host_agent.shared.lane import Lane, LaneSide, stored
-from host_agent.shared.wire import WireError, plain, read
+from host_agent.shared.contract.lane import Lane, LaneSide, stored
+from host_agent.shared.contract.wire import WireError, plain, read
 
 ids = st.sampled_from(["a", "b", "c"])
 maybe = st.none() | ids

@@ -17,7 +17,7 @@ from aggregates.instance import Instance
 from aggregates.look import Look
 from aggregates.operation import Operation
 from aggregates.volume import Volume
-from handlers import rules
+from handlers.engine import rules
 from tests.replaying import Stored, broken_in
 from tests.world import CONTEXT, HOST, OTHER, SERVER, World, events
 

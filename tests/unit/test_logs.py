@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import structlog
 
-from host_agent.shared import logs, masking
+from host_agent.shared.platform import logs, masking
 
 ROOT = Path(__file__).parents[2]
 #: What a hostile text may hold: another record, behind a line end or an order to the terminal.

@@ -9,11 +9,11 @@ from uuid import uuid4
 
 import pytest
 
-from handlers import made
 from handlers.drift import automatic
 from handlers.drift.classes import BY_NAME, CLASSES
-from host_agent.shared.origin import Dependents, Origin, origin_of
-from host_agent.shared.ports import VolumeView
+from handlers.results import made
+from host_agent.shared.contract.origin import Dependents, Origin, origin_of
+from host_agent.shared.contract.ports import VolumeView
 from tests.unit.test_effects import view
 
 MARK, USER, AT, IMAGE = str(uuid4()), str(uuid4()), 1_000_000.0, str(uuid4())

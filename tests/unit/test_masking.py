@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from host_agent.shared import masking
+from host_agent.shared.platform import masking
 
 SECRET_KEYS = [
     "auth_password",

@@ -12,8 +12,8 @@ from tests.mutation import __main__ as mutation
 from tests.mutation.__main__ import Change, change, judge
 
 DIFF = """\
---- handlers/engine.py
-+++ handlers/engine.py
+--- handlers/engine/engine.py
++++ handlers/engine/engine.py
 @@ -3,6 +3,6 @@
      if a:
 -        return left(
@@ -31,8 +31,8 @@ def _written_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_survivor_is_named_by_what_was_changed_and_not_by_a_number() -> None:
-    assert str(change("handlers/engine.py decide", DIFF)) == (
-        "handlers/engine.py decide: return left( lane, -> return left( None,"
+    assert str(change("handlers/engine/engine.py decide", DIFF)) == (
+        "handlers/engine/engine.py decide: return left( lane, -> return left( None,"
     )
 
 
@@ -59,7 +59,7 @@ def test_only_the_words_of_a_message_do_not_count(was: str, now: str, words: boo
 def test_a_run_fails_below_the_score_or_with_a_survivor_that_nobody_argues(
     killed: int, survivors: set[str], fails: int
 ) -> None:
-    counts = {"handlers/engine.py": Counter(killed=killed, alive=10 - killed)}
+    counts = {"handlers/engine/engine.py": Counter(killed=killed, alive=10 - killed)}
     assert judge(counts, survivors, None) == fails
 
 
@@ -97,7 +97,7 @@ def test_the_core_is_in_a_group() -> None:
     """All that the first of these modules have been split into since, too."""
     core = ["aggregates/*.py", "handlers/*.py", "projections/*.py", "host_agent/verbs/*.py"]
     core += ["host_agent/executor.py", "host_agent/locks.py", "host_agent/storage/brick.py"]
-    core += ["ledger/dispatcher.py", "ledger/effects.py"]
+    core += ["ledger/core/dispatcher.py", "ledger/core/effects.py"]
     changed = {path for each in GROUPS.values() for path in mutation.modules(mutation.ROOT, each)}
     assert set(mutation.modules(mutation.ROOT, {"mutate": core})) <= changed
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import orjson
 
-from projections import news
 from projections.base import Row
-from projections.writes import Replacement, TablePlace
+from projections.running import news
+from projections.running.writes import Replacement, TablePlace
 
 
 def test_a_step_tells_those_who_wait_what_it_has_moved() -> None:

@@ -17,7 +17,7 @@ from ledger.auth import policy as module
 from ledger.auth.policy import Policy, PolicyError, Target
 from ledger.auth.rules import RULES
 from ledger.auth.tokens import Identity, Vouched
-from ledger.cli import policy_page
+from tests.pages import policy_page
 
 STOP = "os_compute_api:servers:stop"
 SHOW = "os_compute_api:servers:show"

@@ -12,18 +12,18 @@ from typing import Any, cast
 import pytest
 
 from aggregates.base import Actor
-from handlers.edits import OVERRIDE_RULE
-from ledger.api.call import Call, refuse_unless
-from ledger.api.nova import server_create
-from ledger.api.nova.actions import ACTIONS
-from ledger.api.problem import ApiError
-from ledger.api.routes import ROUTES
+from handlers.requests.edits import OVERRIDE_RULE
 from ledger.auth.keystone import KeystoneTokens
 from ledger.auth.keystone_client import Proven
 from ledger.auth.policy import Policy
 from ledger.auth.rules import NAMES, RULES
 from ledger.auth.tokens import IMPLIED, Asked, Identity
 from ledger.config import AuthMode, KeystoneSettings, Role, Settings
+from ledger.http.call import Call, refuse_unless
+from ledger.http.problem import ApiError
+from ledger.http.routes import ROUTES
+from ledger.nova.servers import create as server_create
+from ledger.nova.servers.actions import ACTIONS
 from ledger.web import console
 
 OWN, FOREIGN = "own-project", "another-project"

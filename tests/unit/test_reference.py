@@ -17,24 +17,18 @@ import pytest
 from aggregates import catalogue
 from aggregates.base import Event
 from handlers.drift.classes import CLASSES
-from handlers.plan import Place
+from handlers.engine.plan import Place
 from host_agent import config as agent_config
 from host_agent.shared import fault_calls
-from host_agent.shared.contract import Verb
+from host_agent.shared.contract.messages import Verb
 from ledger import config
 from ledger.auth.rules import RULES
-from ledger.cli import (
-    drift_page,
-    events_page,
-    examples,
-    flow_pages,
-    policy_page,
-    reference_page,
-)
+from ledger.cli import examples
 from ledger.cli.errors import ExitCode
 from ledger.cli.shell import COMMANDS, Shell
-from ledger.simulation.cinder_handlers import ROUTES as CINDER_ROUTES
+from ledger.trial.cinder.handlers import ROUTES as CINDER_ROUTES
 from projections.catalog import ALL
+from tests.pages import drift_page, events_page, flow_pages, policy_page, reference_page
 
 ROOT = Path(__file__).parents[2]
 CLI = (ROOT / "docs/cli.md").read_text()

@@ -11,10 +11,10 @@ import pytest
 from aggregates import errors
 from aggregates.base import Event
 from aggregates.operation import Operation, OperationState
-from handlers.accept import AttachVolume, SwapVolume
-from handlers.build import BootDisk
-from handlers.operator import acts
-from host_agent.shared.contract import ErrorKind, PowerState
+from handlers.requests.accept import AttachVolume, SwapVolume
+from handlers.requests.build import BootDisk
+from handlers.requests.operator import acts
+from host_agent.shared.contract.messages import ErrorKind, PowerState
 from host_agent.simulated.host_state import set_power
 from tests.regressions.worlds import attached
 from tests.world import CONTEXT, OTHER, SERVER, Broken, World, events

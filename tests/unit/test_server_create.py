@@ -12,11 +12,11 @@ import pytest
 from pydantic import ValidationError
 
 from aggregates.errors import DomainError
-from ledger.api.nova import properties
-from ledger.api.nova.flavors import size_wanted
-from ledger.api.nova.schemas_create import wanted
-from ledger.api.nova.server_create import disks_of
-from ledger.api.problem import ApiError, invalid_input
+from ledger.http.problem import ApiError, invalid_input
+from ledger.nova.flavors import size_wanted
+from ledger.nova.servers import properties
+from ledger.nova.servers.create import disks_of
+from ledger.nova.servers.schemas_create import wanted
 
 VOLUME = "11111111-1111-4111-8111-111111111111"
 OTHER = "22222222-2222-4222-8222-222222222222"

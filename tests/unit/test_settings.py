@@ -11,8 +11,8 @@ from typing import Annotated, Any
 
 import pytest
 
-from host_agent.shared import settings
-from host_agent.shared.settings import ConfigError, Must, Positive, Seconds, Source
+from host_agent.shared.platform import settings
+from host_agent.shared.platform.settings import ConfigError, Must, Positive, Seconds, Source
 from tests.tokens import write_private
 
 

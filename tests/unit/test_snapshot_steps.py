@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from host_agent.shared.contract import ErrorKind
-from host_agent.shared.lane import Lane
-from host_agent.shared.ports import PortError, SnapshotView
-from ledger.steps import snapshots
+from host_agent.shared.contract.lane import Lane
+from host_agent.shared.contract.messages import ErrorKind
+from host_agent.shared.contract.ports import PortError, SnapshotView
+from ledger.core.steps import snapshots
 
 LANE = Lane(
     server_id="s", volume_id="v", bdm_id="b", attachment_id="a", device_name="vdb",

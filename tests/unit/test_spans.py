@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from host_agent.shared.spans import REQUESTS_MAX, Span, span_of_operation, span_of_run
-from host_agent.shared.tracing import answered, doing, headers
+from host_agent.shared.contract.spans import REQUESTS_MAX, Span, span_of_operation, span_of_run
+from host_agent.shared.platform.tracing import answered, doing, headers
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 OPERATION = "0b2e7f0c-54a3-4d0b-9c39-7a7d5d0c2f11"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from host_agent.shared.text import is_showable, one_line, texts_in, visible
+from host_agent.shared.platform.text import is_showable, one_line, texts_in, visible
 from ledger.cli.base import Visible
 
 CONTROLS = ["\x00", "\x1b[2J", "\x9b2J", "\x7f", "\u202e", "\u2066", "\u2028"]

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from host_agent.shared import tls
-from host_agent.shared.settings import ConfigError
-from host_agent.shared.tls import Validity, Watched
+from host_agent.shared.platform import tls
+from host_agent.shared.platform.settings import ConfigError
+from host_agent.shared.platform.tls import Validity, Watched
 from ledger.auth.tls import ServiceTls
 from ledger.config import Listen
 from tests.authority import Authority, Pair, replace

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 from aggregates.base import Event
 from aggregates.operation import Operation
-from host_agent.shared.spans import span_of_operation
+from host_agent.shared.contract.spans import span_of_operation
 from ledger.traces.spans import SpanData, spans_of
 
 OPERATION = str(uuid4())

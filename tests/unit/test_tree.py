@@ -111,10 +111,10 @@ def test_nobody_decides_by_a_wall_clock() -> None:
         if re.search(r"time\.time(_ns)?\b|datetime\.now|utcnow|\btoday\(", path.read_text())
     }
     assert reading == {
-        "host_agent/shared/clocks.py",  # to tell how wrong it is
+        "host_agent/shared/platform/clocks.py",  # to tell how wrong it is
         "ledger/cli/table.py",  # how long ago, for people
         "ledger/log/clock.py",
-        "ledger/simulation/cinder_model.py",  # Cinder's own
+        "ledger/trial/cinder/model/model.py",  # Cinder's own
         "ledger/trial/demo.py",  # a user's
     }
 
@@ -131,10 +131,10 @@ def test_code_of_ours_logs_events_and_their_fields() -> None:
     }
     assert asked == {
         "host_agent/shared/cinder/session.py",
-        "host_agent/shared/logs.py",
+        "host_agent/shared/platform/logs.py",
         "host_agent/storage/keys.py",
-        "ledger/api/app.py",
-        "ledger/api/connections.py",
+        "ledger/http/app.py",
+        "ledger/http/limits/connections.py",
     }
 
 

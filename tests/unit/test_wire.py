@@ -8,10 +8,17 @@ from typing import Annotated, Any
 import pytest
 from msgspec import Meta
 
-from host_agent.shared.contract import Command, CommandStep, Guest, PowerState, Registration, Verb
-from host_agent.shared.lane import Lane
-from host_agent.shared.outputs import Outputs
-from host_agent.shared.wire import Id, WireError, form, plain, read, read_in_turns
+from host_agent.shared.contract.lane import Lane
+from host_agent.shared.contract.messages import (
+    Command,
+    CommandStep,
+    Guest,
+    PowerState,
+    Registration,
+    Verb,
+)
+from host_agent.shared.contract.outputs import Outputs
+from host_agent.shared.contract.wire import Id, WireError, form, plain, read, read_in_turns
 
 ID = "0f9d3f0e-1111-2222-3333-444455556666"
 GUEST = {"server_id": ID, "name": "vm", "power_state": "running"}

@@ -18,8 +18,8 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
-from host_agent.shared.contract import ErrorKind
-from host_agent.shared.ports import PortError
+from host_agent.shared.contract.messages import ErrorKind
+from host_agent.shared.contract.ports import PortError
 
 #: By status; each other is a computeFault.
 _FAULTS = {

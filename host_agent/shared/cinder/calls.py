@@ -17,13 +17,13 @@ import structlog
 from cinderclient import exceptions
 from keystoneauth1 import exceptions as keystone_exceptions
 
-from host_agent.shared import masking
-from host_agent.shared.backoff import Backoff
 from host_agent.shared.cinder.settings import RetryLimits
-from host_agent.shared.contract import ErrorKind
-from host_agent.shared.lines import left_s
-from host_agent.shared.ports import PortError
-from host_agent.shared.text import one_line
+from host_agent.shared.contract.backoff import Backoff
+from host_agent.shared.contract.messages import ErrorKind
+from host_agent.shared.contract.ports import PortError
+from host_agent.shared.platform import masking
+from host_agent.shared.platform.lines import left_s
+from host_agent.shared.platform.text import one_line
 
 T = TypeVar("T")
 

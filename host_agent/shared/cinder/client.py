@@ -25,7 +25,6 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from typing import Any, TypeVar
 
-from host_agent.shared import masking
 from host_agent.shared.cinder.calls import (
     Retry,
     error_of_status,
@@ -34,9 +33,9 @@ from host_agent.shared.cinder.calls import (
     too_old,
 )
 from host_agent.shared.cinder.session import Caller, agree
-from host_agent.shared.contract import ErrorKind
-from host_agent.shared.origin import MADE_FOR, Dependents, origin_of
-from host_agent.shared.ports import (
+from host_agent.shared.contract.messages import ErrorKind
+from host_agent.shared.contract.origin import MADE_FOR, Dependents, origin_of
+from host_agent.shared.contract.ports import (
     AttachmentView,
     ConnectionInfo,
     Encryption,
@@ -45,6 +44,7 @@ from host_agent.shared.ports import (
     SnapshotView,
     VolumeView,
 )
+from host_agent.shared.platform import masking
 
 __all__ = [
     "MADE_FOR",

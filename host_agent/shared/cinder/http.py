@@ -26,9 +26,9 @@ from requests.adapters import HTTPAdapter
 from requests.structures import CaseInsensitiveDict
 from urllib3 import BaseHTTPResponse, HTTPConnectionPool, Timeout
 
-from host_agent.shared import tracing
-from host_agent.shared.lines import CONNECTIONS_MAX, NotConnectedError, ask, whole_answers
-from host_agent.shared.telemetry import NO_ANSWER, outcome_of
+from host_agent.shared.platform import tracing
+from host_agent.shared.platform.lines import CONNECTIONS_MAX, NotConnectedError, ask, whole_answers
+from host_agent.shared.platform.telemetry import NO_ANSWER, outcome_of
 
 #: Is told of each call: its URL, its outcome (shared.telemetry), and how many seconds it took.
 Note = Callable[[str, str, float], None]

@@ -22,11 +22,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, TypeVar
 
-from host_agent.shared import masking
 from host_agent.shared.cinder.client import MADE_FOR, mode_of, mountpoint_of
 from host_agent.shared.cinder.session import Caller
-from host_agent.shared.contract import ErrorKind
-from host_agent.shared.ports import PortError
+from host_agent.shared.contract.messages import ErrorKind
+from host_agent.shared.contract.ports import PortError
+from host_agent.shared.platform import masking
 
 _EVERY = {"all_tenants": "1"}
 _BY_ID = "id:asc"

@@ -13,7 +13,7 @@ from typing import Any
 
 from host_agent.shared.cinder.client import connection_view, old_attachment_views
 from host_agent.shared.cinder.session import Caller
-from host_agent.shared.ports import ConnectionInfo, OldAttachment
+from host_agent.shared.contract.ports import ConnectionInfo, OldAttachment
 
 
 class OldCinderClient(Caller):

@@ -34,10 +34,10 @@ from host_agent.shared.cinder.answers import check
 from host_agent.shared.cinder.calls import Retry, error_of_status, port_error
 from host_agent.shared.cinder.http import Transport
 from host_agent.shared.cinder.settings import CinderSettings, root_of
-from host_agent.shared.contract import ErrorKind
-from host_agent.shared.lines import left_s
-from host_agent.shared.ports import PortError
-from host_agent.shared.telemetry import call_seconds
+from host_agent.shared.contract.messages import ErrorKind
+from host_agent.shared.contract.ports import PortError
+from host_agent.shared.platform.lines import left_s
+from host_agent.shared.platform.telemetry import call_seconds
 
 T = TypeVar("T")
 Microversion = tuple[int, int]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from host_agent.shared.settings import Positive, Seconds
+from host_agent.shared.platform.settings import Positive, Seconds
 
 #: The options of a keystoneauth plugin that say for what its token is.
 _SCOPE = frozenset(
@@ -17,7 +17,7 @@ _SCOPE = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class RetryLimits:
-    """How a call is tried again; the waits are `host_agent.shared.backoff`'s."""
+    """How a call is tried again; the waits are `host_agent.shared.contract.backoff`'s."""
 
     attempts_max: Positive = 5
     delay_first_s: Seconds = 0.5

@@ -1,0 +1,1 @@
+"""Plans and what to do next: flows as data, verbs, retries, claims; pure."""

@@ -1,0 +1,59 @@
+"""What an operation claims of the volumes it works on: read from its plan.
+
+Rule (decision 0042): at most one operation works on a volume for a server; at most one makes a
+new attachment of it; and on each host either one operation connects it anew, or any number
+disconnect it.  The last of these is what the last-user decision rests on (decision 0014): an agent
+that disconnects asks who else has the volume connected on its host, and the answer is made of
+attachments that the log knows to be connected.  Two that let go may ask in any order, and crash
+in any place: each counts as a user until its own disconnect is in the log, so the last of them
+disconnects.  One that connects counts only when its report is in the log, which may be after it
+has connected.
+
+A connection is new if its step has an undo that disconnects.  Without one (a reboot, a refresh) the
+attachment has been connected there all the time, and counts.  After a failure such a
+step is never done again, only undone; so a parked operation connects nothing anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from handlers.engine.plan import Flow, Place, Plan, Side, Stage, Step
+from handlers.engine.verbs import VERBS
+from host_agent.shared.contract.messages import Verb
+
+
+def leaves_disks(flow: Flow) -> bool:
+    """Whether its volumes are disks of the server as before, however far it has come."""
+    steps = (step for stage in flow.stages for step in stage.steps)
+    return all(VERBS[verb].keeps_disks for s in steps for verb in (s.do, s.undo) if verb)
+
+
+def on_volume(plan: Plan, volume_id: str) -> dict[str, Any]:
+    """The claim of a plan on one of its volumes, as Volume.claim takes it."""
+    hosts, takes, reserves = set(), set(), False
+    for host, stage in _stages(plan, volume_id):
+        reserves |= any(VERBS[step.do].reserves for step in stage.steps)
+        if host is not None and not all(VERBS[step.do].keeps_connections for step in stage.steps):
+            hosts.add(host)
+            if any(connects_anew(step) for step in stage.steps):
+                takes.add(host)
+    shared = all(lane.multiattach for lane in plan.lanes if volume_id in lane.volume_ids)
+    return {"shared": shared, "reserves": reserves, "takes": takes, "hosts": hosts}
+
+
+def connects_anew(step: Step) -> bool:
+    """Whether the step connects what no host had by this attachment."""
+    return step.do is Verb.VOLUME_CONNECT and step.undo is Verb.VOLUME_DISCONNECT
+
+
+def _stages(plan: Plan, volume_id: str) -> Iterator[tuple[str | None, Stage]]:
+    """What lanes do with the volume, and on which host (None: in the ledger)."""
+    for number, lane in enumerate(plan.lanes):
+        for stage in plan.stages:
+            new = stage.side is Side.NEW
+            if number in plan.lanes_of(stage) and lane.volume_of(new=new) == volume_id:
+                place = stage.place
+                host = None if place is Place.LEDGER else plan.host_of(number, place)
+                yield host, stage

@@ -1,0 +1,190 @@
+"""A server is deleted: at once, or as soon as what is at work on it has ended (decision 0086).
+
+Nova takes a deletion at any time, and its clients ask for it once.  So nothing refuses it that is
+in the way: the server remembers what was asked (`Instance.DeletionAwaited`), and the end of what is
+in the way, or that it parks, begins it in the same transaction (`begin_awaited`).  Meanwhile
+nothing else is begun on the server (`handlers.requests.guards.start`).
+
+What is in the way may be at a volume alone, for another server that shares it: so the end of an
+operation is an occasion for all servers of its volumes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TypeVar
+from uuid import UUID, uuid5
+
+from aggregates import errors
+from aggregates.attachment import Attachment, AttachmentState
+from aggregates.base import Actor, Aggregate, EventContext
+from aggregates.instance import Instance
+from aggregates.mapping import BlockDeviceMapping
+from aggregates.operation import Operation, OperationState, Outcome
+from aggregates.volume import Volume
+from handlers.engine.engine import Wait, Work
+from handlers.requests import actions, grow, operator
+from handlers.requests.guards import Origin, Server
+from handlers.results import progress
+from handlers.results.meaning import Book
+from host_agent.shared.contract.lane import Lane
+
+A = TypeVar("A", bound=Aggregate)
+
+#: Flows whose end Cinder waits for.
+CINDER_WAITS = frozenset({"migrate_volume", "grow_for_cinder", "snapshot", "delete_snapshot"})
+#: Why a parked operation ends when its server is deleted.
+SUPERSEDED = "its server is deleted"
+
+
+def advance(operation: Operation, book: Book, now: float) -> Work | Wait:
+    """As `progress.advance`; if the operation is at rest then, what waited for that begins."""
+    decision = progress.advance(operation, book, now)
+    if operation.state is not OperationState.RUNNING:
+        begin_awaited(operation, book, now)
+    return decision
+
+
+def begin(server_id: str, origin: Origin, book: Book) -> Operation:
+    """Accept a deletion; what is parked about the server ends, and is released with the rest.
+
+    Raises ClaimedError, and may have changed things by then.
+    """
+    server = server_of(server_id, book)
+    actions.check_deletion(server.instance, origin)
+    if server.instance.deletion is not None:
+        origin = _origin(server.instance.deletion)
+    grow.forget(server.instance)
+    volumes, hosts, unlearnt = dict(server.volumes), set[str](), list[Lane]()
+    arrival: str | None = None
+    unmade: list[Lane] = []
+    unconnected: set[str] = set()
+    for claimant in list(server.instance.claims):
+        operation = book.get(Operation, claimant)
+        # Cinder has to hear the end from the operation itself.
+        cinder_waits = operation.started and operation.started.flow in CINDER_WAITS
+        if operation.state is OperationState.PARKED and not cinder_waits:
+            ids = progress.volumes_of(operation)
+            volumes |= {id_: book.get(Volume, id_) for id_ in ids}
+            hosts |= set(filter(None, progress.plan_of(operation).hosts.values()))
+            arrival = arrival or progress.arrival(operation)
+            unlearnt += operator.unlearnt(operation)
+            unmade += operator.unmade(operation, book)
+            unconnected |= operator.unconnected(operation)
+            progress.finish(operation, Outcome.CANCELLED, book, reason=SUPERSEDED)
+    held = [
+        book.get(Attachment, attachment_id)
+        for volume in volumes.values()
+        for attachment_id in volume.held_by(server_id)
+    ]
+    left = [
+        (a, a.host if a.may_be_connected and str(a.id) not in unconnected else None)
+        for a in held
+        if a.state is not AttachmentState.DELETED
+    ]
+    instance = server.instance
+    others = sorted(hosts - {instance.host, instance.resize_source, arrival})
+    return actions.delete(
+        origin,
+        server=replace(server, volumes=volumes),
+        attachments=left,
+        unlearnt=unlearnt,
+        unmade=unmade,
+        other_host=others[0] if others else None,
+        arrival=arrival,
+    )
+
+
+def keep(server_id: str, origin: Origin, claimed: errors.ClaimedError, book: Book) -> str | None:
+    """Remember the deletion until `claimed` is in its way no more; the operation that it will be.
+
+    None: it is not in the way now, so ask again.
+    """
+    instance, known = book.get(Instance, server_id), claimed.fields
+    what = book.get(Volume, known["id"]) if known["what"] == Volume.__name__ else instance
+    if known["operation_id"] not in what.claims:
+        return None
+    if instance.deletion is None:
+        context = origin.context
+        instance.record(
+            Instance.DeletionAwaited,
+            operation_id=str(origin.operation_id),
+            request_id=context.request_id,
+            actor=context.actor.stored(),
+            fingerprint=origin.fingerprint,
+            global_request_id=context.global_request_id,
+            traceparent=context.traceparent,
+        )
+    return instance.deletion.operation_id if instance.deletion else None
+
+
+def begin_awaited(operation: Operation, book: Book, now: float) -> None:
+    """An operation has ended, or parked: begin the deletions that nothing is in the way of now."""
+    for server_id in sorted(_servers_of(operation, book)):
+        awaited = book.get(Instance, server_id).deletion
+        if awaited is None:
+            continue
+        origin = _origin(awaited)
+        try:  # on copies: what is refused half way has changed things
+            begin(server_id, origin, _Copies(book))
+        except errors.ClaimedError:
+            continue
+        deletion = begin(server_id, origin, book)
+        book.add(deletion)
+        progress.advance(deletion, book, now)
+
+
+def _servers_of(operation: Operation, book: Book) -> Iterator[str]:
+    """Whose deletion may have waited for it."""
+    assert operation.started is not None
+    servers = {operation.started.server_id}
+    for volume_id in progress.volumes_of(operation):
+        volume = book.get(Volume, volume_id)
+        servers |= set(volume.holders.values())
+        servers |= {claim.server_id for claim in volume.claims.values()}
+    return iter(servers)
+
+
+def _origin(awaited: Instance.DeletionAwaited) -> Origin:
+    """It was accepted: a lock that came later does not hold it up."""
+    context = EventContext(
+        actor=Actor.of(awaited.actor),
+        request_id=awaited.request_id,
+        global_request_id=awaited.global_request_id,
+        traceparent=awaited.traceparent,
+        passes_locks=True,
+    )
+    operation_id = UUID(awaited.operation_id)
+    return Origin(
+        operation_id=operation_id,
+        bdm_id=uuid5(operation_id, "no mapping"),  # of another aggregate than the operation's
+        context=context,
+        fingerprint=awaited.fingerprint,
+    )
+
+
+def server_of(server_id: str, book: Book) -> Server:
+    """A server with all that is its own."""
+    instance = book.get(Instance, server_id)
+    mappings = [book.get(BlockDeviceMapping, bdm_id) for bdm_id in instance.devices]
+    ids = sorted({m.volume_id for m in mappings if m.live and m.volume_id is not None})
+    volumes = {volume_id: book.get(Volume, volume_id) for volume_id in ids}
+    return Server(instance=instance, mappings=mappings, volumes=volumes)
+
+
+class _Copies:
+    """A book whose aggregates may be changed in vain."""
+
+    def __init__(self, book: Book) -> None:
+        self._book = book
+        self._copies: dict[tuple[type[Aggregate], str], Aggregate] = {}
+
+    def get(self, kind: type[A], id: str) -> A:  # noqa: A002
+        copy = self._copies.get((kind, id))
+        if copy is None:
+            copy = self._copies[kind, id] = self._book.get(kind, id).fork()
+        return copy  # type: ignore[return-value]
+
+    def add(self, aggregate: Aggregate) -> None:
+        self._copies[type(aggregate), str(aggregate.id)] = aggregate

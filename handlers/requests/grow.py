@@ -1,0 +1,153 @@
+"""Cinder tells that a volume has grown: who has to hear it, and when.
+
+Cinder tells it once and goes on (extend_volume of its volume manager).  So nothing is refused
+for a while: if an operation is in the way, the server remembers what it has not heard yet
+(`Instance.GrowthAwaited`), and that operation begins with it when it ends, in the same
+transaction (`begin_awaited`).  What comes twice is done twice, for the volume may have grown again
+in between.  A host that is silent has its command waiting for it; one whose agent is too old parks.
+A guest that another host shows is not where a command would look for it: the server remembers it,
+too, until only its own host does.
+A fence ends what its host had not done yet (`wait_again`); but it may have cut off a guest that
+runs on, and nobody tells that one a second time: so it is begun when a host shows the guest again.
+
+No host, no guest: whoever starts it next has the volume as it is then.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid5
+
+from aggregates import errors
+from aggregates.base import Actor, EventContext
+from aggregates.host import Host, host_uuid
+from aggregates.instance import Instance
+from aggregates.mapping import BlockDeviceMapping, MappingState
+from aggregates.operation import Operation
+from aggregates.volume import Volume
+from handlers.engine.plan import Place
+from handlers.requests.guards import Concerned, Origin, lane_of_mapping, start
+from handlers.requests.presence import elsewhere
+from handlers.results.meaning import Book
+from host_agent.shared.contract.ports import VolumeView
+
+
+@dataclass(frozen=True, kw_only=True)
+class GrowVolume:
+    """POST os-server-external-events, `volume-extended`.
+
+    `waiting`: Cinder waits for the guest, and wants to hear how it ended.
+    """
+
+    server_id: str
+    volume_id: str
+    waiting: bool = False
+
+
+def grow(request: GrowVolume, origin: Origin, view: VolumeView | None, book: Book) -> Operation:
+    """Accept it.  Raises NotAttachedError if the server does not have the volume on a host, and,
+    if it has to wait, ClaimedError or ShownElsewhereError.
+    """
+    instance = book.get(Instance, request.server_id)
+    # Before anything is changed: what is refused here is not given up, but waits.  And before it
+    # is asked who has the volume: what is in the way may bring it, and have connected it already.
+    instance.refuse_claimed(exclusive=False)
+    if signs := "; ".join(map(str, elsewhere(instance, book))):
+        raise errors.ShownElsewhereError(flow="grow", server_id=request.server_id, signs=signs)
+    mapping, host = _had(instance, request.volume_id, book)
+    volume = book.get(Volume, request.volume_id)
+    volume.refuse_beside(request.server_id, shared=mapping.multiattach)
+    return start(
+        "grow_for_cinder" if request.waiting else "grow",
+        origin,
+        instance,
+        [lane_of_mapping(mapping, volume, host)],
+        {Place.HOST: host},
+        Concerned(known=[volume], shown=lambda: [view]),
+    )
+
+
+def _had(instance: Instance, volume_id: str, book: Book) -> tuple[BlockDeviceMapping, str]:
+    """As what the server has the volume, and on which host; else NotAttachedError."""
+    device = instance.device_of(volume_id)
+    mapping = book.get(BlockDeviceMapping, device.bdm_id) if device else None
+    if mapping is None or not mapping.live or mapping.attachment_id is None or not instance.host:
+        raise errors.NotAttachedError(server_id=str(instance.id), volume_id=volume_id)
+    if mapping.state is MappingState.UNPLUGGED:  # by a fence (0083): its next start connects it
+        raise errors.NotAttachedError(server_id=str(instance.id), volume_id=volume_id)
+    return mapping, instance.host
+
+
+def is_held_up(instance: Instance, book: Book) -> bool:
+    """Whether something is in the way, whose end begins what waits."""
+    return bool(instance.claims) or any(elsewhere(instance, book))
+
+
+def wait(request: GrowVolume, origin: Origin, instance: Instance) -> None:
+    """Remember it until what is in the way has ended."""
+    request_id, actor = origin.context.request_id, origin.context.actor.stored()
+    _await(instance, request.volume_id, request_id, actor, waiting=request.waiting)
+
+
+def wait_again(operation: Operation, instance: Instance) -> None:
+    """What a fence has ended is remembered until the guest is seen again."""
+    started = operation.started
+    if started and started.flow == "grow" and operation.history.moot:
+        for lane in operation.lanes:
+            _await(instance, lane.volume_id, started.request_id, started.actor)
+
+
+def _await(
+    instance: Instance,
+    volume_id: str,
+    request_id: str,
+    actor: dict[str, Any],
+    *,
+    waiting: bool = False,
+) -> None:
+    instance.record(
+        Instance.GrowthAwaited,
+        volume_id=volume_id,
+        waiting=waiting,
+        request_id=request_id,
+        actor=actor,
+    )
+
+
+def begin_awaited(instance: Instance, book: Book) -> None:
+    """An operation has ended, or a host shows the guest: begin what waited for that, as far as
+    nothing else is in the way, a fence among that.  A server that is deleted next hears nothing.
+    """
+    if instance.deletion is not None:
+        return
+    for volume_id, awaited in list(instance.growth.items()):
+        origin = _origin(instance, awaited)
+        request = GrowVolume(
+            server_id=str(instance.id), volume_id=volume_id, waiting=awaited.waiting
+        )
+        try:
+            instance.refuse_claimed(exclusive=False)
+            _, host = _had(instance, volume_id, book)
+            if book.get(Host, str(host_uuid(host))).fenced:
+                continue
+            operation = grow(request, origin, None, book)
+        except (errors.ClaimedError, errors.ShownElsewhereError):
+            continue
+        except errors.NotAttachedError:
+            instance.record(Instance.GrowthBegun, volume_id=volume_id, by_operation=None)
+            continue
+        book.add(operation)
+        instance.record(Instance.GrowthBegun, volume_id=volume_id, by_operation=str(operation.id))
+
+
+def forget(instance: Instance) -> None:
+    """The server is deleted: nothing of it grows any more."""
+    for volume_id in list(instance.growth):
+        instance.record(Instance.GrowthBegun, volume_id=volume_id, by_operation=None)
+
+
+def _origin(instance: Instance, awaited: Instance.GrowthAwaited) -> Origin:
+    operation_id = uuid5(instance.id, f"growth of {awaited.volume_id}, {instance.version}")
+    context = EventContext(actor=Actor.of(awaited.actor), request_id=awaited.request_id)
+    return Origin(operation_id=operation_id, bdm_id=operation_id, context=context)

@@ -1,0 +1,208 @@
+"""What every request is checked for, and how an accepted one becomes an operation.
+
+The order of the guards, and their texts, are nova-api's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from aggregates import errors
+from aggregates.base import EventContext
+from aggregates.host import Host
+from aggregates.instance import Instance, VmState
+from aggregates.mapping import BlockDeviceMapping, MappingState
+from aggregates.operation import Operation
+from aggregates.volume import Volume
+from handlers.engine import claims
+from handlers.engine.plan import Flow, Place
+from handlers.flows import FLOWS
+from handlers.requests.volumes import check
+from handlers.results.meaning import Book
+from host_agent.shared.contract.lane import Lane
+from host_agent.shared.contract.messages import GuestOrder, PowerState
+from host_agent.shared.contract.ports import VolumeView
+
+#: Volumes as Cinder shows them; None is one that it has forgotten.
+Views = Callable[[], Sequence[VolumeView | None]]
+
+#: What an agent must be to know attachments (S1's new flow); below it knows Cinder's old calls.
+NEW_FLOW_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """Who asks, and the identities of what will be new (no randomness in here)."""
+
+    operation_id: UUID
+    bdm_id: UUID
+    context: EventContext
+    fingerprint: str | None = None
+    finding: dict[str, Any] | None = None  # see Operation.OperationStarted
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contact:
+    """Whether a host's agent has been in contact lately, and when last (for people)."""
+
+    alive: bool
+    since: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Concerned:
+    """The volumes of a request: `known` as the log has them, which it claims, and `shown`, as
+    Cinder has them, which is asked when nothing else is in the way.
+    """
+
+    known: Iterable[Volume] = ()
+    shown: Views
+
+
+@dataclass(frozen=True, kw_only=True)
+class Server:
+    """A server with all that is its own, as it is now."""
+
+    instance: Instance
+    mappings: Sequence[BlockDeviceMapping]
+    volumes: dict[str, Volume]
+
+    @property
+    def attached(self) -> list[BlockDeviceMapping]:
+        """The mappings that have a volume."""
+        return [m for m in self.mappings if m.live and m.volume_id is not None]
+
+
+#: What a lock of a server does not hold up, by the names of `check_vm_state`.  All else it does,
+#: as nova/compute/api.py has check_instance_lock: there evacuate, tags and names have none, and
+#: repairs and Cinder's snapshots are nobody's whom a lock is for.
+PAST_LOCKS = frozenset(
+    {"evacuate", "refresh", "convert", "snapshot", "delete_snapshot", "update", "update tags"}
+)
+
+
+def check_lock(instance: Instance, action: str, context: EventContext) -> None:
+    """Raises LockedError if the server is locked, and that is for who asks.
+
+    Not for administrators and services, to whom all projects are open.
+    """
+    if instance.locked and action not in PAST_LOCKS and not context.passes_locks:
+        raise errors.LockedError(server_id=str(instance.id))
+
+
+def check_lock_of(operation: Operation, action: str, context: EventContext, book: Book) -> None:
+    """The same for what is done about an operation of a server."""
+    if operation.started and operation.started.server_id and not context.passes_locks:
+        check_lock(book.get(Instance, operation.started.server_id), action, context)
+
+
+def check_vm_state(
+    instance: Instance, action: str, allowed: Iterable[VmState], context: EventContext
+) -> None:
+    """Whether this may be done to the server now; a lock is told first, as Nova does.
+
+    What is parked puts the server into ERROR, as S1 asks, but is in the way only of what its
+    claim excludes.
+    """
+    check_lock(instance, action, context)
+    if instance.own_state not in set(allowed):
+        instance.refuse_parked()
+        raise errors.VmStateError(
+            action=action, server_id=str(instance.id), vm_state=instance.own_state
+        )
+
+
+def refuse_guestless(instance: Instance, action: str) -> None:
+    """Raises GuestNotThereError if the server's host shows no guest of it."""
+    if instance.power_state == PowerState.NOSTATE.value:
+        raise errors.GuestNotThereError(
+            action=action, server_id=str(instance.id), host=instance.host
+        )
+
+
+def refuse_deleting(instance: Instance, action: str, operation_id: str) -> None:
+    """DeletingError if another operation is to delete the server next; in Nova's words."""
+    if instance.deletion is not None and instance.deletion.operation_id != operation_id:
+        raise errors.DeletingError(action=action, server_id=str(instance.id))
+
+
+def check_contact(host: Host, contact: Contact) -> None:
+    """Work that no agent can do is not accepted (LP 1909120)."""
+    if host.fenced or not contact.alive:
+        raise errors.HostUnavailableError(host=host.name, since=contact.since)
+
+
+def lane_of_mapping(mapping: BlockDeviceMapping, volume: Volume, host: str | None) -> Lane:
+    """A mapping as a lane of a plan; `host` holds its attachment."""
+    assert mapping.server_id is not None, "a live mapping has a server"
+    assert mapping.volume_id is not None, "only a mapping with a volume is a lane"
+    return Lane(
+        server_id=mapping.server_id,
+        volume_id=mapping.volume_id,
+        bdm_id=str(mapping.id),
+        attachment_id=mapping.attachment_id,
+        device_name=mapping.device_name,
+        multiattach=mapping.multiattach,
+        tag=mapping.tag,
+        boot_index=mapping.boot_index,
+        delete_on_termination=mapping.delete_on_termination,
+        serial=mapping.serial,
+        access_mode=mapping.access_mode or "rw",
+        host=host,
+        legacy=mapping.legacy,
+        bare=mapping.state is MappingState.UNPLUGGED and not mapping.legacy,
+        known=volume.held_by(mapping.server_id),
+    )
+
+
+def start(
+    flow: str,
+    origin: Origin,
+    instance: Instance,
+    lanes: Sequence[Lane],
+    hosts: dict[Place, str | None],
+    volumes: Concerned,
+    order: GuestOrder | None = None,
+) -> Operation:
+    """Claim what the operation works on, and begin it.
+
+    Raises ClaimedError, VolumeStateError if a volume in Cinder is not as the flow wants it, and
+    DeletingError if another operation is to delete the server next.
+    """
+    table, operation_id = FLOWS[flow], str(origin.operation_id)
+    beside = not table.claims_volumes
+    refuse_deleting(instance, flow, operation_id)
+    instance.claim(operation_id, exclusive=table.exclusive, flow=flow, beside_parked=beside)
+    operation = Operation(origin.operation_id)
+    plan = table.expand(tuple(lanes), hosts, order)
+    operation.record(
+        Operation.OperationStarted,
+        flow=flow,
+        server_id=str(instance.id),
+        plan=plan.to_json(),
+        request_id=origin.context.request_id,
+        actor=origin.context.actor.stored(),
+        fingerprint=origin.fingerprint,
+        global_request_id=origin.context.global_request_id,
+        traceparent=origin.context.traceparent,
+        finding=origin.finding,
+    )
+    known = {str(volume.id): volume for volume in volumes.known if table.claims_volumes}
+    for volume_id in sorted(_volumes_of(lanes) & set(known)):
+        claim = claims.on_volume(plan, volume_id)
+        known[volume_id].claim(operation_id, server_id=str(instance.id), flow=flow, **claim)
+    if table.volumes is not None:
+        check(table.volumes, volumes.shown(), _refusal_of(table))
+    return operation
+
+
+def _volumes_of(lanes: Sequence[Lane]) -> set[str]:
+    return set().union(*(lane.volume_ids for lane in lanes))
+
+
+def _refusal_of(flow: Flow) -> type[errors.VolumeStateError]:
+    """nova-api has an answer of its own where a request is about one volume."""
+    return errors.VolumeStateError if flow.exclusive else errors.AttachmentVolumeStateError

@@ -1,0 +1,216 @@
+"""What a person may do about an operation: retry, skip, unwind, give up.
+
+Each act records who and why in the same log as everything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import NoReturn
+
+from aggregates import errors
+from aggregates.attachment import Attachment, AttachmentState
+from aggregates.instance import Instance
+from aggregates.mapping import BlockDeviceMapping
+from aggregates.operation import Operation, OperationState, Outcome, StepStatus
+from aggregates.remnant import Remnant, RemnantKind
+from handlers.engine import engine
+from handlers.engine.claims import connects_anew
+from handlers.engine.engine import Left, pivot_passed, unwinds
+from handlers.engine.verbs import VERBS, LedgerVerb
+from handlers.results.meaning import Book
+from handlers.results.progress import arrival, finish, lane_of, named_verb, plan_of, skip
+from handlers.results.remnants import leave
+from host_agent.shared.contract.lane import Lane
+
+
+def acts(operation: Operation) -> list[str]:
+    """What may be done about an operation now; each may have its own reason to be refused."""
+    plan, history = plan_of(operation), operation.history
+    unwind = [] if pivot_passed(plan, history) else ["unwind"]
+    match operation.state:
+        case OperationState.PARKED:
+            return ["retry", "skip", *unwind, *([] if plan.patient else ["give_up"])]
+        case OperationState.RUNNING:
+            waiting = ["retry"] if waits(operation) else []
+            return waiting if history.unwinding else [*waiting, *unwind]
+    return []
+
+
+def in_the_way(refusal: errors.ClaimedError, book: Book) -> errors.ClaimedError:
+    """The refusal with what there is to know of the operation that it names."""
+    operation = book.get(Operation, refusal.fields["operation_id"])
+    assert operation.started is not None, "an operation that claims something has begun"
+    parked = operation.state is OperationState.PARKED
+    kind = errors.ParkedClaimError if parked else errors.BusyClaimError
+    may, known = acts(operation), refusal.fields
+    return kind(
+        what=known["what"],
+        id=known["id"],
+        operation_id=known["operation_id"],
+        flow=operation.started.flow,
+        state=operation.state.value,
+        acts=may,
+        choice=", ".join(may),
+    )
+
+
+@contextmanager
+def explained(book: Book) -> Iterator[None]:
+    """A claim that refuses something in here says what holds it, and what may be done."""
+    try:
+        yield
+    except errors.ClaimedError as refusal:
+        raise in_the_way(refusal, book) from None
+
+
+def retry(operation: Operation, reason: str, book: Book) -> None:
+    """Try the failed steps of a parked operation again; of one that runs, at once what waits
+    for its time, however far that is.
+    """
+    if operation.state is OperationState.RUNNING:
+        if not waits(operation):
+            _refuse(operation, "be retried", "it is running, and no step waits to be tried again")
+    else:
+        _require_parked(operation, "be retried")
+        _resume(operation, book)
+    operation.record(Operation.RetryRequested, reason=reason)
+
+
+def waits(operation: Operation) -> bool:
+    """Whether a step waits for the time to be tried again."""
+    history = operation.history
+    undoing = unwinds(plan_of(operation), history)
+    return any(
+        record.status is StepStatus.RETRYING and undo == undoing and lane not in history.active
+        for (lane, _, undo), record in history.records.items()
+    )
+
+
+def skip_step(operation: Operation, lane: int, step: str, reason: str, book: Book) -> list[Remnant]:
+    """Go on as if this step, the first one left in its lane, were done; what may stay behind.
+
+    The operator vouches for it; the reason is kept in the domain events.
+    """
+    _require_parked(operation, "skip a step")
+    first = next((item for item in left(operation) if item.lane == lane), None)
+    if first is None or first.step != step:
+        wanted = f"step {first.step} is the next one" if first else "it has nothing left"
+        _refuse(operation, f"skip step {step} of lane {lane}", wanted)
+    _resume(operation, book)
+    remnants = leave(operation, [first], "skip", reason, book)
+    skip(operation, first, reason, book)
+    return remnants
+
+
+def unwind(operation: Operation, reason: str, book: Book) -> None:
+    """Undo everything, if the point of no return is not behind."""
+    if operation.state is OperationState.FINISHED:
+        _refuse(operation, "be unwound", "it is finished")
+    if pivot_passed(plan_of(operation), operation.history):
+        _refuse(operation, "be unwound", "its pivot is passed; there is only forward")
+    _resume(operation, book)
+    operation.record(Operation.UnwindRequested, reason=reason)
+
+
+def give_up(operation: Operation, reason: str, book: Book) -> list[Remnant]:
+    """End a parked operation as it is; what is left stays as the log shows it, and is returned.
+
+    Not if nobody knew then where the guest is, or if that left an attachment behind that no
+    mapping leads to, or nobody knows: nobody could ever release it.  Its steps are then to be
+    done, or vouched for one by one.
+    """
+    _require_parked(operation, "be given up")
+    if plan_of(operation).patient:
+        why = "its server is deleted, and no other operation releases what is left; retry, or skip"
+        _refuse(operation, "be given up", why)
+    if (host := arrival(operation)) is not None:
+        why = f"its guest may be on host {host}; retry, or skip its steps with the evidence"
+        _refuse(operation, "be given up", why)
+    for attachment in _strays(operation, book):
+        where = f"attachment {attachment.id} on host {attachment.host}"
+        why = f"{where} would stay behind; retry, or skip its steps with the evidence"
+        _refuse(operation, "be given up", why)
+    for lane in unlearnt(operation):
+        what = f"an unknown attachment of volume {lane.volume_id}"
+        why = f"Cinder may have {what}; retry, or skip its steps with the evidence"
+        _refuse(operation, "be given up", why)
+    for lane in unmade(operation, book):
+        why = f"a volume with mark {lane.bdm_id} would stay behind; retry, or skip"
+        _refuse(operation, "be given up", why)
+    remnants = leave(operation, left(operation), "give_up", reason, book)
+    finish(operation, Outcome.CANCELLED, book, reason=reason)
+    return remnants
+
+
+def _strays(operation: Operation, book: Book) -> list[Attachment]:
+    """Attachments of the operation that are there, and that no mapping has."""
+    strays = []
+    for lane in operation.lanes:
+        mapping = book.get(BlockDeviceMapping, lane.bdm_id)
+        for attachment_id in lane.attachment_ids - {mapping.attachment_id, mapping.kept}:
+            attachment = book.get(Attachment, attachment_id)
+            if attachment.version and attachment.state is not AttachmentState.DELETED:
+                strays.append(attachment)
+    return strays
+
+
+def left(operation: Operation) -> list[Left]:
+    """The steps a parked operation has not done, in the order they would be done."""
+    return engine.left(plan_of(operation), operation.history)
+
+
+def unlearnt(operation: Operation) -> list[Lane]:
+    """Where a parked operation may have an attachment in Cinder whose id nobody has learnt: one
+    for each volume, whichever of its deletions is left.
+    """
+    plan = plan_of(operation)
+    lanes = [
+        lane_of(operation, item.lane, item.step)
+        for item in left(operation)
+        if item.undo and VERBS[named_verb(plan, item)].remnant is RemnantKind.ATTACHMENT
+    ]
+    return list({lane.volume_id: lane for lane in lanes if lane.attachment_id is None}.values())
+
+
+def unconnected(operation: Operation) -> set[str]:
+    """Attachments that a parked operation got for a host, and has not begun to connect: there is
+    nothing on the host, not even if it has deleted them in Cinder and not told so.
+    """
+    names = [step.name for step in plan_of(operation).steps if connects_anew(step)]
+    lanes = [
+        lane_of(operation, number, name)
+        for number in range(len(operation.lanes))
+        for name in names
+        if not operation.history.touched(number, name)
+    ]
+    return {lane.attachment_id for lane in lanes if lane.attachment_id is not None}
+
+
+def unmade(operation: Operation, book: Book) -> list[Lane]:
+    """Lanes for which a volume may have been made that no mapping has, and by which operation."""
+    makes = [step.name for step in plan_of(operation).steps if step.do is LedgerVerb.VOLUME_CREATE]
+    return [
+        replace(lane, create={**lane.create, "operation_id": str(operation.id)})
+        for number, lane in enumerate(operation.lanes)
+        if lane.create
+        and not book.get(BlockDeviceMapping, lane.bdm_id).volume_id
+        and any(operation.history.touched(number, name) for name in makes)
+    ]
+
+
+def _resume(operation: Operation, book: Book) -> None:
+    """Not beside what has begun on the whole server since it was parked.  Raises ClaimedError."""
+    assert operation.started is not None, "an operation is never loaded without its first event"
+    book.get(Instance, operation.started.server_id).resume(str(operation.id))
+
+
+def _require_parked(operation: Operation, act: str) -> None:
+    if operation.state is not OperationState.PARKED:
+        _refuse(operation, act, f"it is {operation.state}, and only a parked one can")
+
+
+def _refuse(operation: Operation, act: str, why: str) -> NoReturn:
+    raise errors.OperatorActError(operation_id=str(operation.id), act=act, why=why)

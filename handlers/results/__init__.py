@@ -1,0 +1,1 @@
+"""What results mean: from a step's outcome to domain events."""

@@ -1,0 +1,94 @@
+"""What of an operation under way goes to others, if whoever was doing it does it no more.
+
+A fence ends what was under way on its host, or hands it over (`host_fenced`).  The host does
+nothing any more.  So of each operation that concerns it: what would take a guest there is undone;
+what it owes and others can do is theirs at once (`verbs.Fence`); what nobody else can
+do fails, and undoes the operation if it is before its pivot.  What it may have let go of is not had
+back (`VerbSpec.puts_back`).  One that was parked, for whatever reason, is tried again: it may have
+waited for this host, or for this fence.
+
+Whoever fences a host tells the operations afterwards, one by one, and may die before the last of
+them is told.  Its runs are then of an epoch that is over, which nobody can report any more; so the
+dispatchers look for such runs, also on a host that was unfenced meanwhile (`stranded` of
+sql/queries/reads.sql).
+
+What no fence decides parks: which of two volumes a guest had when its host died in the midst of a
+swap, and what a conversion of an old attachment had done.
+
+For the ledger's own steps it is a dispatcher that is lost (`dispatcher_lost`): its lease ran out,
+because it is dead, or paused.  Whoever takes the operation over ends its attempt in the log first.
+So of all who ever had the operation only the last one's result is taken; one that was paused finds
+its own refused, and takes back what it made (ledger.core.take_back).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from aggregates import errors
+from aggregates.host import Host, host_uuid
+from aggregates.operation import ActiveRun, Operation, OperationState
+from handlers.engine.engine import pivot_passed, unwinds
+from handlers.engine.plan import Place
+from handlers.requests import operator
+from handlers.results.meaning import Book
+from handlers.results.progress import FENCED, arrival, failed, fenced_error, is_replaceable, plan_of
+from host_agent.shared.contract.messages import ErrorKind, StepError
+
+#: The attempt of a dispatcher that never gave its lease back.
+LOST = StepError(
+    kind=ErrorKind.UNKNOWN,
+    code="dispatcher_lost",
+    message="The process that did this step did not come back in time; another one goes on.",
+)
+
+
+def host_fenced(operation: Operation, host: str, now: float, book: Book) -> bool:
+    """Whether the fence changes anything for the operation, which then has to be decided on."""
+    known = book.get(Host, str(host_uuid(host)))
+    if operation.state is OperationState.PARKED:
+        return known.fenced and _try_again(operation, host, book)
+    if operation.state is not OperationState.RUNNING:
+        return False
+    plan, history = plan_of(operation), operation.history
+    going_there = known.fenced and plan.hosts.get(Place.DESTINATION) == host
+    if going_there and not (pivot_passed(plan, history) or unwinds(plan, history)):
+        operation.record(Operation.UnwindRequested, reason=f"host {host} was fenced")
+    active = history.active.values()
+    runs = [run for run in active if run.host == host and run.epoch < known.epoch]
+    for run in runs:
+        todo = run.steps[run.steps.index(history.next_step(run)) :]
+        error = fenced_error(host)
+        if is_replaceable(plan, todo, undo=run.undo):
+            error = replace(error, kind=ErrorKind.RETRYABLE)
+        failed(operation, run, error, now, at_once=True, further=True)
+    return bool(runs) or going_there
+
+
+def _try_again(operation: Operation, host: str, book: Book) -> bool:
+    plan = plan_of(operation)
+    waits_for = {
+        plan.host_of(left.lane, plan.stage_of(left.step).place) for left in operator.left(operation)
+    }
+    if host not in {*waits_for, arrival(operation)}:
+        return False
+    try:
+        operator.retry(operation, f"host {host} was fenced", book)
+    except errors.ClaimedError:  # what began beside it ends first; then somebody retries it
+        return False
+    return True
+
+
+def dispatcher_lost(operation: Operation, now: float) -> None:
+    """What a dispatcher was doing for the operation is somebody else's."""
+    for run in [run for run in operation.history.active.values() if run.host is None]:
+        failed(operation, run, LOST, now, at_once=True)
+
+
+def uncertain(operation: Operation, run: ActiveRun, step: str) -> bool:
+    """Whether any attempt to do this step may have an effect that is not seen yet.
+
+    Those of lost dispatchers have had their time since they were ended (ledger.core.dispatcher).
+    """
+    errors = operation.history.record(run.lane, step, undo=False).errors - {(LOST.kind, LOST.code)}
+    return any(kind == ErrorKind.UNKNOWN or code == FENCED for kind, code in errors)

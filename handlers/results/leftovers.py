@@ -1,0 +1,80 @@
+"""Leftovers: what a fenced host that comes back must release (decision 0027).
+
+It is decided server by server.  Of a server that a flow is just moving it is not decided yet
+whose it is: nothing of it is called a leftover, and the host stays suspect until it is.
+
+A record of a connection keeps the disk of its server on the host if the log knows its attachment,
+and does not call it a leftover.  No agent makes a record before its attachment is in the log
+(`VerbSpec.durable`), so one that the log does not know explains no disk.  What it is, nobody knows:
+it is no leftover either, keeps the connection that it tells of, and is for a look to find.
+"""
+
+from __future__ import annotations
+
+from aggregates.attachment import Attachment, AttachmentState
+from aggregates.host import Host
+from aggregates.instance import Instance
+from aggregates.operation import Operation
+from handlers.engine.plan import Place, Plan
+from handlers.results.meaning import Book
+from handlers.results.progress import plan_of
+from host_agent.shared.contract.messages import Registration
+
+_GONE = frozenset({AttachmentState.DISCONNECTED, AttachmentState.DELETED})
+
+
+def take(host: Host, registration: Registration, book: Book) -> bool:
+    """Note what a suspect host shows; whether all of it is decided."""
+    attachments = [
+        book.get(Attachment, attachment_id) for attachment_id in registration.connections
+    ]
+    shown = {guest.server_id for guest in registration.guests}
+    servers = shown | {a.server_id for a in attachments if a.server_id is not None}
+    open_ = {id_ for id_ in servers if _undecided(host.name, id_, id_ in shown, book)}
+    host.report_leftovers(
+        [
+            s.server_id
+            for s in registration.guests
+            if s.server_id not in open_ and _left(host, s.server_id, book)
+        ],
+        [
+            str(a.id)
+            for a in attachments
+            if a.version and a.server_id not in open_ and (a.state in _GONE or a.host != host.name)
+        ],
+        all_decided=not open_,
+    )
+    return not open_
+
+
+def unknown(registration: Registration, book: Book) -> tuple[str, ...]:
+    """The host's records that no attachment of the log explains."""
+    return tuple(i for i in registration.connections if not book.get(Attachment, i).version)
+
+
+def _left(host: Host, server_id: str, book: Book) -> bool:
+    """Whether its guest is not this host's.  One that the ledger never knew is nobody's."""
+    instance = book.get(Instance, server_id)
+    elsewhere = host.name not in {instance.host, instance.resize_source}
+    given_up = instance.deleted or elsewhere or host.name in instance.left_on
+    return bool(instance.version) and given_up
+
+
+def _undecided(host: str, server_id: str, shown: bool, book: Book) -> bool:
+    """Whether a move is under way that decides what is this host's: then wait for it.
+
+    An evacuation may still take what is here; a live migration may have brought the guest
+    that it shows, and no report says so yet; a resize may leave it here, to be reverted to.
+    """
+    instance = book.get(Instance, server_id)
+    if instance.host == host:
+        plans = _plans(instance, {"evacuate"}, book)
+        return any(plan.hosts.get(Place.SOURCE) == host for plan in plans)
+    plans = _plans(instance, {"live_migrate", "resize"}, book)
+    return shown and any(host in plan.hosts.values() for plan in plans)
+
+
+def _plans(instance: Instance, flows: set[str], book: Book) -> list[Plan]:
+    """The plans of the operations on the server that are of these flows."""
+    claims = [op for op, claim in instance.claims.items() if claim.flow in flows]
+    return [plan_of(book.get(Operation, op)) for op in claims]

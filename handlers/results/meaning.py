@@ -1,0 +1,438 @@
+"""What a verb's success means: the domain events it makes true.
+
+They are recorded in the transaction that records the success, whether a step did
+it, an undo, or an operator who vouches for it (`waived` then holds the reason).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from aggregates import errors
+from aggregates.attachment import Attachment, AttachmentState
+from aggregates.base import Aggregate
+from aggregates.host import Host, host_uuid
+from aggregates.instance import Instance
+from aggregates.mapping import BlockDeviceMapping, MappingState
+from aggregates.volume import Volume
+from handlers.engine.plan import Place
+from handlers.engine.verbs import LedgerVerb
+from host_agent.shared.contract.lane import Lane
+from host_agent.shared.contract.messages import GuestOrder, Verb
+
+A = TypeVar("A", bound=Aggregate)
+Outputs = dict[str, Any]
+
+
+class Book(Protocol):
+    """Aggregates by id, each loaded once; what changed is saved together."""
+
+    def get(self, kind: type[A], id: str) -> A: ...  # noqa: A002
+    def add(self, aggregate: Aggregate) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Done:
+    """A step that succeeded: for one lane, or (`order`) for a whole server.
+
+    `host` did it; None: the ledger.  `error` is the operation's first one.
+    """
+
+    operation_id: str
+    server_id: str
+    outputs: Outputs
+    host: str | None
+    hosts: dict[Place, str | None]
+    book: Book
+    error: str | None = None
+    of_lane: Lane | None = None
+    order: GuestOrder | None = None
+
+    @property
+    def lane(self) -> Lane:
+        assert self.of_lane is not None, "the verb is one of lanes"
+        return self.of_lane
+
+    @property
+    def lanes(self) -> tuple[Lane, ...]:
+        return self.order.lanes if self.order else ()
+
+    @property
+    def attachment_id(self) -> str:
+        if self.lane.attachment_id is None:  # every other step comes after one that says it
+            raise errors.NoAttachmentIdError(volume_id=self.lane.volume_id)
+        return self.lane.attachment_id
+
+    @property
+    def attachment(self) -> Attachment:
+        return self.book.get(Attachment, self.attachment_id)
+
+    @property
+    def volume(self) -> Volume:
+        return self.book.get(Volume, self.lane.volume_id)
+
+    @property
+    def instance(self) -> Instance:
+        return self.book.get(Instance, self.server_id)
+
+    @property
+    def mapping(self) -> BlockDeviceMapping:
+        return self.book.get(BlockDeviceMapping, self.lane.bdm_id)
+
+
+# --- attachments -----------------------------------------------------------------------
+
+
+def _reserved(done: Done) -> None:
+    held_as(done, legacy=done.lane.legacy)
+
+
+def held_as(done: Done, *, legacy: bool) -> None:
+    done.attachment.record(
+        Attachment.AttachmentCreated,
+        volume_id=done.lane.volume_id,
+        server_id=done.server_id,
+        adopted=bool(done.outputs.get("adopted")),
+        legacy=legacy,
+        access_mode=done.lane.access_mode,
+    )
+    _hold(done, done.lane.volume_id)
+
+
+def _hold(done: Done, volume_id: str) -> None:
+    done.book.get(Volume, volume_id).record(
+        Volume.Held, server_id=done.server_id, attachment_id=done.attachment_id
+    )
+
+
+def _created(done: Done) -> None:
+    _reserved(done)
+    updated(done)
+
+
+def updated(done: Done) -> None:
+    connector_host = done.outputs.get("connector_host")
+    if connector_host not in {None, done.host}:
+        names = {"id": done.attachment_id, "host": done.host, "connector_host": connector_host}
+        raise errors.ForeignConnectorError(**names)
+    done.attachment.record(
+        Attachment.ConnectorUpdated,
+        host=done.host,
+        driver=done.outputs.get("driver"),
+        target_digest=done.outputs.get("target_digest"),
+        access_mode=access_mode_of(done),
+    )
+
+
+def access_mode_of(done: Done) -> str | None:
+    """How the host has it; None: it does not say.  Never wider than asked for."""
+    return "ro" if done.lane.access_mode == "ro" else done.outputs.get("access_mode")
+
+
+def _connected(done: Done) -> None:
+    # Before a start it is only made sure of: nothing is recorded if it is attached already.
+    path = done.outputs.get("device_path")
+    if done.attachment.state is not AttachmentState.ATTACHED:
+        done.attachment.record(Attachment.Connected, device_path=path)
+    done.mapping.learn_access_mode(access_mode_of(done))
+
+
+def _completed(done: Done) -> None:
+    state = done.attachment.state
+    # Cinder was told once more; or, in place of a fenced host that never connected it, nothing.
+    if state is AttachmentState.ATTACHED or (
+        done.host is None and state is AttachmentState.RESERVED
+    ):
+        return
+    # In place of a fenced host, which may have been at a refresh:
+    if done.host is None and state is AttachmentState.CONNECTING:
+        done.attachment.record(Attachment.Connected, device_path=None)
+    done.attachment.record(Attachment.Completed)
+
+
+def _disconnected(done: Done) -> None:
+    if done.lane.attachment_id is None:  # whatever there is, nobody connected it
+        return
+    # One that never had a connector has nothing to disconnect (LP 1738254).
+    if done.attachment.state not in {AttachmentState.RESERVED, AttachmentState.DELETED}:
+        done.attachment.record(
+            Attachment.Disconnected,
+            shared=bool(done.outputs.get("shared")),
+            waived=done.outputs.get("waived"),
+        )
+
+
+def _ended(done: Done) -> None:
+    """Nobody knew them, and they are gone."""
+    for attachment_id, volume_id in done.outputs.get("ended", {}).items():
+        attachment = done.book.get(Attachment, attachment_id)
+        if attachment.version == 0:
+            attachment.record(
+                Attachment.Disowned,
+                volume_id=volume_id,
+                server_id=done.server_id,
+                why="found in Cinder, and no operation knew it",
+            )
+
+
+def _deleted(done: Done) -> None:
+    _ended(done)
+    if done.lane.attachment_id is None:  # the reservation never came to be
+        return
+    # Undoing may delete at the host and again in the ledger: one fact (LP 1812969).
+    if done.attachment.state is not AttachmentState.DELETED:
+        done.attachment.record(Attachment.Deleted, waived=done.outputs.get("waived"))
+        done.volume.record(
+            Volume.Released, server_id=done.server_id, attachment_id=done.attachment_id
+        )
+
+
+# --- volumes ---------------------------------------------------------------------------
+
+
+def _made(done: Done) -> None:
+    volume_id = done.outputs.get("volume_id")
+    if volume_id is None:
+        return
+    volume = done.book.get(Volume, volume_id)
+    volume.made(done.server_id, done.lane.bdm_id)
+    if not volume.claims:
+        volume.claim(done.operation_id, server_id=done.server_id, flow="boot")
+
+
+def _unmade(done: Done) -> None:
+    _volumes_deleted(done, "made for a server that could not be built")
+
+
+def _volume_let_go(done: Done) -> None:
+    _volumes_deleted(done, "it goes with its server")
+
+
+def _volumes_deleted(done: Done, why: str) -> None:
+    _ended(done)
+    for volume_id in done.outputs.get("deleted", ()):
+        volume = done.book.get(Volume, volume_id)
+        if not volume.deleted:
+            volume.record(Volume.VolumeDeleted, server_id=done.server_id, why=why)
+    if (refused := done.outputs.get("refused")) and done.lane.volume_id:
+        done.volume.record(Volume.VolumeDeletionRefused, server_id=done.server_id, why=refused)
+
+
+def _migrated_by_cinder(done: Done) -> None:
+    """Cinder says which id the volume keeps; every record of it follows (LP 1943431)."""
+    kept, mapping = str(done.outputs["volume_id"]), done.mapping
+    if kept == mapping.volume_id or mapping.volume_id is None:
+        return
+    held = {"server_id": done.server_id, "attachment_id": done.attachment_id}
+    done.book.get(Volume, mapping.volume_id).record(Volume.Released, **held, renamed_to=kept)
+    _hold(done, kept)
+    done.attachment.record(
+        Attachment.VolumeRenamed, volume_id=kept, former_volume_id=mapping.volume_id
+    )
+    mapping.record(
+        BlockDeviceMapping.AttachmentSwitched, volume_id=kept, attachment_id=done.attachment_id
+    )
+
+
+# --- mappings --------------------------------------------------------------------------
+
+
+def _bound(done: Done) -> None:
+    lane, mapping = done.lane, done.mapping
+    what = {
+        "volume_id": lane.volume_id,
+        "attachment_id": done.attachment_id,
+        "delete_on_termination": lane.delete_on_termination,
+        "multiattach": lane.multiattach,
+        "legacy": lane.legacy,
+        "serial": lane.disk_serial,
+        "access_mode": lane.access_mode,
+    }
+    done.instance.set_device_volume(lane.bdm_id, lane.volume_id)
+    if mapping.state is MappingState.VACANT:
+        mapping.record(BlockDeviceMapping.RootAttached, **what, tag=lane.tag)
+        return
+    mapping.record(
+        BlockDeviceMapping.MappingCreated,
+        server_id=lane.server_id,
+        device_name=lane.device_name,
+        tag=lane.tag,
+        boot_index=lane.boot_index,
+        **what,
+    )
+
+
+def _unbound(done: Done) -> None:
+    mapping, instance = done.mapping, done.instance
+    if mapping.boot_index == 0 and not instance.deleted:  # S2: the place stays
+        if mapping.live and mapping.state is not MappingState.VACANT:
+            mapping.detach_root()
+        instance.set_device_volume(done.lane.bdm_id, None)
+        return
+    if mapping.live:
+        mapping.record(BlockDeviceMapping.MappingEnded)
+    instance.release_device(done.lane.bdm_id)
+
+
+def _switched(done: Done) -> None:
+    _switch(done, kept=None)
+
+
+def _switched_keeping(done: Done) -> None:
+    _switch(done, kept=done.lane.other.attachment_id if done.lane.other else None)
+
+
+def _switch(done: Done, kept: str | None) -> None:
+    done.mapping.record(
+        BlockDeviceMapping.AttachmentSwitched,
+        volume_id=done.lane.volume_id,
+        attachment_id=done.attachment_id,
+        kept=kept,
+        legacy=done.attachment.legacy,
+    )
+    done.instance.set_device_volume(done.lane.bdm_id, done.lane.volume_id)
+
+
+def _plugged(done: Done) -> None:
+    done.mapping.record(
+        BlockDeviceMapping.DevicePlugged,
+        device_name=done.outputs.get("device_name", done.lane.device_name),
+        bus=done.outputs.get("bus"),
+    )
+
+
+def _unplugged(done: Done) -> None:
+    _unplug(done.mapping, done.outputs.get("waived"))
+
+
+def _unplug(mapping: BlockDeviceMapping, waived: str | None) -> None:
+    if mapping.state in {MappingState.BOUND, MappingState.PLUGGED}:
+        mapping.record(BlockDeviceMapping.DeviceUnplugged, waived=waived)
+
+
+def _spawned(done: Done) -> None:
+    _powered(done)
+    for lane in done.lanes:
+        mapping = done.book.get(BlockDeviceMapping, lane.bdm_id)
+        if mapping.live and mapping.state is not MappingState.PLUGGED:
+            mapping.record(BlockDeviceMapping.DevicePlugged, device_name=lane.device_name)
+
+
+def _powered(done: Done) -> None:
+    power_state = done.outputs.get("power_state") or done.instance.power_state
+    if done.host is not None:
+        _placed(done, done.host, power_state)
+
+
+def _power_waived(done: Done) -> None:
+    """What it was to be on a fenced host: whoever takes the guest from there goes by it.
+
+    Nobody has put it there since the fence, which vouches for it as before.
+    """
+    fenced = str(done.outputs["fenced_host"])
+    runs = done.order is not None and done.order.running
+    epoch = done.book.get(Host, str(host_uuid(fenced))).epoch - 1
+    done.instance.place(fenced, "running" if runs else "shutdown", epoch)
+
+
+def _removed(done: Done) -> None:
+    """Its disks are in no guest any more, unless one is elsewhere, or was kept by a resize."""
+    instance, fenced = done.instance, done.outputs.get("fenced_host")
+    if fenced is not None:
+        instance.record(Instance.GuestLeft, host=fenced)
+    there = fenced or done.host
+    last = there in {None, instance.host} and instance.resize_source in {None, there}
+    for lane in done.lanes if last or instance.deleted else ():
+        _unplug(done.book.get(BlockDeviceMapping, lane.bdm_id), done.outputs.get("waived"))
+
+
+def _moved(done: Done) -> None:
+    destination = done.hosts[Place.DESTINATION]
+    assert destination is not None, "a migration has a destination"
+    _placed(done, destination, done.instance.power_state)
+
+
+def _placed(done: Done, host: str, power_state: str) -> None:
+    """In which of the host's epochs it came there is for fences to say (handlers.results.fences): a host
+    that brings its guest to another may do so after that one was fenced.
+    """
+    epoch = done.book.get(Host, str(host_uuid(host))).epoch
+    done.instance.place(host, power_state, epoch)
+
+
+def _failed(done: Done) -> None:
+    # Under its own name, so that it lasts when the operation is over.
+    message = done.error or "The server could not be built."
+    done.instance.record(Instance.Faulted, claimant=done.server_id, message=message)
+
+
+def _offloaded(done: Done) -> None:
+    done.instance.record(Instance.Offloaded)
+
+
+def _forgotten(done: Done) -> None:
+    instance = done.instance
+    vacant = [id_ for id_, device in instance.devices.items() if device.volume_id is None]
+    for bdm_id in vacant:  # a root's place without a volume needs no release
+        done.book.get(BlockDeviceMapping, bdm_id).record(BlockDeviceMapping.MappingEnded)
+        instance.release_device(bdm_id)
+    instance.record(Instance.Deleted)
+
+
+def _resized(done: Done) -> None:
+    instance, source = done.instance, done.hosts[Place.SOURCE]
+    instance.record(Instance.Resized, source=source, source_definition=instance.definition or "")
+    wanted = done.order.definition if done.order else None
+    if wanted and wanted != instance.definition:
+        instance.record(Instance.DefinitionChanged, definition=wanted)
+
+
+def _settled(done: Done) -> None:
+    instance = done.instance
+    former, reverted = instance.source_definition, instance.host == instance.resize_source
+    instance.record(Instance.ResizeSettled)
+    if reverted and former and former != instance.definition:
+        instance.record(Instance.DefinitionChanged, definition=former)
+
+
+MEANING: dict[str, Callable[[Done], None]] = {
+    LedgerVerb.ATTACHMENT_RESERVE: _reserved,
+    Verb.ATTACHMENT_CREATE: _created,
+    Verb.ATTACHMENT_UPDATE: updated,
+    Verb.ATTACHMENT_REFRESH: updated,
+    Verb.VOLUME_CONNECT: _connected,
+    Verb.ATTACHMENT_COMPLETE: _completed,  # equals LedgerVerb.ATTACHMENT_COMPLETE
+    Verb.VOLUME_DISCONNECT: _disconnected,
+    LedgerVerb.CONNECTION_WAIVE: _disconnected,
+    LedgerVerb.RESERVATION_TIDY: _ended,
+    LedgerVerb.ATTACHMENTS_CLEAR: _ended,
+    LedgerVerb.SNAPSHOT_TAKEN: _ended,
+    Verb.ATTACHMENT_DELETE: _deleted,  # equals LedgerVerb.ATTACHMENT_DELETE
+    LedgerVerb.VOLUME_CREATE: _made,
+    LedgerVerb.VOLUME_UNMAKE: _unmade,
+    LedgerVerb.VOLUME_DELETE: _volume_let_go,
+    LedgerVerb.MIGRATION_COMPLETE: _migrated_by_cinder,
+    LedgerVerb.MAPPING_BIND: _bound,
+    LedgerVerb.MAPPING_UNBIND: _unbound,
+    LedgerVerb.MAPPING_SWITCH: _switched,
+    LedgerVerb.MAPPING_SWITCH_KEEPING: _switched_keeping,
+    Verb.DISK_PLUG: _plugged,
+    Verb.DISK_UNPLUG: _unplugged,
+    LedgerVerb.DISK_WAIVE: _unplugged,
+    Verb.GUEST_SPAWN: _spawned,
+    Verb.GUEST_START: _powered,
+    Verb.GUEST_STOP: _powered,
+    Verb.GUEST_PAUSE: _powered,
+    Verb.GUEST_RESUME: _powered,
+    Verb.GUEST_REMOVE: _removed,
+    LedgerVerb.GUEST_WAIVE: _removed,
+    LedgerVerb.POWER_WAIVE: _power_waived,
+    Verb.GUEST_MIGRATE: _moved,
+    LedgerVerb.INSTANCE_FAIL: _failed,
+    LedgerVerb.INSTANCE_OFFLOAD: _offloaded,
+    LedgerVerb.INSTANCE_DELETE: _forgotten,
+    LedgerVerb.INSTANCE_RESIZED: _resized,
+    LedgerVerb.INSTANCE_SETTLED: _settled,
+}

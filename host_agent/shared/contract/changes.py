@@ -1,0 +1,34 @@
+"""What has changed of a host's guests, as its agent tells it between registrations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Self
+
+from msgspec import Meta
+
+from host_agent.shared.contract.messages import GUESTS_MAX, Guest
+from host_agent.shared.contract.wire import Id, Number
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Changes:
+    """Guests as they are now, and those that are `gone`, since this epoch's agent told last.
+
+    What is in neither is as it was.
+    """
+
+    epoch: Number
+    guests: Annotated[tuple[Guest, ...], Meta(max_length=GUESTS_MAX)]
+    gone: Annotated[tuple[Id, ...], Meta(max_length=GUESTS_MAX)]
+
+    @classmethod
+    def between(cls, epoch: int, before: tuple[Guest, ...], now: tuple[Guest, ...]) -> Self:
+        """What makes an inventory of the one before it."""
+        known = {guest.server_id: guest for guest in before}
+        here = {guest.server_id for guest in now}
+        return cls(
+            epoch=epoch,
+            guests=tuple(guest for guest in now if known.get(guest.server_id) != guest),
+            gone=tuple(server_id for server_id in known if server_id not in here),
+        )

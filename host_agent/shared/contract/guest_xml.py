@@ -1,0 +1,291 @@
+"""Of a guest's definition, what a host may decide for another: an allow-list, as data.
+
+A definition comes from the host that has the guest, and is executed by the next one.  If that
+first host is compromised, whatever it wrote would be done there: an emulator to run, a file to
+open, a device to pass through, a label to run without.  So both the ledger, when it takes a
+definition, and the host that is to have the guest keep the elements and attributes of `RULES` and
+nothing else; an element that this list does not know is dropped with all that is in it.
+
+The list has what describes the machine itself and means the same on any host: the CPU, memory,
+firmware, clock, consoles that the host makes, displays, and network devices that are plugged
+into a network by its name.  It has no path of a host, but those of firmware where distributions
+install it and of kernels in a directory that the receiving host has set aside.
+
+The grammar is libvirt's: https://libvirt.org/formatdomain.html.  Pure text in, text out.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from host_agent.shared.contract.definition import NOVA_NS, read
+
+#: Of so many dropped parts it is told which.
+DROPPED_MAX = 32
+
+_WORDS = r"[\w .,:;+^*()-]{0,255}"  # no slash: never a path
+_TEXT = r"[^\0]{0,4096}"  # what nobody but people reads
+_NUMBER = r"-?[0-9]{1,20}"
+_FLAG = "yes|no|on|off"
+#: Where distributions install firmware (Debian, Fedora, SUSE).
+_FIRMWARE = (
+    r"(?!.*\.\.)/usr/share/(OVMF|ovmf|AAVMF|edk2|edk2-ovmf|qemu|qemu-efi-aarch64|seabios)/[\w.+/-]+"
+)
+_KERNEL = r"/[\w.+@/-]{1,1023}"
+#: Good on every host, as whatever else a display listens on is not.
+_EVERYWHERE = r"0\.0\.0\.0|::|127\.0\.0\.1|::1"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What may be in an element.  Patterns are of whole values.
+
+    `attributes`: others are dropped, and so is one whose value does not match.  `must`: an
+    attribute that makes the element another thing; if it does not match, the element is dropped,
+    and so it is if its text does not.  `deep`: of all below it, attributes and texts match this.
+    """
+
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    must: Mapping[str, str] = field(default_factory=dict)
+    text: str = ""
+    deep: str | None = None
+
+
+def _words(names: str = "", text: str = "", **must: str) -> Rule:
+    """These attributes, whose values are words."""
+    return Rule(dict.fromkeys(names.split(), _WORDS), must, text)
+
+
+_PTY = _words(type="pty")
+_SIZE = _words("unit", text=_NUMBER)
+_DRIVER = _words(
+    "name queues iommu ats packed event_idx ioeventfd iothread page_per_vq rx_queue_size "
+    "tx_queue_size txmode max_sectors cmd_per_lun"
+)
+
+#: By path below <domain>.  A path that is not here, or below a deep rule, is dropped.
+RULES: dict[str, Rule] = {
+    # ---- the guest
+    "name": Rule(text=_TEXT),
+    "uuid": Rule(text=_WORDS),
+    "genid": Rule(text=_WORDS),
+    "title": Rule(text=_TEXT),
+    "description": Rule(text=_TEXT),
+    "metadata": Rule(),
+    f"metadata/{{{NOVA_NS}}}instance": Rule(deep=_TEXT),
+    # ---- its size
+    "memory": _SIZE,
+    "currentMemory": _SIZE,
+    "maxMemory": _words("unit slots", text=_NUMBER),
+    "vcpu": _words("placement current", text=_NUMBER),
+    "vcpus": Rule(deep=_WORDS),
+    "iothreads": Rule(text=_NUMBER),
+    "cputune": Rule(),
+    **dict.fromkeys(
+        (f"cputune/{name}" for name in ("shares", "period", "quota")), Rule(text=_NUMBER)
+    ),
+    "memoryBacking": Rule(),
+    "memoryBacking/hugepages": Rule(),
+    "memoryBacking/hugepages/page": _words("size unit"),
+    "memoryBacking/nosharepages": Rule(),
+    "memoryBacking/source": _words(type="anonymous|memfd"),
+    "memoryBacking/access": _words(mode="shared|private"),
+    # ---- the machine
+    "os": Rule({"firmware": "efi|bios"}),
+    "os/type": _words("arch machine", text="hvm"),
+    "os/firmware": Rule(deep=_WORDS),
+    "os/loader": Rule(
+        {"readonly": _FLAG, "type": "pflash|rom", "secure": _FLAG, "stateless": _FLAG,
+         "format": "raw|qcow2"},
+        text=_FIRMWARE,
+    ),
+    "os/nvram": Rule({"template": _FIRMWARE}),
+    "os/boot": _words("dev"),
+    "os/bootmenu": _words("enable timeout"),
+    "os/bios": _words("useserial rebootTimeout"),
+    "os/smbios": _words(mode="emulate|sysinfo"),
+    "os/kernel": Rule(text=_KERNEL),
+    "os/initrd": Rule(text=_KERNEL),
+    "os/cmdline": Rule(text=r"[\x20-\x7e]{0,2048}"),
+    "sysinfo": _words(type="smbios"),
+    **dict.fromkeys(
+        (f"sysinfo/{name}" for name in ("bios", "system", "baseBoard", "chassis", "oemStrings")),
+        Rule(),
+    ),
+    **dict.fromkeys(
+        (
+            f"sysinfo/{name}/entry"
+            for name in ("bios", "system", "baseBoard", "chassis", "oemStrings")
+        ),
+        _words("name", text=_TEXT),
+    ),
+    "features": Rule(deep=_WORDS),
+    "cpu": Rule(deep=_WORDS),
+    "clock": Rule({"timezone": r"[\w/+-]{1,64}"}, deep=_WORDS),
+    **dict.fromkeys(
+        ("on_poweroff", "on_reboot", "on_crash", "on_lockfailure"),
+        Rule(text="destroy|restart|preserve|rename-restart|poweroff|pause|ignore"),
+    ),
+    "pm": Rule(deep=_WORDS),
+    "launchSecurity": Rule(must={"type": "sev|sev-snp"}, deep=_WORDS),
+    # ---- devices
+    "devices": Rule(),
+    "devices/controller": _words("type index model ports vectors maxGrants"),
+    "devices/controller/model": _words("name"),
+    "devices/controller/target": _words("chassis chassisNr port busNr index hotplug"),
+    "devices/controller/driver": _DRIVER,
+    "devices/controller/pcihole64": _SIZE,
+    "devices/serial": _PTY,
+    "devices/serial/target": _words("type port"),
+    "devices/serial/target/model": _words("name"),
+    "devices/console": _PTY,
+    "devices/console/target": _words("type port"),
+    "devices/parallel": _PTY,
+    "devices/parallel/target": _words("port"),
+    "devices/channel": _words(type="unix|spicevmc|qemu-vdagent"),
+    "devices/channel/target": _words("type name"),
+    "devices/channel/source": Rule(),
+    "devices/channel/source/clipboard": _words("copypaste"),
+    "devices/channel/source/mouse": _words("mode"),
+    "devices/input": _words("bus model", type="tablet|mouse|keyboard"),
+    "devices/graphics": Rule(
+        {
+            "port": _NUMBER,
+            "tlsPort": _NUMBER,
+            "autoport": _FLAG,
+            "listen": _EVERYWHERE,
+            "keymap": _WORDS,
+            "sharePolicy": _WORDS,
+            "defaultMode": _WORDS,
+        },
+        {"type": "vnc|spice"},
+    ),
+    "devices/graphics/listen": Rule({"address": _EVERYWHERE}, {"type": "address|none"}),
+    "devices/graphics/image": _words("compression"),
+    "devices/graphics/streaming": _words("mode"),
+    "devices/graphics/clipboard": _words("copypaste"),
+    "devices/graphics/mouse": _words("mode"),
+    "devices/video": Rule(),
+    "devices/video/model": _words("type ram vram vram64 vgamem heads primary blob"),
+    "devices/video/model/acceleration": _words("accel3d accel2d"),
+    "devices/video/model/resolution": _words("x y"),
+    "devices/video/driver": _words("vgaconf iommu ats packed", name="qemu"),
+    "devices/audio": _words("id", type="none|spice"),
+    "devices/sound": _words("model"),
+    "devices/sound/codec": _words("type"),
+    "devices/sound/audio": _words("id"),
+    "devices/rng": _words("model"),
+    "devices/rng/rate": _words("bytes period"),
+    "devices/rng/backend": Rule({"model": "random"}, {"model": "random"}, "/dev/u?random"),
+    "devices/rng/driver": _DRIVER,
+    "devices/memballoon": _words("model autodeflate freePageReporting"),
+    "devices/memballoon/stats": _words("period"),
+    "devices/memballoon/driver": _DRIVER,
+    "devices/watchdog": Rule(
+        {"model": _WORDS, "action": "reset|shutdown|poweroff|pause|none|inject-nmi"}
+    ),
+    "devices/panic": _words("model"),
+    "devices/iommu": _words("model"),
+    "devices/iommu/driver": _words("intremap caching_mode eim iotlb aw_bits"),
+    "devices/tpm": _words("model"),
+    "devices/tpm/backend": _words("version persistent_state", type="emulator"),
+    # ---- a drive without a medium; volumes' disks are the ledger's, other disks the host's own
+    "devices/disk": _words("type", device="cdrom|floppy"),
+    "devices/disk/driver": _words("name type"),
+    "devices/disk/target": _words("dev bus tray"),
+    "devices/disk/readonly": Rule(),
+    # ---- plugged into a network by its name, never into a device of the host
+    "devices/interface": _words(type="network|bridge|ethernet"),
+    "devices/interface/mac": _words("address"),
+    "devices/interface/source": _words("network bridge portgroup"),
+    "devices/interface/model": _words("type"),
+    "devices/interface/mtu": _words("size"),
+    "devices/interface/target": Rule({"dev": "tap[0-9a-f-]{1,12}"}),
+    "devices/interface/virtualport": _words(type="openvswitch"),
+    "devices/interface/virtualport/parameters": _words("interfaceid profileid"),
+    "devices/interface/driver": _DRIVER,
+    "devices/interface/link": _words("state"),
+    "devices/interface/boot": _words("order"),
+    "devices/interface/bandwidth": Rule(deep=_WORDS),
+    "devices/interface/filterref": Rule(
+        {"filter": _WORDS}, {"filter": r"(nova|clean-traffic)[\w-]{0,64}"}
+    ),
+    "devices/interface/filterref/parameter": _words("name value"),
+    "devices/interface/port": _words("isolated"),
+}  # fmt: skip
+
+#: What an element is nothing without, and is dropped with.
+_LACKING = {"devices/tpm": "backend", "devices/rng": "backend"}
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What another host may be given of a definition; `dropped`: paths of what it may not."""
+
+    definition: str
+    dropped: tuple[str, ...]
+
+
+def kept(definition: str, kernel_dir: str | None = None) -> Kept:
+    """The definition by the rules; `kernel_dir`: where kernels must be (None: not looked at).
+
+    What is dropped of a definition that was kept already is nothing.  Raises as `read`.
+    """
+    root = read(definition)
+    paths = dict.fromkeys(_sift(root, "", Rule({"type": _WORDS})))
+    if kernel_dir is not None:
+        paths |= dict.fromkeys(_foreign_kernels(root, kernel_dir))
+    if not paths:
+        return Kept(definition, ())
+    text = ET.canonicalize(ET.tostring(root, encoding="unicode"), strip_text=True)
+    return Kept(text, tuple(paths)[:DROPPED_MAX])
+
+
+def _sift(element: ET.Element, path: str, rule: Rule) -> Iterator[str]:
+    """Drop from an allowed element what is not; which that was."""
+    for name, value in list(element.attrib.items()):
+        pattern = rule.must.get(name) or rule.attributes.get(name) or rule.deep
+        if pattern is None or not re.fullmatch(pattern, value):
+            del element.attrib[name]
+            yield _name(f"{path}@{name}")
+    for child in list(element):
+        below = f"{path}/{child.tag}" if path else child.tag
+        allowed = Rule(deep=rule.deep, text=rule.deep) if rule.deep else RULES.get(below)
+        if allowed is None or not _is(child, allowed):
+            element.remove(child)
+            yield _name(below)
+            continue
+        had = len(child.attrib)
+        yield from _sift(child, below, allowed)
+        # It was what its attributes said; `<features>` without a feature is still itself.
+        bare = had and not (child.attrib or len(child) or (child.text or "").strip())
+        if bare or (below in _LACKING and child.find(_LACKING[below]) is None):
+            element.remove(child)
+            yield _name(below)
+
+
+def _is(element: ET.Element, rule: Rule) -> bool:
+    """Whether it is what the rule is for, by what tells it from other things."""
+    text = (element.text or "").strip()
+    known = all(re.fullmatch(pattern, element.get(name, "")) for name, pattern in rule.must.items())
+    return known and (not text or re.fullmatch(rule.text or rule.deep or "", text) is not None)
+
+
+def _foreign_kernels(root: ET.Element, kernel_dir: str) -> Iterator[str]:
+    """Drop a kernel and an initial file system that are not in the host's directory for them."""
+    for os in root.findall("os"):
+        for name in ("kernel", "initrd"):
+            for element in os.findall(name):
+                path = posixpath.normpath((element.text or "").strip())
+                if posixpath.dirname(path) != posixpath.normpath(kernel_dir):
+                    os.remove(element)
+                    yield f"os/{name}"
+
+
+def _name(path: str) -> str:
+    """The path without names of namespaces, as far as anybody would read it."""
+    return re.sub(r"[^\w/@.-]", "?", re.sub(r"\{[^}]*\}", "", path), flags=re.ASCII)[:100]

@@ -1,0 +1,381 @@
+"""The published language between ledger and host agents.
+
+Both sides import this module and nothing else of each other's protocol, so that
+either can be upgraded first.
+
+A *command* is a contiguous run of host steps of one lane (one volume of one server).
+The agent runs the steps in order under one shared-target lock.  Their results travel
+together in a *report*; the first failed step ends the run.  Running a command again is
+always right: every verb looks before it acts.
+
+Each type is a message, or a part of one, as JSON (`wire.read`, `wire.plain`), with its limits.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Annotated, Any, TypedDict
+
+from msgspec import Meta
+
+from host_agent.shared.contract.lane import Lane
+from host_agent.shared.contract.spans import REQUEST_ID, REQUESTS_MAX, Span, span_of_run
+from host_agent.shared.contract.wire import Bytes, Id, Number, Run, Word, form, refers_to
+
+#: Raised whenever agents learn something a ledger must know before it relies on it.
+SERVICE_VERSION = 1
+#: A call's header, in which an agent says which one it is: a place in which only one runs.
+AGENT_HEADER = "X-Ledger-Agent"
+#: The same of a poll: the token of the last question for a survey that its agent has got.
+SURVEY_HEADER = "X-Ledger-Survey"
+#: What storage knows a host by, of the connector that os-brick makes.
+CONNECTOR_KEYS = ("host", "ip", "initiator", "nqn")
+#: Where another host's libvirt may be.  A query could name a command to run (`?command=`), and a
+#: host that begins with "-" an option of ssh.
+_MIGRATION_URI = (
+    r"qemu\+(tls|tcp|ssh)://([A-Za-z0-9_.-]+@)?([A-Za-z0-9][A-Za-z0-9_.-]*|\[[0-9A-Fa-f:.]+\])"
+    r"(:[0-9]{1,5})?/system|simulated:[A-Za-z0-9_.:/+@-]{0,512}"
+)
+MIGRATION_URI = re.compile(rf"({_MIGRATION_URI})\Z")
+_ADDRESS = r"([A-Za-z0-9][A-Za-z0-9_.:-]{0,254}|\[[0-9A-Fa-f:.]{1,45}\])?"
+#: Results of one report: the steps of the longest run.
+RESULTS_MAX = 64
+GUESTS_MAX = 10_000
+CONNECTIONS_MAX = 100_000
+DEVICES_MAX = 1_000  # of a guest
+CAPABILITIES_MAX = 64
+NAME_CHARS_MAX = 255
+
+
+class Verb(StrEnum):
+    """What a host step does.  Names are stable for ever: plans outlive deployments."""
+
+    ATTACHMENT_UPDATE = "attachment_update"  # Cinder: give it this host's connector
+    VOLUME_WAIT_READY = "volume_wait_ready"  # Cinder: until provisioned, service_uuid set
+    VOLUME_CONNECT = "volume_connect"  # os-brick
+    DISK_PLUG = "disk_plug"  # libvirt, live and persistent
+    ATTACHMENT_COMPLETE = "attachment_complete"  # Cinder
+    DISK_UNPLUG = "disk_unplug"  # libvirt, live and persistent
+    VOLUME_DISCONNECT = "volume_disconnect"  # os-brick
+    ATTACHMENT_DELETE = "attachment_delete"  # Cinder
+    ATTACHMENT_CREATE = "attachment_create"  # Cinder: one of its own, with this host's connector
+    ATTACHMENT_CONVERT = "attachment_convert"  # Cinder: from the old calls to the new ones
+    ATTACHMENT_REFRESH = "attachment_refresh"  # Cinder: a fresh connection for the same host
+    DISK_REPLACE = "disk_replace"  # libvirt: the definition follows a refreshed connection
+    DISK_GROW = "disk_grow"  # os-brick, libvirt: host and guest see a volume's new size
+    DISK_COPY = "disk_copy"  # libvirt: mirror to the other volume, then switch to it
+    DISK_COPY_ABORT = "disk_copy_abort"  # libvirt: stay on the old volume, if it still is
+    DISK_SNAPSHOT = "disk_snapshot"  # libvirt: the guest writes to the file above its present one
+    DISK_SNAPSHOT_REVERT = "disk_snapshot_revert"  # libvirt: back to the file below, with its data
+    DISK_FOLLOW = "disk_follow"  # libvirt, records: what a snapshot left is what Cinder tells
+    DISK_MERGE = "disk_merge"  # libvirt: put the data of one file of the disk into another
+    DISK_MERGE_ABORT = "disk_merge_abort"  # libvirt: end that, if it still is under way
+    GUEST_SPAWN = "guest_spawn"  # libvirt: define with these disks, run if wanted
+    GUEST_START = "guest_start"  # libvirt: run it again as it is defined, if it shall run
+    GUEST_STOP = "guest_stop"  # libvirt: shut down, by force if it must be
+    GUEST_PAUSE = "guest_pause"  # libvirt
+    GUEST_RESUME = "guest_resume"  # libvirt
+    GUEST_REMOVE = "guest_remove"  # libvirt: power off and undefine
+    GUEST_MIGRATE = "guest_migrate"  # libvirt: live, to another host
+    GUEST_STAY = "guest_stay"  # libvirt: end a migration, if it is not too late
+    GUEST_FIND = "guest_find"  # libvirt: whether a migration has brought it; its source is dead
+    DRIFT_LOOK = "drift_look"  # what this host has of a volume and a server; changes nothing
+    DISK_VERIFY = "disk_verify"  # libvirt: the guest's disk is the one that was connected
+    CONNECTION_RELEASE = "connection_release"  # os-brick, by the host's own record alone
+    SECRET_DROP = "secret_drop"  # noqa: S105 - libvirt: of a volume that is not on this host
+
+
+class ErrorKind(StrEnum):
+    """What a failure says about the world, and so what may be done next."""
+
+    RETRYABLE = "retryable"  # did not happen, may work later
+    FINAL = "final"  # did not happen, will not
+    UNKNOWN = "unknown"  # may have happened: look before you act
+
+
+class PowerState(StrEnum):
+    """Power state of a guest as the hypervisor tells it."""
+
+    RUNNING = "running"
+    PAUSED = "paused"
+    SHUTDOWN = "shutdown"
+    CRASHED = "crashed"
+    NOSTATE = "nostate"  # the hypervisor does not know the guest (any more)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GuestOrder:
+    """What is to be done with a whole server: its guest, and all its volumes' disks.
+
+    `definition` is the guest without its volumes (see Guest).  `destination` is where a
+    live migration goes: {"host": ..., "uri": ..., "address": ...}, as that host's agent
+    told of itself (see Registration).
+    """
+
+    server_id: str
+    lanes: tuple[Lane, ...] = ()
+    definition: str | None = None
+    running: bool = True  # whether it shall run afterwards
+    force: bool = False  # stop: do not ask the guest first
+    destination: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CommandStep:
+    """One step of a command: `name` is unique in the plan, `verb` says what to do.
+
+    `durable`: the ledger has its result before the next step begins; so if it is not said.
+    """
+
+    name: str
+    verb: Verb
+    durable: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Command:
+    """A run of steps on one host, for one lane or (`guest`) for a whole server.
+
+    `position` is the place of the intent in the ledger's log: commands of a host
+    are handed out in this order, and the highest one seen is the cursor to
+    subscribe from.  `epoch` is the host's epoch when the command was given; an
+    agent that was fenced since refuses it, and the ledger refuses its reports.
+
+    A run that somebody wants to be undone is handed out again with `cancel`: the step
+    that is under way shall end, undone, if that is still possible; else nothing changes.
+    """
+
+    operation_id: str
+    run: int  # number of the run within the operation
+    position: int
+    epoch: int
+    request_id: str
+    flow: str
+    steps: Annotated[tuple[CommandStep, ...], Meta(min_length=1)]
+    lane: Lane | None = None
+    guest: GuestOrder | None = None
+    cancel: bool = False
+    traceparent: str | None = None  # of the run (shared.tracing)
+
+    def __post_init__(self) -> None:
+        if (self.lane is None) == (self.guest is None):
+            raise ValueError("a command is for either a 'lane' or a 'guest'")
+
+    @property
+    def id(self) -> str:
+        return f"{self.operation_id}/{self.run}"
+
+    @property
+    def span(self) -> Span:
+        """The run's; its steps' are its children."""
+        return Span.parse(self.traceparent) or span_of_run(self.operation_id, None, self.run)
+
+    @property
+    def server_id(self) -> str:
+        order = self.lane or self.guest
+        assert order is not None, "Command has seen to it"
+        return order.server_id
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepError:
+    """Why a step failed.  `code` is stable and for machines, `message` for people."""
+
+    kind: ErrorKind
+    code: Word
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Occurred:
+    """When something was by the clock of the host where it was, and how right that clock was.
+
+    `at`: seconds since the epoch.  At that moment the clock was `offset_s` ahead of the ledger's
+    (the database's), as its agent has measured it, give or take `error_s`.  So it was at
+    `at - offset_s`, however wrong the clock is.
+    """
+
+    at: float
+    offset_s: float
+    error_s: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepResult:
+    """The result of one step.  Success if `error` is None; then `outputs` are facts.
+
+    `occurred`: when it ended; None: the agent could not know.  `cinder_requests`:
+    the ids that Cinder gave to the requests in which it was asked to change something.
+    """
+
+    step: Word
+    took_ms: Number
+    #: Of an agent: facts of `outputs.Outputs`, and all else is dropped.
+    outputs: Annotated[dict[str, Any], refers_to("Outputs")] = field(default_factory=dict)
+    error: StepError | None = None
+    occurred: Occurred | None = None
+    cinder_requests: Annotated[
+        tuple[Annotated[str, form(REQUEST_ID)], ...], Meta(max_length=REQUESTS_MAX)
+    ] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Report:
+    """Results of consecutive steps of a run, in order; only the last may be a failure.
+
+    `further`: later steps may have been begun, by an agent that died before it said so.
+    """
+
+    operation_id: Id
+    run: Run
+    epoch: Number
+    results: Annotated[tuple[StepResult, ...], Meta(min_length=1, max_length=RESULTS_MAX)]
+    further: bool = False
+
+    def __post_init__(self) -> None:
+        if any(result.error for result in self.results[:-1]):
+            raise ValueError("'results' go on after a failed step")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Taken:
+    """What a report is answered: whether the run goes on, and how many results were stored."""
+
+    goes_on: bool
+    taken: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Progress:
+    """How far a long step of a run has come."""
+
+    operation_id: Id
+    run: Run
+    done_bytes: Bytes
+    total_bytes: Bytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Users:
+    """Servers that have the volume connected on the host by other attachments."""
+
+    servers: tuple[Id, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SurveyWanted:
+    """A survey that is wanted; `digest`: what the last one is called that is here."""
+
+    token: Id
+    digest: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Commands:
+    """Commands in order; `after` is the cursor for the next poll.
+
+    Each is a Command, and read by itself: one that is not understood keeps back no other.
+    """
+
+    commands: list[Annotated[dict[str, Any], refers_to("Command")]]
+    after: int
+    survey: SurveyWanted | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Guest:
+    """A guest as the hypervisor shows it; `devices` are its disk targets ("vda", ...).
+
+    `volumes` are the serials of its disks that are ids: a disk of a volume has the volume's, or
+    that of the volume it was attached with.
+    `definition` is what a host needs to define this guest anew: its inactive domain XML
+    without the disks of volumes, and without what only this host can know (hypervisor
+    type, emulator, addresses, security labels).
+    """
+
+    server_id: Id
+    name: Annotated[str, Meta(max_length=NAME_CHARS_MAX)]
+    power_state: PowerState
+    devices: Annotated[tuple[Word, ...], Meta(max_length=DEVICES_MAX)] = ()
+    volumes: Annotated[tuple[Id, ...], Meta(max_length=DEVICES_MAX)] = ()
+    project_id: Word | None = None
+    user_id: Word | None = None
+    definition: str | None = None
+
+
+class Migration(TypedDict):
+    """How a host receives live migrations: where its libvirt is, and where memory is sent."""
+
+    uri: Annotated[str, form(_MIGRATION_URI)]
+    address: Annotated[str, form(_ADDRESS)]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Registration:
+    """What an agent says when it (re)connects: who it is, what it can, what runs here.
+
+    `capabilities` are named booleans ("multiattach", "tag"), lists ("drivers") and, of a
+    host that can receive live migrations, "migration".
+    `guests` is the whole inventory: a guest that is not in it is not on the host.
+    `connections` are the attachments that this host may have connected, by its own
+    records, which it keeps to be able to disconnect what Cinder has forgotten.
+    `connector` is what storage knows this host by, of os-brick's: CONNECTOR_KEYS.
+    """
+
+    service_version: Number
+    capabilities: Annotated[
+        dict[Word, bool | Annotated[list[Word], Meta(max_length=CAPABILITIES_MAX)] | Migration],
+        Meta(max_length=CAPABILITIES_MAX),
+    ]
+    guests: Annotated[tuple[Guest, ...], Meta(max_length=GUESTS_MAX)]
+    connections: Annotated[tuple[Id, ...], Meta(max_length=CONNECTIONS_MAX)] = ()
+    connector: dict[str, Annotated[str, form("[A-Za-z0-9][A-Za-z0-9_.:-]{0,254}")]] | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in self.capabilities.items():
+            if isinstance(value, dict) != (name == "migration"):
+                raise ValueError(f"{name!r} is no capability of this form")
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Leftovers of a host that was fenced: servers and attachments, by their ids.
+
+    `unknown`: its records that the ledger knows nothing of.  They are let alone, and explain no
+    disk.
+    """
+
+    guests: tuple[Id, ...] = ()
+    attachments: tuple[Id, ...] = ()
+    unknown: tuple[Id, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.guests or self.attachments)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Registered:
+    """What a registration is answered.
+
+    `release`: the leftovers that the host must release before it gets any command; `again`:
+    the inventory is to be sent again, because a flow is changing part of it;
+    `position`: where the log ended, so that commands after it were never given before.
+    """
+
+    host: str
+    epoch: int
+    fenced: bool
+    release: Release
+    again: bool
+    position: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Again:
+    """Whether the whole is wanted: of an inventory, because a flow is changing part of it; of a
+    survey, because that of its digest is not here.
+    """
+
+    again: bool

@@ -1,0 +1,225 @@
+"""TLS of both programs: certificates, their keys and authorities, read from files in PEM.
+
+What is wrong with a file is told in words that name the file and hold nothing of it.  A context
+is made whole or not at all, so a file that cannot be used replaces nothing.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import ssl
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import NamedTuple
+
+from host_agent.shared.platform.files import regular_file
+from host_agent.shared.platform.settings import ConfigError, refuse_readable
+
+MINIMUM = ssl.TLSVersion.TLSv1_2
+#: How long before its end a certificate is to be renewed ...
+RENEW_BEFORE = timedelta(days=7)
+#: ... or when less than this share of its time is left, for those that are made for a few days.
+RENEW_SHARE = 1 / 3
+#: How often files are looked at, to be read again when they have changed.
+LOOK_S = 5.0
+
+_PEM = re.compile(r"-----BEGIN (CERTIFICATE|X509 CRL)-----\s(.+?)-----END \1-----", re.DOTALL)
+_CERTIFICATE, _CRL = "CERTIFICATE", "X509 CRL"
+#: Tags of DER (X.690): what has parts, and the two forms of a time.
+_SEQUENCE, _UTC_TIME, _GENERALIZED_TIME = 0x30, 0x17, 0x18
+_LONG_FORM = 0x80
+
+
+class Validity(NamedTuple):
+    """From when to when something may be used."""
+
+    begins: datetime
+    ends: datetime
+
+    def is_ending(self, now_s: float) -> bool:
+        """Whether it should have been renewed, in seconds since 1970."""
+        before = min(RENEW_BEFORE, (self.ends - self.begins) * RENEW_SHARE)
+        return now_s >= (self.ends - before).timestamp()
+
+    def trouble(self, now_s: float) -> str | None:
+        """Why it may not be used now, in seconds since 1970."""
+        if now_s >= self.ends.timestamp():
+            return f"it ended at {moment(self.ends)}"
+        return f"it begins at {moment(self.begins)}" if now_s < self.begins.timestamp() else None
+
+
+class Watched:
+    """Files that are to be read again when they have changed, and are changing no more.
+
+    A look comes at most every `every_s`; a file that differs from the look before may be half
+    written, and waits for the next one.  `clock` is monotonic.
+    """
+
+    def __init__(
+        self,
+        *paths: str | Path,
+        every_s: float = LOOK_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Before the files are read for the first time."""
+        self._paths = [Path(path) for path in paths if str(path)]
+        self._every_s, self._clock = every_s, clock
+        self._looked_at = clock()
+        self._seen = self._in_use = self._states()
+
+    def changed(self) -> bool:
+        """Whether they are to be read now: true once for each change."""
+        now = self._clock()
+        if now - self._looked_at < self._every_s:
+            return False
+        self._looked_at = now
+        before, self._seen = self._seen, self._states()
+        if self._seen == self._in_use or self._seen != before:
+            return False
+        self._in_use = self._seen
+        return True
+
+    def _states(self) -> list[tuple[int, ...] | None]:
+        return [_state(path) for path in self._paths]
+
+
+def _state(path: Path) -> tuple[int, ...] | None:
+    try:
+        seen = path.stat()
+    except OSError:
+        return None
+    return (seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns)
+
+
+def show(context: ssl.SSLContext, certificate_file: str, key_file: str) -> Validity:
+    """Have `context` show this certificate; how long it may.  Raises ConfigError.
+
+    The file has the certificate, then those that lead to its authority.
+    """
+    validity = min(validities(certificate_file), key=lambda each: each.ends)
+    try:
+        with _readable(certificate_file) as certificate, _readable(key_file) as key:
+            refuse_readable(Path(key_file), key.stat())
+            context.load_cert_chain(certificate, key, password=_refuse_passphrase)
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise ConfigError(f"{key_file}: is not the key of {certificate_file}") from None
+        why = (error.reason or "no key in PEM").lower().replace("_", " ")
+        raise ConfigError(f"{certificate_file} with {key_file}: cannot be used: {why}") from None
+    except _EncryptedError:
+        raise ConfigError(
+            f"{key_file}: has a passphrase, and nobody is here to give it: store it without one "
+            "(openssl pkey), for nobody but this program to read"
+        ) from None
+    return validity
+
+
+def trust(context: ssl.SSLContext, ca_file: str) -> None:
+    """Have `context` take what these authorities have signed, and they have not revoked.
+
+    Where the file has lists of what is revoked (CRL), each authority needs one.
+
+    Raises ConfigError.
+    """
+    kinds = {kind for kind, _ in _PEM.findall(_text(ca_file))}
+    try:
+        with _readable(ca_file) as same:
+            context.load_verify_locations(cafile=same)
+    except ssl.SSLError:
+        kinds = set()
+    if _CERTIFICATE not in kinds:
+        raise ConfigError(f"{ca_file}: holds no certificate of an authority in PEM")
+    if _CRL in kinds:
+        context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
+
+
+def validities(file: str) -> list[Validity]:
+    """Of each certificate and list (CRL) of a file.  Raises ConfigError if there is none."""
+    text = _text(file)
+    try:
+        found = [_validity(kind, body) for kind, body in _PEM.findall(text)]
+    except (ValueError, IndexError, StopIteration):
+        raise ConfigError(f"{file}: holds what is no certificate") from None
+    if not found:
+        raise ConfigError(f"{file}: holds no certificate in PEM")
+    return found
+
+
+def moment(at: datetime) -> str:
+    return f"{at:%Y-%m-%d %H:%M:%S}Z"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a name or an address means the machine itself, whatever a name server says."""
+    if host == "localhost":  # RFC 6761, 6.3
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class _EncryptedError(Exception):
+    """A key with a passphrase, for which OpenSSL would ask the terminal."""
+
+
+def _refuse_passphrase() -> str:
+    raise _EncryptedError
+
+
+def _text(file: str) -> str:
+    with _readable(file) as same:
+        return same.read_text("ascii", errors="replace")
+
+
+@contextmanager
+def _readable(file: str) -> Iterator[Path]:
+    try:
+        with regular_file(file) as same:
+            yield same
+    except ssl.SSLError:  # an OSError: of what is in it
+        raise
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
+
+
+# --- DER -----------------------------------------------------------------------------------------
+
+
+def _validity(kind: str, body: str) -> Validity:
+    """RFC 5280, 4.1.2.5 and 5.1.2.4.  A list need not say when the next comes."""
+    der = ssl.PEM_cert_to_DER_cert(f"{ssl.PEM_HEADER}\n{body.strip()}\n{ssl.PEM_FOOTER}")
+    signed = _parts(_parts(der)[0][1])[0][1]
+    parts = _parts(signed)
+    if kind == _CRL:
+        times = _times(parts)
+        return Validity(times[0], [*times, datetime.max.replace(tzinfo=UTC)][1])
+    pairs = (_times(_parts(value)) for tag, value in parts if tag == _SEQUENCE)
+    begins, ends = next(pair for pair in pairs if pair)
+    return Validity(begins, ends)
+
+
+def _times(parts: Sequence[tuple[int, bytes]]) -> list[datetime]:
+    forms = {_UTC_TIME: "%y%m%d%H%M%SZ", _GENERALIZED_TIME: "%Y%m%d%H%M%SZ"}
+    return [
+        datetime.strptime(value.decode("ascii"), forms[tag]).replace(tzinfo=UTC)
+        for tag, value in parts
+        if tag in forms
+    ]
+
+
+def _parts(der: bytes) -> list[tuple[int, bytes]]:
+    """Tag and content of each value that stands in `der`."""
+    found, at = [], 0
+    while at < len(der):
+        tag, length, at = der[at], der[at + 1], at + 2
+        if length & _LONG_FORM:
+            octets = length & ~_LONG_FORM
+            length, at = int.from_bytes(der[at : at + octets], "big"), at + octets
+        found.append((tag, der[at : at + length]))
+        at += length
+    return found

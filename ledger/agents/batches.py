@@ -1,0 +1,178 @@
+"""Serves thousands of agents with few queries: what they ask at once is asked together.
+
+Polls that look at the same moment are one query, registrations that come at the same moment
+are one read of the log, and contacts are written once a second.  So a storm, in which all
+agents come back at once, costs what its batches cost, and one that only waits costs nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from aiohttp import web
+
+from aggregates.base import EventContext
+from host_agent.shared.contract.messages import Registration
+from ledger.agents.contacts import Contacts
+from ledger.agents.speakers import Speakers
+from ledger.core.service import RegistrationResult
+from ledger.http.call import projected
+from ledger.http.components import Components
+from ledger.http.limits.batching import Batched
+from ledger.http.problem import ApiError
+from projections.base import Row
+
+COMMANDS_MAX = 100  # of one answer
+LOOKS_MAX = 500
+#: Hosts and guests whose registrations are read together; a longer inventory goes alone.
+REGISTERED_MAX = 1_000
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A registration that waits for its turn."""
+
+    host: str
+    registration: Registration
+    context: EventContext
+
+
+class AgentBatcher:
+    """`in_thread` does what blocks; `connected`: how many agents' polls are held just now."""
+
+    def __init__(self, components: Components, in_thread: Callable[..., Awaitable[Any]]) -> None:
+        self._components = components
+        self._in_thread = in_thread
+        self._looks = Batched(self._look, LOOKS_MAX)
+        self._registrations = Batched(
+            self._register, REGISTERED_MAX, lambda asked: 1 + len(asked.registration.guests)
+        )
+        clock = components.clock
+        self._contacts = Contacts(components.queries.touch_hosts, sets=lambda: clock.set_count)
+        self.speakers = Speakers(components.queries, components.settings.host_down_after_s)
+        self.connected = 0
+
+    async def open(self, _: web.Application) -> AsyncIterator[None]:
+        """For as long as the application serves, and once more at its end, write contacts."""
+        writing = asyncio.create_task(self._contacts.run(), name="contacts")
+        yield
+        writing.cancel()
+        with suppress(asyncio.CancelledError):
+            await writing
+
+    def heard(self, host: str, clock_ahead_s: float | None = None) -> None:
+        """The host's agent is in contact just now; what it says of its clock."""
+        self._contacts.heard(host, clock_ahead_s)
+
+    @contextmanager
+    def holding(self) -> Iterator[None]:
+        """Count one more agent that is connected."""
+        self.connected += 1
+        try:
+            yield
+        finally:
+            self.connected -= 1
+
+    async def look(self, host: str, after: int) -> Row:
+        """What waits for the host's agent after its cursor (Queries.mailboxes)."""
+        return await self._looks.ask((host, after))
+
+    async def register(
+        self, host: str, registration: Registration, context: EventContext
+    ) -> RegistrationResult:
+        """Take a registration; returns when all of it can be read, the contact too."""
+        return await self._registrations.ask(Asked(host, registration, context))
+
+    async def _look(self, wanted: Sequence[tuple[str, int]]) -> Sequence[Row]:
+        return await self._components.queries.mailboxes(wanted, COMMANDS_MAX)
+
+    async def _register(self, batch: Sequence[Asked]) -> Sequence[RegistrationResult | Exception]:
+        service, queries = self._components.service, self._components.queries
+        refused = await self._not_its_own(batch)
+        known = await self._in_thread(
+            service.unchanged, [(one.host, one.registration) for one in batch]
+        )
+        known = [refused.get(one.host, result) for one, result in zip(batch, known, strict=True)]
+        shown = await asyncio.gather(*map(self._registered, batch, known), return_exceptions=True)
+        await self._contacts.written()
+        # Only with everything known is a guest that was not shown surely one that is gone.
+        head = (await queries.head())["position"]
+        await projected(self._components, head)
+        guests = await queries.guests_of_hosts([one.host for one in batch])
+        lost = await asyncio.gather(
+            *(self._lost(one, guests[one.host]) for one in batch), return_exceptions=True
+        )
+        await projected(
+            self._components, max((at for at in lost if isinstance(at, int)), default=0)
+        )
+        return [_answer(*each, head) for each in zip(shown, lost, strict=True)]
+
+    async def _not_its_own(self, batch: Sequence[Asked]) -> dict[str, ApiError]:
+        """Why hosts are refused that storage would not know from others, by host."""
+        connectors = {one.host: one.registration.connector or {} for one in batch}
+        initiators, nqns = (
+            [each.get(k) for each in connectors.values()] for k in ("initiator", "nqn")
+        )
+        if not any(initiators + nqns):
+            return {}
+        rows = await self._components.queries.connectors_in_use(
+            hosts=list(connectors), initiators=initiators, nqns=nqns
+        )
+        return {row["host"]: _same_connector(row, connectors[row["host"]]) for row in rows}
+
+    async def _registered(
+        self, asked: Asked, known: RegistrationResult | ApiError | None
+    ) -> RegistrationResult:
+        if isinstance(known, ApiError):
+            raise known
+        if known is not None:
+            return known
+        register = self._components.service.register
+        shown: RegistrationResult
+        shown, _ = await self._in_thread(register, asked.host, asked.registration, asked.context)
+        return shown
+
+    async def _lost(self, asked: Asked, guests: set[str]) -> int:
+        """Note the guests that the host does not show any more; the last position written."""
+        position = 0
+        for server_id in sorted(
+            guests.difference(guest.server_id for guest in asked.registration.guests)
+        ):
+            lost = await self._in_thread(
+                self._components.service.lost_guest, server_id, asked.host, asked.context
+            )
+            position = max(position, lost)
+        return position
+
+
+def _same_connector(row: Row, connector: dict[str, str]) -> ApiError:
+    names = {"initiator": "iSCSI initiator name", "nqn": "NVMe host NQN"}
+    alike = next(
+        name for name in names if name in connector and connector[name] == row["theirs"].get(name)
+    )
+    return ApiError(
+        409,
+        "connector_taken",
+        f"Host {row['host']} has the {names[alike]} of host {row['other']} ({connector[alike]}): "
+        "storage cannot tell them apart, and would give either the other's volumes.",
+        hint="Was one made as a copy of the other? Give it a name of its own "
+        "(/etc/iscsi/initiatorname.iscsi, /etc/nvme/hostnqn) and start its agent again. "
+        f"If host {row['other']} is no more, fence it.",
+    )
+
+
+def _answer(
+    shown: RegistrationResult | BaseException, lost: int | BaseException, position: int
+) -> RegistrationResult | Exception:
+    for failed in (shown, lost):
+        if isinstance(failed, Exception):
+            return failed
+    assert isinstance(shown, RegistrationResult), "gather is not cancelled by what it gathers"
+    return replace(shown, position=position)
+
+
+AGENT_BATCHER: web.AppKey[AgentBatcher] = web.AppKey("agent_batcher", AgentBatcher)

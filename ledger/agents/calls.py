@@ -1,0 +1,302 @@
+"""/v1/hosts/{host} for its agent: register, take commands, report.
+
+An agent speaks for one host alone, and whatever it sends is checked before it is used
+(`agent_checks`).  A host that was fenced learns what its leftovers are, and gets no
+commands until it has released them (decision 0027).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from handlers.engine.verbs import VERBS
+from host_agent.shared.contract.changes import Changes
+from host_agent.shared.contract.messages import (
+    AGENT_HEADER,
+    SURVEY_HEADER,
+    Again,
+    Commands,
+    Progress,
+    Registered,
+    Registration,
+    Release,
+    Report,
+    SurveyWanted,
+    Taken,
+    Users,
+)
+from host_agent.shared.contract.survey import Survey, SurveyAnswer
+from host_agent.shared.contract.wire import read, read_in_turns
+from host_agent.shared.platform.clocks import AHEAD_HEADER
+from ledger.agents.batches import AGENT_BATCHER, AgentBatcher
+from ledger.agents.checks import (
+    checked_agent,
+    checked_changes,
+    checked_registration,
+    checked_report,
+    checked_survey,
+    clock_ahead,
+)
+from ledger.agents.contact import unknown_host
+from ledger.agents.looking import look_again
+from ledger.core.service import RegistrationResult
+from ledger.core.wakeups import host_key
+from ledger.http.call import Call, answer
+from ledger.http.problem import ApiError
+from ledger.http.schemas import Asked, Id, Position, WaitS
+from projections.base import Row
+
+REGISTRATION_BYTES_MAX = 64 * 1024 * 1024
+REPORT_BYTES_MAX = 64 * 1024
+SURVEY_BYTES_MAX = 32 * 1024 * 1024
+
+
+class CommandsQuery(Asked):
+    after: Position = 0
+    epoch: Position
+    wait_s: WaitS = 0.0
+
+
+class UsersQuery(Asked):
+    """`attachment_id`: the one that is not meant."""
+
+    attachment_id: Id
+
+
+async def register(call: Call) -> web.StreamResponse:
+    """PUT /v1/hosts/{host}: the agent, and every guest on its host."""
+    was_silent = await _is_silent(call, call.host())
+    name = await _own_host(call)
+    async with call.inventory(name, REGISTRATION_BYTES_MAX, _registration) as registration:
+        _refuse_foreign_connector(name, registration)
+        batcher = _heard(call, name)
+        shown = await batcher.register(name, registration, call.context("registration"))
+    if was_silent:
+        await look_again(call, {"host": name}, "agent_back", "registration")
+    return answer(_registered(name, shown))
+
+
+async def guests(call: Call) -> web.StreamResponse:
+    """POST guests: what has changed of them since this epoch's agent showed them last."""
+    name = await _own_host(call)
+    changed = call.components.service.changed
+    async with call.inventory(name, REGISTRATION_BYTES_MAX, _changes) as changes:
+        _heard(call, name)
+        again = await call.bulkheads.agents(changed, name, changes, call.context("registration"))
+    return answer(Again(again=again))
+
+
+def _registration(body: dict[str, Any]) -> Registration:
+    return checked_registration(read_in_turns(body, Registration))
+
+
+def _changes(body: dict[str, Any]) -> Changes:
+    return checked_changes(read_in_turns(body, Changes))
+
+
+async def volume_users(call: Call) -> web.StreamResponse:
+    """GET users: who else has the volume connected on this host; asked under its lock (S3)."""
+    name = await _own_host(call)
+    volume_id = call.id("volume_id", "Nothing is known of volume {}.")
+    query = call.query(UsersQuery)
+    servers = await call.bulkheads.agents(
+        call.components.service.others, name, volume_id, query.attachment_id
+    )
+    return answer(Users(servers=tuple(servers)))
+
+
+async def progress(call: Call) -> web.StreamResponse:
+    """POST progress: how far a long step has come; it may be lost without harm."""
+    name = await _own_host(call)
+    told = read(await call.json_object(), Progress)
+    _heard(call, name)
+    await call.components.queries.note_progress(
+        name, told.operation_id, told.run, told.done_bytes, told.total_bytes
+    )
+    return web.Response(status=HTTPStatus.NO_CONTENT)
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """What waits for a host's agent."""
+
+    commands: list[dict[str, Any]] = field(default_factory=list)
+    survey: SurveyWanted | None = None
+
+
+async def commands(call: Call) -> web.StreamResponse:
+    """GET commands: those after the cursor, or none when the wait is over; and which survey of
+    the host is wanted.
+    """
+    name = await _own_host(call)
+    query = call.query(CommandsQuery)
+    batcher, agent = _heard(call, name), _agent(call)
+    got = call.request.headers.get(SURVEY_HEADER)
+
+    async def look() -> Waiting | None:
+        mailbox = await batcher.look(name, query.after)
+        if mailbox["epoch"] is None:
+            raise unknown_host(name)
+        if mailbox["agent"] not in (None, agent):
+            raise batcher.speakers.refusal(name)
+        if mailbox["epoch"] != query.epoch:
+            raise _stale(name, query.epoch, mailbox["epoch"])
+        if mailbox["awaited"]:  # decision 0027: first it releases its leftovers
+            if asked := [each for each in mailbox["commands"] if _only_asks(each)]:
+                return Waiting(asked)
+            raise ApiError(
+                409,
+                "registration_awaited",
+                f"Host {name} was unfenced: register again.",
+            )
+        if mailbox["shut"]:
+            return None
+        survey = _wanted(mailbox, got)
+        return Waiting(mailbox["commands"], survey) if mailbox["commands"] or survey else None
+
+    with batcher.holding():
+        waiting = await call.hold(host_key(name), look, query.wait_s) or Waiting()
+    if not call.ended:
+        batcher.heard(name)
+    found = waiting.commands
+    after = found[-1]["position"] if found else query.after
+    return answer(Commands(commands=found, after=after, survey=waiting.survey))
+
+
+def _wanted(mailbox: Row, got: str | None) -> SurveyWanted | None:
+    """The question that its agent has not got yet."""
+    if mailbox["survey"] in (None, got):
+        return None
+    return SurveyWanted(token=mailbox["survey"], digest=mailbox["survey_digest"])
+
+
+async def survey(call: Call) -> web.StreamResponse:
+    """PUT survey: what the host shows, as it was wanted; or only that it is what it was."""
+    name = await _own_host(call)
+    async with call.inventory(name, SURVEY_BYTES_MAX, _survey) as (reply, shown):
+        batcher = _heard(call, name)
+        noted = await call.components.queries.note_survey(
+            name,
+            token=reply.token,
+            epoch=reply.epoch,
+            digest=reply.digest,
+            boot_id=shown and shown.boot_id,
+            document=shown and msgspec.json.encode(shown).decode(),
+        )
+    if not noted:
+        _refuse_survey(name, reply, await batcher.look(name, 0))
+    return answer(Again(again=not noted))
+
+
+def _survey(body: dict[str, Any]) -> tuple[SurveyAnswer, Survey | None]:
+    """What is kept of it, if it is not only the digest of what is here."""
+    whole = "boot_id" in body
+    return read(body, SurveyAnswer), checked_survey(read_in_turns(body, Survey)) if whole else None
+
+
+def _refuse_survey(name: str, reply: SurveyAnswer, mailbox: Row) -> None:
+    """Return if nothing is wrong but that it is not known what its digest stands for.
+
+    Raises ApiError 404, 409.
+    """
+    if mailbox["epoch"] is None:
+        raise unknown_host(name)
+    if mailbox["epoch"] != reply.epoch:
+        raise _stale(name, reply.epoch, mailbox["epoch"])
+    if mailbox["shut"] or mailbox["awaited"]:
+        why = "it is fenced, or has not registered since it was unfenced"
+        raise ApiError(409, "host_fenced", f"No survey of host {name} is accepted: {why}.")
+    if mailbox["survey"] != reply.token:
+        why = f"Host {name} was not asked for this survey, or it is no longer awaited."
+        raise ApiError(409, "survey_not_wanted", why)
+
+
+def _stale(name: str, given: int, current: int) -> ApiError:
+    return ApiError(
+        409,
+        "stale_epoch",
+        f"Epoch {given} of host {name} is out of date, the current one is {current}. "
+        "Register again.",
+    )
+
+
+async def reports(call: Call) -> web.StreamResponse:
+    """POST reports: results of steps of a run; whether it goes on."""
+    name = await _own_host(call)
+    said = read(await call.json_object(REPORT_BYTES_MAX), Report)
+    report = checked_report(said, call.components.clock())
+    _heard(call, name)
+    goes_on, position = await call.bulkheads.agents(
+        call.components.service.report, name, report, call.context("report")
+    )
+    # Not waited for: the agent reads nothing back, and its next step can begin.
+    del position
+    return answer(Taken(goes_on=goes_on, taken=len(report.results)))
+
+
+def _only_asks(command: dict[str, Any]) -> bool:
+    return all(VERBS[step["verb"]].asks_only for step in command["steps"])
+
+
+async def _is_silent(call: Call, name: str) -> bool:
+    """Whether the host's agent was in contact once, and is not any more."""
+    seen_at = await call.components.queries.seen_at(name)
+    silent_after_s = call.components.settings.host_down_after_s
+    return seen_at is not None and call.components.clock() - seen_at.timestamp() >= silent_after_s
+
+
+def _heard(call: Call, name: str) -> AgentBatcher:
+    """Note the contact, and what the agent says of its host's clock."""
+    batcher = call.request.app[AGENT_BATCHER]
+    batcher.heard(name, clock_ahead(call.request.headers.get(AHEAD_HEADER)))
+    return batcher
+
+
+async def _own_host(call: Call) -> str:
+    """The host of the path, for which this agent speaks.  Raises ApiError 403, 409."""
+    name = call.host()
+    if not call.identity.may_speak_for(name):
+        raise ApiError(
+            403,
+            "forbidden",
+            f"This token is not that of host {name}'s agent.",
+            hint="Each host has a token of its own, with its name in `host`.",
+        )
+    await call.request.app[AGENT_BATCHER].speakers.let_in(name, _agent(call))
+    return name
+
+
+def _agent(call: Call) -> str | None:
+    return checked_agent(call.request.headers.get(AGENT_HEADER))
+
+
+def _refuse_foreign_connector(name: str, registration: Registration) -> None:
+    """Cinder would be told that another host has the volume.  Raises ApiError 409."""
+    named = (registration.connector or {}).get("host", name)
+    if named != name:
+        raise ApiError(
+            409,
+            "connector_of_another_host",
+            f"The agent of host {name} would connect volumes as host {named}.",
+            hint="[agent] host is the name by which os-brick and Cinder know the host, too.",
+        )
+
+
+def _registered(name: str, shown: RegistrationResult) -> Registered:
+    host = shown.host
+    guests, attachments = host.leftovers if host.suspect else ((), ())
+    return Registered(
+        host=name,
+        epoch=host.epoch,
+        fenced=host.fenced,
+        release=Release(
+            guests=tuple(guests), attachments=tuple(attachments), unknown=tuple(shown.unknown)
+        ),
+        again=shown.again,
+        position=shown.position,
+    )

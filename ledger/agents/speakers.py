@@ -1,0 +1,62 @@
+"""Which agent speaks for a host: one, and who comes second is refused while the first is there.
+
+Two machines with one host name and one token, a clone and its original, would take each other's
+commands, and each would show guests that the other does not have.  So an agent says with each
+call which one it is (`AGENT_HEADER`): a place in which only one can run, one boot of one machine
+and one directory of locks.  An agent that is started again is the same one.  Another is let in
+when the one before has not been in contact for `host_down_after_s`, or its host was fenced since:
+somebody knows that it is over.  That one is refused then, should it come back.  If the fence was
+wrong and it goes on, it mostly speaks first, and the second learns that.  Those that do
+not say which they are, are not told apart.
+
+Theory of operation.  The database knows who speaks (`host_contact.agent`).  A process that has let
+an agent in asks it again only after half of the time that nobody else can be let in, which
+begins anew with each contact; and each poll for commands reads it anyway.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from ledger.http.problem import ApiError
+from projections.reads.queries import Queries
+
+
+class Speakers:
+    """Of one process.  `clock` is monotonic."""
+
+    def __init__(
+        self, queries: Queries, silent_after_s: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._queries = queries
+        self._silent_after_s = silent_after_s
+        self._clock = clock
+        self._known: dict[str, tuple[str | None, float]] = {}
+
+    async def let_in(self, host: str, agent: str | None) -> None:
+        """Raises ApiError 409 if another agent speaks for the host."""
+        now = self._clock()
+        known = self._known.get(host)
+        sure = known and known[0] == agent and now - known[1] < self._silent_after_s / 2
+        if not (sure or await self._queries.claim_host(host, agent, self._silent_after_s)):
+            self._known.pop(host, None)
+            raise self.refusal(host)
+        self._known[host] = (agent, now)
+
+    async def free(self, host: str) -> None:
+        """Somebody vouches that the agent of this host is over."""
+        await self._queries.free_host(host)
+        self._known.pop(host, None)
+
+    def refusal(self, host: str) -> ApiError:
+        """Another agent speaks for the host."""
+        return ApiError(
+            409,
+            "host_taken",
+            f"Another agent speaks for host {host}, and was in contact less than "
+            f"{self._silent_after_s:g} s ago.",
+            hint="Two machines have one host name and its token: give each its own. If the other "
+            "agent is to be replaced, stop it: this one is let in when it has been silent so long, "
+            "or at once when somebody fences the host: `host fence --force`, then `host unfence`.",
+        )

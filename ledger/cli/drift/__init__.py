@@ -1,0 +1,1 @@
+"""`drift`: what differs, looks, repairs."""

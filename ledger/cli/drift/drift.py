@@ -1,0 +1,237 @@
+"""`drift list|show|ignore|heed|classes`: what ledger, Cinder and hosts say differently."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from typing import Any
+
+from ledger.cli.base import Lister, ShowOne, add_at, add_limit, add_reason, clock, moment
+from ledger.cli.naming import named
+from ledger.cli.table import plain
+from ledger.words.consequences import ACTS, second_look
+from ledger.words.sentences import left_text
+
+Finding = dict[str, Any]
+
+STATES = ("open", "suspected", "confirmed", "ignored", "over", "all")
+COLUMNS = (
+    *("ID", "Class", "Severity", "State", "About", "Subject", "Key", "Server", "Volume", "Host"),
+    *("Found", "Times", "Over", "Repair"),
+)
+CLASS_COLUMNS = ("Class", "Of", "Severity", "Repair", "Compares", "Meaning", "By hand")
+CLASS_TABLE = 4  # columns that fit
+
+#: The commands of the acts that the API offers.
+_ACTS = {
+    "repair": "drift repair {id} --reason TEXT",
+    "ignore": "drift ignore {id} --reason TEXT",
+    "heed": "drift heed {id} --reason TEXT",
+    "acknowledge": "remnant acknowledge {id} --reason TEXT",
+    "operation": "operation show {id}",
+}
+
+
+class List(Lister):
+    """List what differs, newest first: what is open now, or what differed at a moment."""
+
+    brief = ("ID", "Class", "Severity", "State", "About", "Found")
+    empty = "No open findings."
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        add = parser.add_argument
+        add("--class", dest="drift_class", metavar="NAME", help="see 'drift classes'")
+        add("--severity", choices=("critical", "warning", "info"))
+        add("--server", metavar="ID", type=named("server"))
+        add("--volume", metavar="ID", type=named("volume"))
+        add("--host", metavar="NAME")
+        when = parser.add_mutually_exclusive_group()
+        when.add_argument("--state", choices=STATES, help="open: suspected or confirmed (default)")
+        when.add_argument(
+            "--all", dest="state", action="store_const", const="all", help="in any state"
+        )
+        add_at(when, "what differed at that time, ignored or not")
+        add_limit(parser, "so many at most")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        names = ("severity", "server", "volume", "host", "state", "at")
+        asked = {name: getattr(parsed_args, name) for name in names}
+        asked["class"] = parsed_args.drift_class
+        found = self.client.items("/v1/drift", "findings", parsed_args.limit, **asked)
+        return COLUMNS, [_row(finding) for finding in found]
+
+
+class _OfFinding(ShowOne):
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("id", metavar="<finding>", type=named("finding"))
+        return parser
+
+
+class Show(_OfFinding):
+    """Show a finding: what it means, what each party says, what to do, and its history."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        return shown(self.client.get(f"/v1/drift/{parsed_args.id}"))
+
+
+class Ignore(_OfFinding):
+    __doc__ = ACTS["ignore"]
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        add = parser.add_argument
+        add_reason(parser)
+        add(
+            "--until",
+            type=moment,
+            metavar="TIME",
+            help="when it is to be heeded again: ISO 8601, UTC unless it has an offset",
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        body = {"reason": parsed_args.reason}
+        if parsed_args.until:
+            body["until"] = parsed_args.until
+        return shown(self.client.post(f"/v1/drift/{parsed_args.id}/ignore", body))
+
+
+class Heed(_OfFinding):
+    __doc__ = ACTS["heed"]
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        add_reason(parser)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        body = {"reason": parsed_args.reason}
+        return shown(self.client.post(f"/v1/drift/{parsed_args.id}/heed", body))
+
+
+class Classes(Lister):
+    """List all that can differ; what it means is shown with -f json, or -c Class -c Meaning."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        rows = [
+            (
+                each["name"],
+                each["subject"],
+                each["severity"],
+                each["repair"] or "(by hand)",
+                ", ".join(each["compares"]),
+                each["meaning"],
+                each["by_hand"],
+            )
+            for each in self.client.get("/v1/drift/classes")["classes"]
+        ]
+        if parsed_args.formatter == "table" and not parsed_args.columns:
+            return CLASS_COLUMNS[:CLASS_TABLE], [row[:CLASS_TABLE] for row in rows]
+        return CLASS_COLUMNS, rows
+
+
+# ------------------------------------------------------------------------------- in words
+
+
+def shown(finding: Finding) -> tuple[tuple[str, ...], tuple[Any, ...]]:
+    """One finding, from the answer that has its history."""
+    from ledger.cli.operations.plan import Lines
+
+    fields = {
+        "id": finding["finding_id"],
+        "class": finding["drift_class"],
+        "severity": finding["severity"],
+        "state": finding["state"],
+        "meaning": finding["meaning"],
+        "subject": f"{finding['subject']} {finding['key']}",
+        "server": finding["server_id"],
+        "volume": finding["volume_id"],
+        "attachment": finding["attachment_id"],
+        "host": finding["host"],
+        "differs": Lines(finding["differs"], said_by(finding["differs"] or {})),
+        "found": clock(finding["found_at"]),
+        "times": finding["times"],
+        "confirmed": clock(finding["confirmed_at"]),
+        "over": " ".join(filter(None, (clock(finding["over_at"]), finding["over_how"]))),
+        "ignored": _ignored(finding),
+        "repair": finding["repair"],
+        "repairing": finding["repairing"],
+        "repaired by": finding["repaired_by"],
+        "by hand": finding["by_hand"],
+        "history": Lines(finding["history"], _history(finding["history"])),
+        "next": Lines(finding["acts"], next_commands(finding)),
+    }
+    always = ("differs", "history", "next")
+    filled = {name: value for name, value in fields.items() if value or name in always}
+    return tuple(filled), tuple(filled.values())
+
+
+def next_commands(finding: Finding) -> Iterator[str]:
+    """What may be done about it now, ready to be copied."""
+    for kind, which in second_look(finding).items():
+        yield f"attachment-ledger drift run --{kind} {which} --wait"
+        yield "    looks again: what a second look sees is confirmed, and may be repaired"
+    for act in finding["acts"]:
+        if act in _ACTS:
+            yield "attachment-ledger " + _ACTS[act].format(id=finding["finding_id"])
+        if act == "repair":
+            yield "    shows what it would do; with --apply it does it"
+
+
+def _about(finding: Finding) -> str:
+    """The host; else what has been told of it."""
+    if finding["host"]:
+        return f"host {finding['host']}"
+    for name in ("server", "volume"):
+        if finding[f"{name}_id"]:
+            return f"{name} {finding[f'{name}_id']}"
+    return f"{finding['subject']} {finding['key']}"
+
+
+def _row(finding: Finding) -> tuple[Any, ...]:
+    names = ("finding_id", "drift_class", "severity", "state")
+    more = (
+        *("subject", "key", "server_id", "volume_id", "host"),
+        *("found_at", "times", "over_at", "repair"),
+    )
+    known, rest = ([finding[name] for name in some] for some in (names, more))
+    return (*known, _about(finding), *rest)
+
+
+def said_by(differs: dict[str, Any]) -> Iterator[str]:
+    """What each party says, a line each."""
+    for party, says in differs.items():
+        if isinstance(says, dict):
+            text = ", ".join(f"{name} {_text(value)}" for name, value in says.items())
+        else:
+            text = "has no such thing" if says is None else _text(says)
+        yield f"{party}: {text}"
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list) and all(map(_is_step, value)):
+        return ", ".join(map(left_text, value))
+    return "-" if value is None else plain(value)
+
+
+def _is_step(value: Any) -> bool:
+    return isinstance(value, dict) and "step" in value
+
+
+def _ignored(finding: Finding) -> str:
+    if finding["state"] != "ignored":
+        return ""
+    until = finding["ignored_until"]
+    end = f"until {clock(until)}" if until else "for good"
+    return f"{end}: {finding['ignored_reason']}"
+
+
+def _history(events: list[dict[str, Any]]) -> Iterator[str]:
+    from ledger.words.sentences import sentence
+
+    for event in events:
+        what = sentence(event["topic"], event["body"], host=event["host"])
+        yield f"{clock(event['recorded_at'])}  {event['actor'] or '-'}  {what}"

@@ -1,0 +1,227 @@
+"""`drift run|look|looks|stop|resume`: looking for drift now, having that rest, how it ended."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import Any
+
+from ledger.cli.base import Lister, ShowOne, add_limit, clock, complain, note
+from ledger.cli.errors import ExitCode
+from ledger.cli.naming import named
+from ledger.words.consequences import ACTS
+
+Look = dict[str, Any]
+
+COLUMNS = ("ID", "Of", "Why", "State", "Found", "Held back", "Unknown hosts", "Began", "Ended")
+#: Between two questions how far a look is: the service holds no request until one has ended.
+ASKED_INTERVAL_S = 1.0
+
+
+class Looks(Lister):
+    """List looks, newest first: what they were at, and what came of them; before these, those that
+    are asked for and nobody has begun.
+    """
+
+    brief = ("ID", "Of", "Why", "State", "Found", "Began")
+    empty = "No looks."
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("--state", choices=("asked", "under_way", "stopped", "ended"))
+        add_limit(parser, "so many at most")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        found = self._found(parsed_args.state, parsed_args.limit)
+        rows = [
+            (
+                look["look_id"],
+                scope_of(look),
+                look["why"],
+                standing(look),
+                sum((look["found"] or {}).values()),
+                sum((look["braked"] or {}).values()),
+                sum(" " not in name for name in look["unknown"] or {}),  # volumes are there, too
+                clock(look["began_at"]),
+                clock(look["ended_at"]),
+            )
+            for look in found
+        ]
+        _say(next((look for look in found if look["held_back"]), None))
+        return COLUMNS, rows
+
+    def _found(self, state: str | None, limit: int) -> list[Look]:
+        """As many as there may be; the answer has those that are asked for beside any others."""
+        begun = None if state == "asked" else state
+        pages = list(self.client.pages("/v1/drift/runs", "looks", limit, state=begun))
+        asked = pages[0]["asked"] if state in {None, "asked"} else []
+        looks = [look for page in pages if state != "asked" for look in page["looks"]]
+        known = {look["look_id"] for look in looks}
+        return [*(look for look in asked if look["look_id"] not in known), *looks][:limit]
+
+
+class Show(ShowOne):
+    """Show a look: how far it is, or what it compared, found, held back, and could not see."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("id", metavar="<look>", type=named("look"))
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        return shown(self.client.get(f"/v1/drift/runs/{parsed_args.id}"))
+
+
+class Run(ShowOne):
+    __doc__ = ACTS["look"]
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        from ledger.cli.operations.waiting import add_timeout
+
+        parser = super().get_parser(prog_name)
+        what = parser.add_mutually_exclusive_group()
+        what.add_argument("--host", metavar="NAME")
+        what.add_argument("--server", metavar="ID", type=named("server"))
+        what.add_argument("--volume", metavar="ID", type=named("volume"))
+        parser.add_argument(
+            "--believe",
+            metavar="CLASS",
+            action="append",
+            default=[],
+            help="whatever differs of it, however many these are; more than once: of each",
+        )
+        parser.add_argument("--reason", metavar="TEXT", help="why so many are to be believed")
+        parser.add_argument("--wait", action="store_true", help="until the look has ended")
+        add_timeout(parser)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        scope = {name: getattr(parsed_args, name) for name in ("host", "server", "volume")}
+        scope = {name: which for name, which in scope.items() if which}
+        belief = {"believe": parsed_args.believe, "reason": parsed_args.reason}
+        belief = {name: value for name, value in belief.items() if value}
+        asked = self.client.post("/v1/drift/runs", {**scope, **belief})
+        if not parsed_args.wait:
+            note("It begins soon; see: attachment-ledger drift looks")
+            return self.dict2columns(asked)
+        return shown(self._waited(asked["look_id"], parsed_args.timeout))
+
+    def _waited(self, look_id: str, timeout_s: float) -> Look:
+        """The look when it has ended; the exit code says how."""
+        from ledger.cli.operations import waiting
+
+        def look(hold_s: float) -> Look:
+            time.sleep(min(hold_s, ASKED_INTERVAL_S))
+            answer: Look = self.client.get(f"/v1/drift/runs/{look_id}")
+            return answer
+
+        seen = waiting.until(look, _is_over, progress, timeout_s)
+        if not _is_over(seen):
+            self.exit_code = ExitCode.TIMED_OUT
+            complain(
+                f"look {look_id} has not ended after {timeout_s:g} s; it goes on.",
+                "See how far it is: attachment-ledger drift looks",
+            )
+        elif seen["state"] == "stopped":
+            self.exit_code = ExitCode.OPERATION_FAILED
+            complain(
+                f"look {look_id} is stopped at {share(seen)}.",
+                f"Have it go on: attachment-ledger drift resume {look_id} --reason TEXT",
+            )
+        elif seen["outcome"] != "completed":
+            self.exit_code = ExitCode.OPERATION_FAILED
+            complain(f"look {look_id} is {seen['outcome']}: {seen['trouble'] or 'no reason told'}")
+        else:
+            _say(seen)
+            note("See what differs: attachment-ledger drift list")
+        return seen
+
+
+class _OfLook(ShowOne):
+    act = ""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("id", metavar="<look>", type=named("look"))
+        parser.add_argument("--reason", required=True, metavar="TEXT")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        path = f"/v1/drift/runs/{parsed_args.id}/{self.act}"
+        return shown(self.client.post(path, {"reason": parsed_args.reason}))
+
+
+class Stop(_OfLook):
+    __doc__ = ACTS["stop"]
+
+    act = "stop"
+
+
+class Resume(_OfLook):
+    __doc__ = ACTS["resume"]
+
+    act = "resume"
+
+
+# ------------------------------------------------------------------------------- in words
+
+
+def shown(look: Look) -> tuple[tuple[str, ...], tuple[Any, ...]]:
+    """One look, as the API shows it."""
+    from ledger.cli.operations.plan import Lines
+
+    names = ("compared", "found", "unknown", "braked", "examples")
+    counts = {name: look[name] or {} for name in names}
+    lines = {
+        name: Lines(look[name], [f"{key}: {_plain(value)}" for key, value in count.items()])
+        for name, count in counts.items()
+    }
+    texts = {name: Lines(look[name], look[name]) for name in ("believe", "held_back")}
+    fields = {**look, "scope": scope_of(look), **lines, **texts}
+    return tuple(fields), tuple(fields.values())
+
+
+def _plain(value: Any) -> Any:
+    return ", ".join(value) if isinstance(value, list) else value
+
+
+def _say(look: Look | None) -> None:
+    """What it held back, and what to type."""
+    for text in look["held_back"] if look else ():
+        note(text)
+
+
+def scope_of(look: Look) -> str:
+    """What it is at, in words."""
+    return ", ".join(f"{kind} {which}" for kind, which in look["scope"].items()) or "everything"
+
+
+def standing(look: Look) -> str:
+    """Its state; how far it is, or how it ended."""
+    if look["state"] == "asked":
+        return "asked for"
+    if look["state"] == "ended":
+        return str(look["outcome"])
+    if look["state"] == "stopped":
+        return f"stopped at {share(look)}"
+    if not look["total"]:
+        return "under way"
+    eta = f", {look['eta_s']:.0f} s left" if look["eta_s"] is not None else ""
+    return f"{share(look)}{eta}"
+
+
+def share(look: Look) -> str:
+    """How much of it is done."""
+    return f"{look['done'] / look['total']:.0%}" if look["total"] else "its beginning"
+
+
+def progress(look: Look) -> str:
+    """One line while it is waited for."""
+    if look["state"] == "asked":
+        return f"look at {scope_of(look)}: asked for, and not begun"
+    return f"look at {scope_of(look)}: {standing(look)}"
+
+
+def _is_over(look: Look) -> bool:
+    return look["state"] in {"stopped", "ended"}

@@ -1,0 +1,39 @@
+"""Long work at a terminal: a line that changes, and Ctrl-C stops it where it is."""
+
+from __future__ import annotations
+
+import time
+
+from ledger.cli.base import note
+from ledger.cli.errors import CliError, ExitCode
+from ledger.cli.operations.waiting import Progress as Line
+from ledger.upkeep.long_work import BusyError, Checkmark, Progress, Work, run
+
+
+def run_shown(dsn: str, name: str, work: Work) -> Checkmark:
+    """Do long work, its progress on stderr; the same command goes on after a stop.
+
+    Raises CliError if another process does it already.
+    """
+    last: list[Progress] = []
+    said_at = float("-inf")
+
+    def watch(progress: Progress) -> None:
+        nonlocal said_at
+        last[:] = [progress]
+        now = time.monotonic()
+        if now - said_at >= line.interval_s:
+            line.say(str(progress))
+            said_at = now
+
+    try:
+        with Line() as line:
+            return run(dsn, name, work, watch)
+    except BusyError as error:
+        raise CliError(
+            f"{error}.", ExitCode.REFUSED, "How far it is: attachment-ledger projection list"
+        ) from None
+    except KeyboardInterrupt:
+        at = f" after {last[0].done:,} of {last[0].total:,} events" if last else ""
+        note(f"{name} is stopped{at}. The same command goes on there.")
+        raise

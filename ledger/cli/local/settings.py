@@ -1,0 +1,104 @@
+"""For the commands that run on the service's own machine: its settings and its database."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ledger.cli.errors import CliError, ExitCode
+
+if TYPE_CHECKING:
+    from ledger.auth.renewal import Again
+    from ledger.config import Settings
+
+
+def add_config(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="settings in TOML (environment: LEDGER_CONFIG; then "
+        "/etc/attachment-ledger/ledger.toml if it is there)",
+    )
+    add("--database-url", metavar="URL", help="overrides database_url of the settings")
+
+
+def load(arguments: argparse.Namespace, **flags: Any) -> Settings:
+    """The settings; wrong ones end the command with the text that names the key."""
+    from host_agent.shared.platform.settings import ConfigError
+    from ledger import config
+
+    flags = {"database_url": arguments.database_url, **flags}
+    try:
+        return config.load(arguments.config, flags=flags)
+    except ConfigError as error:
+        raise CliError(
+            f"the settings cannot be used.\n{error}",
+            ExitCode.USAGE,
+            "What is in force: attachment-ledger config show",
+        ) from None
+
+
+def again(arguments: argparse.Namespace, **flags: Any) -> Again | None:
+    """How the settings are read again when their file has changed; None: there is none."""
+    from host_agent.shared.platform.settings import file_of
+    from host_agent.shared.platform.tls import Watched
+    from ledger import config
+    from ledger.auth.renewal import Again
+
+    flags = {"database_url": arguments.database_url, **flags}
+    file = file_of(config.SOURCE, arguments.config)
+    if file is None:
+        return None
+    return Again(Watched(file), lambda: config.load(arguments.config, flags=flags))
+
+
+@contextmanager
+def database(arguments: argparse.Namespace) -> Iterator[str]:
+    """The DSN of the database that the settings name; none is ever started for a command.
+
+    Database errors within end the command with what to look at.
+    """
+    import psycopg
+
+    from host_agent.shared.platform import logs
+    from ledger.log.schema import SchemaError
+
+    logs.set_up("warning")  # to stderr: stdout is for results
+    settings = load(arguments)
+    try:
+        yield named(settings)
+    except SchemaError as error:
+        raise schema_error(error) from None
+    except psycopg.OperationalError as error:
+        raise database_error(error) from None
+
+
+def named(settings: Settings) -> str:
+    """The database that the settings name.  Raises CliError if they name none."""
+    if settings.database_url is None:
+        raise CliError(
+            "the settings name no database.",
+            ExitCode.USAGE,
+            "Name one: --database-url postgresql://..., LEDGER_DATABASE_URL, or database_url in "
+            "the file of the settings.",
+        )
+    return settings.database_url
+
+
+def schema_error(error: Exception) -> CliError:
+    """The text of a SchemaError ends with the command to run, where there is one."""
+    message, _, command = str(error).partition("Run: ")
+    return CliError(message.strip(), ExitCode.REFUSED, f"Run: {command}" if command else None)
+
+
+def database_error(error: Exception) -> CliError:
+    return CliError(
+        f"the database cannot be used: {str(error).strip()}",
+        ExitCode.UNEXPECTED,
+        "Check database_url: attachment-ledger config show",
+    )

@@ -1,0 +1,1 @@
+"""Commands about the log: events, histories, audits, archives."""

@@ -1,0 +1,135 @@
+"""`event checkpoint|verify`: what an auditor writes down, and later holds the log against."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ledger.cli.base import Command, note
+from ledger.cli.errors import CliError, ExitCode, usage
+from ledger.cli.local.settings import add_config, database
+from ledger.cli.log.archived import add_archive, archive_errors
+
+if TYPE_CHECKING:
+    from ledger.upkeep.replay import LogReplay
+    from ledger.upkeep.verify import Statement
+
+
+class Checkpoint(Command):
+    """Print a checkpoint of the log; keep it, or a signature of it, away from the database."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        self.app.stdout.write(_text(self.client.get("/v1/events/checkpoint")))
+        return 0
+
+
+class Verify(Command):
+    """Prove that no event was changed, removed, added or moved since it was stored.
+
+    Prints the checkpoint up to which that is proven, also when it is stopped; --since resumes
+    there.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--checkpoint",
+            type=Path,
+            action="append",
+            default=[],
+            metavar="FILE",
+            help="the log up to this checkpoint must be the one that it was taken of (repeatable)",
+        )
+        parser.add_argument(
+            "--since",
+            type=Path,
+            metavar="FILE",
+            help="begin at this checkpoint: what is before it is not looked at",
+        )
+        parser.add_argument(
+            "--rules",
+            action="store_true",
+            help="also hold all of it against the ledger's own rules (docs/model.md)",
+        )
+        add_archive(parser, "where the files of detached months are")
+        add_config(parser)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        import psycopg
+
+        from ledger.log import schema
+        from ledger.upkeep.archive import Archive
+        from ledger.upkeep.replay import LogReplay
+
+        if parsed_args.rules and parsed_args.since:
+            raise usage("--rules needs the log from its first event on: leave --since out.")
+        replay = LogReplay() if parsed_args.rules else None
+        archive = Archive(parsed_args.archive) if parsed_args.archive else None
+        with archive_errors():
+            since = _read(parsed_args.since) if parsed_args.since else None
+            held = [_read(path) for path in parsed_args.checkpoint]
+            with database(parsed_args) as dsn:
+                schema.check(dsn)
+                with psycopg.connect(dsn, autocommit=True) as connection:
+                    also = {"also": replay.feed} if replay else {}
+                    self._verify(connection, archive, since, held=held, **also)
+        if replay is not None:
+            _tell(replay)
+        return 0
+
+    def _verify(self, connection: Any, archive: Any, since: Any, **more: Any) -> None:
+        from ledger.cli.operations.waiting import Progress as Line
+        from ledger.upkeep import verify
+        from ledger.upkeep.long_work import Progress
+
+        first = since.checkpoint.position if since else 0
+        proven = since
+        began = said_at = time.monotonic()
+        try:
+            with Line() as line:
+                for proven, total in verify.verify(connection, archive, since=since, **more):
+                    at, now = proven.checkpoint.position, time.monotonic()
+                    if now - said_at >= line.interval_s:
+                        line.say(str(Progress("verify", at, total, at - first, now - began)))
+                        said_at = now
+        except KeyboardInterrupt:
+            if proven is not None:
+                note("Stopped. With --since and the checkpoint printed here, it goes on there.")
+                self.app.stdout.write(_text(proven.as_json()))
+            raise
+        note(f"All events behind position {first} are as they were stored.")
+        self.app.stdout.write(_text(proven.as_json()))
+
+
+def _tell(replay: LogReplay) -> None:
+    """Raises CliError if a rule is broken."""
+    replay.end()
+    for broken in replay.broken:
+        note(str(broken))
+    if replay.total:
+        raise CliError(
+            f"the log breaks rules of the ledger in {replay.total} place(s).",
+            ExitCode.REFUSED,
+            "docs/model.md says what each rule is for, and what to do.",
+        )
+    note("It breaks none of the ledger's rules.")
+
+
+def _read(path: Path) -> Statement:
+    from ledger.upkeep.verify import Statement
+
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise usage(f"{path} cannot be read: {error.strerror}") from None
+    return Statement.parse(text)
+
+
+def _text(checkpoint: dict[str, Any]) -> str:
+    import orjson
+
+    options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
+    return orjson.dumps(checkpoint, option=options).decode()

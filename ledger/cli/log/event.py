@@ -1,0 +1,95 @@
+"""`event list|tail`: the whole log in order, by page and as it is written."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from ledger.cli.base import Command, Lister, add_limit, note
+from ledger.cli.log.archived import add_archive, archive_errors, listed
+
+RECONNECT_S = 1.0
+
+
+class List(Lister):
+    """List events in the order of the log."""
+
+    brief = ("Position", "Time", "Who", "What", "Operation")
+    empty = "No events."
+
+    @property
+    def need_sort_by_cliff(self) -> bool:
+        return False
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        _add_after(parser, "start after this position (default 0: from the beginning)")
+        add_limit(parser, "at most N events")
+        parser.add_argument(
+            "--topic", metavar="TOPIC", help="only events called so, as Operation.Parked"
+        )
+        add_archive(parser, "also the events that are in an archive's files")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        from ledger.words.timeline import COLUMNS, Entry
+
+        with archive_errors():
+            events = listed(
+                self.client,
+                parsed_args.limit,
+                parsed_args.after or 0,
+                parsed_args.topic,
+                parsed_args.archive,
+            )
+        return COLUMNS, [Entry.of(event).row for event in events]
+
+
+class Tail(Command):
+    """Print events as they are written, until interrupted."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        _add_after(parser, "start after this position (default: with what is new)")
+        parser.add_argument(
+            "-f", "--format", choices=("text", "json"), default="text", help="json: one per line"
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        from ledger.words.timeline import Entry
+
+        for event in self._events(parsed_args.after):
+            if parsed_args.format == "json":
+                line = json.dumps(event)
+            else:
+                entry = Entry.of(event)
+                times = entry.at.isoformat(timespec="milliseconds")[:23]
+                about = entry.operation_id or entry.host or "-"
+                line = f"{entry.position}  {times}Z  {entry.who}  {about}  {entry.what}"
+            self.app.stdout.write(f"{line}\n")
+            self.app.stdout.flush()
+        return 0
+
+    def _events(self, after: int | None) -> Iterator[dict[str, Any]]:
+        """As they come; a broken stream is taken up behind the last one seen."""
+        from ledger.cli.client import UnreachableError
+
+        began = False
+        while True:
+            try:
+                for event in self.client.stream("/v1/events/stream", after=after):
+                    after, began = event["position"], True
+                    yield event
+            except UnreachableError as error:
+                if not began and after is None:
+                    raise
+                note(f"{error} Trying again.")
+            time.sleep(RECONNECT_S)
+
+
+def _add_after(parser: argparse.ArgumentParser, text: str) -> None:
+    parser.add_argument("--after", type=int, metavar="POSITION", help=text)

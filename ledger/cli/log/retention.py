@@ -1,0 +1,107 @@
+"""`event archive|restore`: closed months of the log go to files, and come back."""
+
+from __future__ import annotations
+
+import argparse
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from ledger.cli.base import Command, note
+from ledger.cli.local.settings import add_config, database
+from ledger.cli.log.archived import archive_errors, directory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+    import psycopg
+
+    from ledger.upkeep.long_work import Checkmark
+
+
+class Archive(Command):
+    """Write closed months of the log to files, one per month, with their proof.
+
+    What is there already stays.  --detach then takes out of the database what only tells the
+    story of operations, attachments and mappings that are over.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--before",
+            type=_month,
+            required=True,
+            metavar="MONTH",
+            help="only months before this one, e.g. 2026-06 (UTC)",
+        )
+        parser.add_argument(
+            "--to",
+            type=directory,
+            required=True,
+            metavar="DIRECTORY",
+            help="where all months of this log are, and no other log's",
+        )
+        parser.add_argument(
+            "--detach",
+            action="store_true",
+            help="once they are archived and read back, take them out of the database",
+        )
+        add_config(parser)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        from ledger.upkeep import archive, retention
+
+        into, before = archive.Archive(parsed_args.to), parsed_args.before
+        with archive_errors(), database(parsed_args) as dsn:
+            _work(dsn, "archive", lambda db: retention.archive(db, into, before))
+            months = [month for month in into.months() if month.month < f"{before:%Y-%m}"]
+            for month in months:
+                self.app.stdout.write(f"{into.directory / month.file}\n")
+            if parsed_args.detach:
+                _work(dsn, "detach", lambda db: retention.detach(db, into, before))
+        if not months:
+            note("No month before that is closed: it is once the log has an event of a later one.")
+        return 0
+
+
+class Restore(Command):
+    """Put everything that was detached back into the database, e.g. to rebuild projections."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--from", type=directory, dest="source", required=True, metavar="DIRECTORY"
+        )
+        add_config(parser)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        from ledger.upkeep import archive, retention
+
+        source = archive.Archive(parsed_args.source)
+        with archive_errors(), database(parsed_args) as dsn:
+            _work(dsn, "restore", lambda db: retention.restore(db, source))
+        note("The database has all events of the log.")
+        return 0
+
+
+def _work(
+    dsn: str, name: str, work: Callable[[psycopg.Connection[Any]], Generator[Checkmark]]
+) -> None:
+    """Long work on a connection of its own.  Where it was, the files and the table say."""
+    import psycopg
+
+    from ledger.cli.local.long_work import run_shown
+    from ledger.log import schema
+
+    schema.check(dsn)
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        run_shown(dsn, name, lambda _: work(connection))
+
+
+def _month(text: str) -> datetime:
+    try:
+        return datetime.strptime(text, "%Y-%m").replace(tzinfo=UTC)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a month like 2026-06, not {text!r}") from None

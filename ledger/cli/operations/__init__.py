@@ -1,0 +1,1 @@
+"""Commands about operations: what is under way, how it goes, what a person may do."""

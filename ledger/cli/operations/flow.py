@@ -1,0 +1,138 @@
+"""`flow list|show|verify`: what the ledger does, step by step, from the tables it works by.
+
+The tables are those of this program; no service is asked.  An operation that runs
+keeps the plan it was started with: `operation show`; whether this program can go on with it:
+`flow verify`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import TYPE_CHECKING, Any
+
+from ledger.cli.base import Lister, note
+from ledger.cli.errors import CliError, ExitCode
+from ledger.cli.local.settings import add_config, database
+
+if TYPE_CHECKING:
+    from ledger.upkeep.rehearsal import Rehearsal
+
+
+class List(Lister):
+    """List the flows."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        from handlers.flows import FLOWS
+
+        rows = [
+            (flow.name, ", ".join(s.name for stage in flow.stages for s in stage.steps), flow.pivot)
+            for flow in FLOWS.values()
+        ]
+        return ("Name", "Steps", "Pivot"), rows
+
+
+class Show(Lister):
+    """Show the table of a flow, or its sequence diagram."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("name", metavar="<flow>", help="a name from 'flow list'")
+        parser.add_argument(
+            "--diagram",
+            choices=("text", "mermaid"),
+            nargs="?",
+            const="text",
+            help="print the sequence diagram instead (default: text)",
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        from handlers.engine.verbs import VERBS
+        from handlers.flows import FLOWS
+        from ledger.cli.operations import diagram
+
+        flow = FLOWS.get(parsed_args.name)
+        if flow is None:
+            raise CliError(
+                f"there is no flow {parsed_args.name!r}.",
+                ExitCode.NOT_FOUND,
+                f"Flows: {', '.join(FLOWS)}",
+            )
+        if parsed_args.diagram:
+            draw = diagram.mermaid if parsed_args.diagram == "mermaid" else diagram.text
+            self.drawing = draw(flow)
+        rows = [
+            (
+                str(stage.place),
+                step.name,
+                VERBS[step.do].words,
+                VERBS[step.undo].words if step.undo else "",
+                diagram.done_for(stage),
+                str(stage.side),
+                "pivot" if step.name == flow.pivot else "",
+            )
+            for stage, step in diagram.table(flow)
+        ]
+        return ("Place", "Step", "Does", "Undo", "For each", "Attachment", "Pivot"), rows
+
+    drawing: str | None = None
+
+    def produce_output(self, parsed_args: argparse.Namespace, column_names: Any, data: Any) -> int:
+        if self.drawing is not None:
+            self.app.stdout.write(self.drawing)
+            return 0
+        return super().produce_output(parsed_args, column_names, data)
+
+
+class Verify(Lister):
+    """Try, before this version is installed, whether it can go on from your log; it only reads.
+
+    It loads every aggregate, folds every projection, and asks the engine what is next of every
+    operation that is not at its end.  Exit 4 if there is something that it cannot take.
+    """
+
+    empty = "This version can go on from this log."
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        add_config(parser)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        import psycopg
+
+        from ledger.upkeep.rehearsal import Rehearsal
+
+        rehearsal = Rehearsal()
+        with database(parsed_args) as dsn, psycopg.connect(dsn, autocommit=True) as connection:
+            connection.read_only = True
+            try:
+                _tell(rehearsal, connection)
+            except psycopg.errors.UndefinedTable:
+                raise CliError("the database has no log.", ExitCode.NOT_FOUND) from None
+        if rehearsal.total:
+            self.exit_code = ExitCode.REFUSED
+            note(f"This version cannot take {rehearsal.total} aggregates: do not install it.")
+        return ("Position", "Aggregate", "Event", "Why"), rehearsal.troubles
+
+
+def _tell(rehearsal: Rehearsal, connection: Any) -> None:
+    """Try all of it, with a line that says how far that is."""
+    from ledger.cli.operations.waiting import Progress as Line
+
+    said_at = time.monotonic()
+    with Line() as line:
+        for events in rehearsal.follow(connection):
+            if time.monotonic() - said_at >= line.interval_s:
+                line.say(f"{events} events tried")
+                said_at = time.monotonic()
+    note(
+        f"{rehearsal.events} events of {rehearsal.aggregates} aggregates were tried, and "
+        f"{rehearsal.under_way} operations that are under way."
+    )
+    if rehearsal.unfolded:
+        note(
+            f"Of {rehearsal.unfolded} aggregates some events are in detached months: they were "
+            "loaded, and no projections made of them."
+        )

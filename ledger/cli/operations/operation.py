@@ -1,0 +1,81 @@
+"""`operation list|show`: what is under way, what is parked and why."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from ledger.cli.base import Lister, ShowOne, add_limit, clock
+from ledger.cli.naming import named
+
+if TYPE_CHECKING:
+    from ledger.cli.client import Client
+
+COLUMNS = ("ID", "Flow", "State", "Why", "Server", "Volumes", "Host", "Started", "Ended")
+
+
+class List(Lister):
+    """List operations, newest first."""
+
+    brief = ("ID", "Flow", "State", "Server", "Host", "Started", "Why")
+    empty = "No operations."
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        state = parser.add_mutually_exclusive_group()
+        state.add_argument("--state", choices=("running", "parked", "finished"))
+        state.add_argument(
+            "--parked", dest="state", action="store_const", const="parked", help="--state parked"
+        )
+        parser.add_argument("--flow", metavar="NAME")
+        parser.add_argument("--server", metavar="ID", type=named("server"))
+        parser.add_argument("--volume", metavar="ID", type=named("volume"))
+        parser.add_argument("--host", metavar="NAME")
+        add_limit(parser, "at most N operations")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        from ledger.cli.operations.plan import Why, standing
+        from ledger.cli.table import Called, now
+
+        wanted = ("state", "flow", "server", "volume", "host")
+        asked = {name: getattr(parsed_args, name) for name in wanted}
+        found = self.client.items("/v1/operations", "operations", parsed_args.limit, **asked)
+        at = now()
+        rows = [
+            (
+                operation["operation_id"],
+                operation["flow"],
+                standing(operation),
+                Why(operation, at),
+                Called(operation["server_id"], operation.get("server_name")),
+                ", ".join(operation["volume_ids"]),
+                " -> ".join(filter(None, (operation["host"], operation["destination"]))),
+                clock(operation["started_at"]),
+                clock(operation["finished_at"]),
+            )
+            for operation in found
+        ]
+        return COLUMNS, rows
+
+
+class Show(ShowOne):
+    """Show an operation: its steps, the one it is at, what is left and why."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("id", metavar="<operation>", type=named("operation"))
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        return shown(self.client, self.client.get(f"/v1/operations/{parsed_args.id}"))
+
+
+def shown(client: Client, operation: dict[str, Any]) -> tuple[tuple[str, ...], tuple[Any, ...]]:
+    """The rows of one operation; of a parked one with what acts would do."""
+    from ledger.cli.operations.consequences import learn
+    from ledger.cli.operations.plan import fields
+    from ledger.cli.table import now
+
+    shown = fields(operation, learn(client, operation), now())
+    return tuple(shown), tuple(shown.values())

@@ -1,0 +1,49 @@
+"""`request show`: what a request led to, or why it was refused."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from ledger.cli.base import ShowOne
+from ledger.cli.errors import CliError, ExitCode, usage
+
+Thing = dict[str, Any]
+
+
+class Show(ShowOne):
+    """Show what a request led to, or why it was refused; that is kept for a day at most.
+
+    Its id is in the answer's headers, in logs of services, and in histories; four characters after
+    "req-" will do.  That of another service's request finds what that one asked of the ledger.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("id", metavar="<request id>")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        from ledger.cli.operations.plan import Lines
+
+        asked = parsed_args.id if parsed_args.id.startswith("req-") else f"req-{parsed_args.id}"
+        found = self.client.get("/v1/find", text=asked)["found"]
+        refused = [thing["id"] for thing in found if thing["kind"] == "request"]
+        if not found:
+            raise CliError(
+                f"nothing is known of a request {asked!r}.",
+                ExitCode.NOT_FOUND,
+                "What only read, or was refused longer ago than a day, has left nothing.",
+            )
+        if len(refused) == 1 == len(found):
+            return self.dict2columns(self.client.get(f"/v1/requests/{refused[0]}"))
+        if refused and asked in refused:
+            return self.dict2columns(self.client.get(f"/v1/requests/{asked}"))
+        if len(refused) > 1:
+            raise usage(f"{asked!r} may be any of {len(refused)}: name one.", "\n  ".join(refused))
+        led = [_told(thing) for thing in found]
+        return ("request_id", "led_to"), (asked, Lines(found, led))
+
+
+def _told(thing: Thing) -> str:
+    return " ".join(str(thing[part]) for part in ("kind", "id", "name") if thing[part])

@@ -1,0 +1,147 @@
+"""`attachment list|show`: what is attached where and by which flow, now or at a moment."""
+
+from __future__ import annotations
+
+import argparse
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from ledger.cli.base import Lister, ShowOne, add_at, add_limit
+from ledger.cli.errors import CliError, ExitCode, usage
+from ledger.cli.log.archived import Subject, add_archive, archive_errors, history_of
+from ledger.cli.naming import named
+
+HISTORY_EVENTS_MAX = 100_000
+
+COLUMNS = ("ID", "Volume", "Server", "Host", "State", "Flow", "Operation", "Since", "Until")
+FLOWS = ("new", "old")
+
+
+class List(Lister):
+    """List attachments: the open ones, or those that were on a host at a moment."""
+
+    brief = ("ID", "Volume", "Server", "Host", "State", "Operation", "Since")
+    empty = "No attachments."
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("--volume", metavar="ID", type=named("volume"))
+        parser.add_argument("--server", metavar="ID", type=named("server"))
+        parser.add_argument("--host", metavar="NAME")
+        parser.add_argument(
+            "--flow", choices=FLOWS, help="made by Cinder's attachment calls, or by its old ones"
+        )
+        parser.add_argument("--all", action="store_true", help="also attachments that have ended")
+        add_at(
+            parser,
+            "attachments that were on a host at that time; needs --volume, --host or --flow old",
+        )
+        add_limit(parser, "at most N attachments")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        from ledger.cli.table import Called
+
+        names = ("volume", "server", "host", "flow")
+        asked = {name: getattr(parsed_args, name) for name in names}
+        if parsed_args.at:
+            return COLUMNS, self._then(parsed_args, asked)
+        found = self.client.items(
+            "/v1/attachments", "attachments", parsed_args.limit, open=not parsed_args.all, **asked
+        )
+        rows = [
+            (
+                row["attachment_id"],
+                row["volume_id"],
+                Called(row["server_id"], row.get("server_name")),
+                row["host"],
+                row["state"],
+                row["flow"],
+                row["operation_id"],
+                row["created_at"],
+                row["ended_at"],
+            )
+            for row in found
+        ]
+        return COLUMNS, rows
+
+    def _then(self, parsed_args: argparse.Namespace, asked: dict[str, Any]) -> list[Any]:
+        if not (parsed_args.volume or parsed_args.host or parsed_args.flow == "old"):
+            raise usage("--at needs --volume, --host or --flow old: which attachments, then?")
+        spans = self.client.get("/v1/attachments", at=parsed_args.at, **asked)["attachments"]
+        return [
+            (
+                span["attachment_id"],
+                span["volume_id"],
+                span["server_id"],
+                span["host"],
+                "on host",
+                span["flow"],
+                None,
+                span["from_at"],
+                span["to_at"],
+            )
+            for span in spans[: parsed_args.limit]
+        ]
+
+
+class Show(ShowOne):
+    """Show an attachment, as it is or as it was."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("id", metavar="<attachment>", type=named("attachment"))
+        add_at(parser, "the attachment as it was at that time")
+        add_archive(parser, "with --at, also what is in an archive's files")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        path = f"/v1/attachments/{parsed_args.id}"
+        if parsed_args.at:
+            return self.dict2columns(
+                self._then(parsed_args.id, parsed_args.at, parsed_args.archive)
+            )
+        return self.dict2columns(self.client.get(path))
+
+    def _then(self, attachment_id: str, at: str, archive: Path | None) -> dict[str, Any]:
+        """Its events up to then, put together by the aggregate's own rules."""
+        from eventsourcing.utils import resolve_topic
+
+        from aggregates.attachment import Attachment
+
+        subject = Subject("attachment", attachment_id)
+        with archive_errors():
+            events = history_of(self.client, subject, HISTORY_EVENTS_MAX, None, archive)[::-1]
+        whole = [event for event in events if event["topic"].startswith(f"{Attachment.__name__}.")]
+        moment = datetime.fromisoformat(at)
+        own = [e for e in whole if datetime.fromisoformat(e["recorded_at"]) <= moment]
+        if not own:
+            raise CliError(f"there was no attachment {attachment_id} at {at}.", ExitCode.NOT_FOUND)
+        if [event["version"] for event in whole] != list(range(1, len(whole) + 1)):
+            raise CliError(
+                f"what attachment {attachment_id} was at {at} is in the archive only.",
+                ExitCode.REFUSED,
+                "Say where it is: --archive DIRECTORY",
+            )
+        identity = UUID(attachment_id)
+        past = (
+            resolve_topic(event["topic"])(
+                originator_id=identity, originator_version=event["version"], **event["body"]
+            )
+            for event in own
+        )
+        then = Attachment.evolve(identity, past)
+        return {
+            "attachment_id": attachment_id,
+            "at": at,
+            "volume_id": then.volume_id,
+            "server_id": then.server_id,
+            "host": then.host,
+            "access_mode": then.access_mode,
+            "flow": "old" if then.legacy else "new",
+            "state": str(then.state),
+            "operation_id": own[-1]["operation_id"],
+            "since": own[-1]["recorded_at"],
+        }

@@ -1,0 +1,142 @@
+"""`host list|show|fence|unfence|disable|enable`: the hypervisors, and who is shut out."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from ledger.cli.base import Lister, ShowOne, add_reason, clock
+from ledger.cli.naming import named
+from ledger.words.consequences import ACTS
+
+COLUMNS = ("Host", "State", "Epoch", "Guests", "Attachments", "Commands", "Last contact", "Version")
+
+
+def state(host: dict[str, Any]) -> str:
+    """In a word: fenced, suspect (it may still have leftovers), up or down; whether disabled."""
+    if host["fenced"]:
+        return "fenced"
+    if host["suspect"]:
+        return "suspect"
+    up = "up" if host["alive"] else "down"
+    return f"{up}, disabled" if host["disabled"] else up
+
+
+class List(Lister):
+    """List hosts: up, down, suspect or fenced, and what they hold."""
+
+    brief = ("Host", "State", "Epoch", "Guests", "Attachments", "Commands", "Last contact")
+    empty = "No hosts: no agent has registered yet."
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        rows = [
+            (
+                host["host"],
+                state(host),
+                host["epoch"],
+                host["guests"],
+                host["open_attachments"],
+                host["open_commands"],
+                clock(host["seen_at"]),
+                host["service_version"],
+            )
+            for host in self.client.get("/v1/hosts")["hosts"]
+        ]
+        return COLUMNS, rows
+
+
+class _OfHost(ShowOne):
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("host", metavar="<host>", type=named("host"))
+        return parser
+
+    def shown(self, name: str) -> tuple[Any, Any]:
+        from ledger.cli.operations.plan import Lines
+
+        host = self.client.get(f"/v1/hosts/{name}")
+        left = [
+            f"{kind[:-1]} {each}"
+            for kind, some in (host["leftovers"] or {}).items()
+            for each in some
+        ]
+        shown = {**host, "leftovers": Lines(host["leftovers"], left)}
+        return self.dict2columns({"host": host["host"], "state": state(host), **shown})
+
+
+class Show(_OfHost):
+    """Show a host: its agent's contact and abilities, its epoch, what it holds, what it should not.
+
+    A host that was fenced is suspect until it has released its leftovers: guests and
+    connections that are no longer its own.  Until then it gets no work.
+    """
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        return self.shown(parsed_args.host)
+
+
+class Fence(_OfHost):
+    __doc__ = ACTS["fence"]
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        add = parser.add_argument
+        add_reason(parser)
+        add("--evidence", required=True, metavar="TEXT", help="how you know that it is down")
+        add(
+            "--force", action="store_true", help="fence it although its agent was in contact lately"
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        from ledger.cli.client import ApiError
+
+        body = {name: getattr(parsed_args, name) for name in ("reason", "evidence", "force")}
+        try:
+            self.client.post(f"/v1/hosts/{parsed_args.host}/fence", body)
+        except ApiError as error:
+            if error.code == "host_answers":
+                error.hint = "If it is cut off from the storage all the same: --force"
+            raise
+        return self.shown(parsed_args.host)
+
+
+class Unfence(_OfHost):
+    __doc__ = ACTS["unfence"]
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        add_reason(parser)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        body = {"reason": parsed_args.reason}
+        self.client.post(f"/v1/hosts/{parsed_args.host}/unfence", body)
+        return self.shown(parsed_args.host)
+
+
+class Disable(_OfHost):
+    """Let no servers come to a host; those that are there stay, and their volumes work."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("--reason", required=True, metavar="TEXT", help="why; it is shown")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        _set(self, parsed_args.host, "disable-log-reason", disabled_reason=parsed_args.reason)
+        return self.shown(parsed_args.host)
+
+
+class Enable(_OfHost):
+    """Let servers come to a host again."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        _set(self, parsed_args.host, "enable")
+        return self.shown(parsed_args.host)
+
+
+def _set(command: _OfHost, host: str, action: str, **more: str) -> None:
+    """By Nova's call, in its first form: it names hosts, and no ids have to be looked up."""
+    body = {"host": host, "binary": "nova-compute", **more}
+    command.client.send("PUT", f"/v2.1/os-services/{action}", body=body)

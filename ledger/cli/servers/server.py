@@ -1,0 +1,199 @@
+"""`server list|show|create|delete`: the servers that the ledger knows."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ledger.cli.base import Lister, ShowOne, add_limit
+from ledger.cli.errors import ExitCode
+from ledger.cli.naming import SERVER_HELP, named
+from ledger.cli.operations.operating import Beginning, OfServer
+
+#: What `--block-device` may say, as OpenStack's client has it, and what the ledger calls it.
+DISK_KEYS: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "boot_index": ("boot_index", int),
+    "device_name": ("device", str),
+    "tag": ("tag", str),
+    "delete_on_termination": ("delete_on_termination", lambda text: text.lower() == "true"),
+}
+CREATE_KEYS: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "volume_size": ("size_gb", int),
+    "volume_type": ("volume_type", str),
+}
+#: What `uuid` is, by `source_type`.
+SOURCES = {"volume": "volume_id", "image": "image_id", "snapshot": "snapshot_id", "blank": None}
+
+COLUMNS = ("ID", "Name", "Status", "Task", "Host", "Volumes")
+PAGE_SERVERS = 100
+
+Server = dict[str, Any]
+
+
+class List(Lister):
+    """List servers: where they are, their state, and what is being done to them."""
+
+    empty = "No servers (operators: --all-projects shows those of all projects)."
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        add = parser.add_argument
+        add("--name", metavar="REGEX")
+        add("--status", metavar="STATUS", help="e.g. ACTIVE, SHUTOFF, ERROR, SHELVED_OFFLOADED")
+        add("--host", metavar="NAME")
+        add("--all-projects", action="store_true", help="operators: those of all projects")
+        add_limit(parser, "at most N servers")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        rows = [
+            (
+                server["id"],
+                server["name"],
+                server["status"],
+                server["OS-EXT-STS:task_state"],
+                server.get("OS-EXT-SRV-ATTR:host"),
+                len(server["os-extended-volumes:volumes_attached"]),
+            )
+            for server in self._servers(parsed_args)
+        ]
+        return COLUMNS, rows
+
+    def _servers(self, parsed_args: argparse.Namespace) -> Iterator[Server]:
+        """Page by page: the next one begins behind the last server seen."""
+        asked = {name: getattr(parsed_args, name) for name in ("name", "status", "host")}
+        asked["all_tenants"] = 1 if parsed_args.all_projects else None
+        marker, left = None, parsed_args.limit
+        while left > 0:
+            limit = min(left, PAGE_SERVERS)
+            page = self.client.nova("/servers/detail", limit=limit, marker=marker, **asked)
+            yield from page["servers"]
+            left -= len(page["servers"])
+            if "servers_links" not in page:
+                return
+            marker = page["servers"][-1]["id"]
+
+
+class Show(ShowOne):
+    """Show a server: where it is, its state, its volumes, and why it is in ERROR."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("server", metavar="<server>", type=named("server"), help=SERVER_HELP)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        from ledger.cli.operations.plan import Lines
+
+        path = f"/servers/{parsed_args.server}"
+        server = self.client.nova(path)["server"]
+        volumes = self.client.nova(f"{path}/os-volume_attachments")["volumeAttachments"]
+        return self.dict2columns(
+            {
+                "id": server["id"],
+                "name": server["name"],
+                "status": server["status"],
+                "vm_state": server["OS-EXT-STS:vm_state"],
+                "task": server["OS-EXT-STS:task_state"],
+                "fault": server.get("fault", {}).get("message"),
+                "locked": server.get("locked_reason") or server.get("locked"),
+                "host": server.get("OS-EXT-SRV-ATTR:host"),
+                "flavor": server["flavor"]["original_name"],
+                "project": server["tenant_id"],
+                "volumes": Lines(volumes, map(_volume, volumes)),
+                "created": server["created"],
+                "updated": server["updated"],
+            }
+        )
+
+
+def _volume(mapping: dict[str, Any]) -> str:
+    words = [mapping["device"] or "-", mapping["volumeId"]]
+    words += ["root"] if mapping["boot_index"] == 0 else []
+    words += [f"tag {mapping['tag']}"] if mapping["tag"] else []
+    words += ["deleted with the server"] if mapping["delete_on_termination"] else []
+    return "  ".join([*words, f"attachment {mapping['attachment_id']}"])
+
+
+class Create(Beginning):
+    """Build a server, its volumes attached before it starts."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        add = parser.add_argument
+        add("name", metavar="<name>")
+        add("--vcpus", type=int, default=1, metavar="N", help="default 1")
+        add("--memory", type=int, default=512, metavar="MIB", help="default 512")
+        add("--firmware", choices=("bios", "uefi"), default="bios", help="default bios")
+        add(
+            "--kernel",
+            metavar="PATH",
+            help="boot this kernel, a file of the host, instead of a disk",
+        )
+        add("--initrd", metavar="PATH", help="the initrd of that kernel, a file of the host")
+        add("--cmdline", metavar="TEXT", help="the command line of that kernel")
+        add("--volume", metavar="ID", type=named("volume"), help="the root volume")
+        add(
+            "--block-device",
+            action="append",
+            default=[],
+            type=disk,
+            metavar="KEY=VALUE,...",
+            help="another volume, repeatable: uuid, source_type (volume, image, snapshot or "
+            "blank), volume_size, volume_type, boot_index, device_name, tag, "
+            "delete_on_termination",
+        )
+        add("--host", metavar="NAME", help="the host (default: the ledger chooses)")
+        return parser
+
+    def begin(self, parsed_args: argparse.Namespace) -> str:
+        root = [{"volume_id": parsed_args.volume, "boot_index": 0}] if parsed_args.volume else []
+        wanted = {
+            "name": parsed_args.name,
+            "vcpus": parsed_args.vcpus,
+            "memory_mb": parsed_args.memory,
+            "firmware": parsed_args.firmware,
+            "kernel": parsed_args.kernel,
+            "initrd": parsed_args.initrd,
+            "cmdline": parsed_args.cmdline,
+            "disks": root + parsed_args.block_device,
+            "host": parsed_args.host,
+        }
+        given = {name: value for name, value in wanted.items() if value is not None}
+        return self.client.begin("POST", "/v1/servers", given)
+
+
+def disk(text: str) -> dict[str, Any]:
+    """A volume of a new server from "key=value,..."."""
+    given = dict(pair.partition("=")[::2] for pair in text.split(","))
+    source = given.pop("source_type", "volume")
+    if unknown := given.keys() - DISK_KEYS.keys() - CREATE_KEYS.keys() - {"uuid"}:
+        raise argparse.ArgumentTypeError(f"{text!r}: unknown key {', '.join(sorted(unknown))}")
+    if source not in SOURCES:
+        raise argparse.ArgumentTypeError(f"{text!r}: source_type is one of {', '.join(SOURCES)}")
+    wanted = {name: read(given[key]) for key, (name, read) in DISK_KEYS.items() if key in given}
+    made = {name: read(given[key]) for key, (name, read) in CREATE_KEYS.items() if key in given}
+    if source == "volume":
+        return {**wanted, "volume_id": given.get("uuid")}
+    of = {SOURCES[source]: given["uuid"]} if "uuid" in given else {}
+    return {**wanted, "create": {**made, **of}}
+
+
+class Delete(OfServer):
+    """Delete a server; the operation is over when all that it had is released."""
+
+    def begin(self, parsed_args: argparse.Namespace) -> str:
+        return self.client.begin("DELETE", f"/v2.1/servers/{parsed_args.server}")
+
+    def under_way(self, operation_id: str, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        """What is at work on the server comes first: until then there is no operation."""
+        from ledger.cli.operations import waiting
+
+        asked_at, limit_s = time.monotonic(), parsed_args.timeout if parsed_args.wait else 0.0
+        if not waiting.begun(self.client, operation_id, limit_s):
+            self.exit_code = ExitCode.TIMED_OUT if parsed_args.wait else ExitCode.OK
+            return ("server_id", "task_state"), (parsed_args.server, "deleting")
+        parsed_args.timeout = max(0.0, parsed_args.timeout - (time.monotonic() - asked_at))
+        return super().under_way(operation_id, parsed_args)

@@ -1,0 +1,145 @@
+"""`server start|stop|...`: what Nova calls the actions of a server, each an operation here."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any, ClassVar
+
+from ledger.cli.operations.operating import OfServer
+
+
+class Action(OfServer):
+    """`body` is the request, if there is nothing to choose; else `asked` makes it."""
+
+    body: ClassVar[dict[str, Any]] = {}
+
+    def asked(self, parsed_args: argparse.Namespace) -> dict[str, Any]:
+        del parsed_args
+        return self.body
+
+    def begin(self, parsed_args: argparse.Namespace) -> str:
+        path = f"/v2.1/servers/{parsed_args.server}/action"
+        return self.client.begin("POST", path, self.asked(parsed_args))
+
+
+class Start(Action):
+    """Start a server; its volumes are connected again."""
+
+    body: ClassVar = {"os-start": None}
+
+
+class Stop(Action):
+    """Shut a server down; a guest that does not react in time is powered off."""
+
+    body: ClassVar = {"os-stop": None}
+
+
+class Pause(Action):
+    """Pause a server."""
+
+    body: ClassVar = {"pause": None}
+
+
+class Unpause(Action):
+    """Unpause a server."""
+
+    body: ClassVar = {"unpause": None}
+
+
+class Shelve(Action):
+    """Take a server off its host; its volumes stay reserved for it."""
+
+    body: ClassVar = {"shelve": None}
+
+
+class ResizeConfirm(Action):
+    """Confirm a resize or cold migration: the former host releases the server."""
+
+    body: ClassVar = {"confirmResize": None}
+
+
+class ResizeRevert(Action):
+    """Revert a resize or cold migration: back to the former host."""
+
+    body: ClassVar = {"revertResize": None}
+
+
+class Resize(Action):
+    """Give a server another size, on another host, to be confirmed."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        help_text = "the size: c2.m4096 is 2 vCPUs and 4096 MiB"
+        parser.add_argument("--flavor", required=True, metavar="cN.mN", help=help_text)
+        return parser
+
+    def asked(self, parsed_args: argparse.Namespace) -> dict[str, Any]:
+        return {"resize": {"flavorRef": parsed_args.flavor}}
+
+
+class Rebuild(Action):
+    """Define the guest of a server anew, its volumes connected again."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        help_text = "write this image to its root volume: what that has is lost"
+        parser.add_argument("--image", default="", metavar="ID", help=help_text)
+        return parser
+
+    def asked(self, parsed_args: argparse.Namespace) -> dict[str, Any]:
+        return {"rebuild": {"imageRef": parsed_args.image}}
+
+
+class Reboot(Action):
+    """Reboot a server, its volumes connected again."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--hard", action="store_true", help="power the guest off without asking it"
+        )
+        return parser
+
+    def asked(self, parsed_args: argparse.Namespace) -> dict[str, Any]:
+        return {"reboot": {"type": "HARD" if parsed_args.hard else "SOFT"}}
+
+
+class _ToHost(Action):
+    """An action that takes the guest to a host."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        help_text = "the destination host (default: the ledger chooses)"
+        parser.add_argument("--host", metavar="NAME", help=help_text)
+        return parser
+
+
+class Migrate(_ToHost):
+    """Move a server to another host: cold, to be confirmed, or live."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--live-migration", action="store_true", help="move the guest while it runs"
+        )
+        return parser
+
+    def asked(self, parsed_args: argparse.Namespace) -> dict[str, Any]:
+        host = parsed_args.host
+        if parsed_args.live_migration:
+            return {"os-migrateLive": {"host": host, "block_migration": "auto"}}
+        return {"migrate": {"host": host} if host else None}
+
+
+class Evacuate(_ToHost):
+    """Build a server of a fenced host on another one."""
+
+    def asked(self, parsed_args: argparse.Namespace) -> dict[str, Any]:
+        return {"evacuate": {"host": parsed_args.host} if parsed_args.host else {}}
+
+
+class Unshelve(_ToHost):
+    """Bring a shelved server back, on a host."""
+
+    def asked(self, parsed_args: argparse.Namespace) -> dict[str, Any]:
+        return {"unshelve": {"host": parsed_args.host} if parsed_args.host else None}

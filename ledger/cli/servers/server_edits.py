@@ -1,0 +1,50 @@
+"""`server lock|unlock|reset-state`: what is said of a server, and begins no operation."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from ledger.cli.servers import server
+
+
+class _Edit(server.Show):
+    def asked(self, parsed_args: argparse.Namespace) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        path = f"/servers/{parsed_args.server}/action"
+        self.client.nova(path, "POST", body=self.asked(parsed_args))
+        return super().take_action(parsed_args)
+
+
+class Lock(_Edit):
+    """Refuse what users ask of a server, until it is unlocked; operators' requests are done."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("--reason", metavar="TEXT", help="why; it is shown")
+        return parser
+
+    def asked(self, parsed_args: argparse.Namespace) -> dict[str, Any]:
+        return {"lock": {"locked_reason": parsed_args.reason} if parsed_args.reason else None}
+
+
+class Unlock(_Edit):
+    """Let users work on a server again."""
+
+    def asked(self, parsed_args: argparse.Namespace) -> dict[str, Any]:
+        del parsed_args
+        return {"unlock": None}
+
+
+class ResetState(_Edit):
+    """Show a server as in error, or as active again; nothing is done to its guest or volumes."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("--state", required=True, choices=["active", "error"], help="which")
+        return parser
+
+    def asked(self, parsed_args: argparse.Namespace) -> dict[str, Any]:
+        return {"os-resetState": {"state": parsed_args.state}}

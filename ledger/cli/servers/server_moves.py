@@ -1,0 +1,129 @@
+"""`server migration list|show|abort`, `server event list|show`: Nova's records of what was done.
+
+`history server` tells the same from the log, and more.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from ledger.cli.base import Lister, ShowOne, add_limit
+from ledger.cli.naming import SERVER_HELP, named
+from ledger.cli.operations.operating import OfServer
+
+MIGRATION_COLUMNS = ("ID", "Operation", "Type", "Status", "Server", "Source", "Dest", "Created")
+EVENT_COLUMNS = ("Request", "Action", "Message", "Start", "User")
+
+
+class MigrationList(Lister):
+    """List migrations of all kinds, newest first."""
+
+    brief = ("ID", "Type", "Status", "Server", "Source", "Dest", "Created")
+    empty = "No migrations."
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        add = parser.add_argument
+        add("--server", metavar="ID", type=named("server"))
+        add("--host", metavar="NAME", help="migrations from or to this host")
+        add("--status", metavar="STATUS", help="e.g. running, finished, confirmed, error")
+        add("--type", choices=("live-migration", "resize", "evacuation"))
+        add_limit(parser, "at most N migrations")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        found = self.client.nova(
+            "/os-migrations",
+            instance_uuid=parsed_args.server,
+            host=parsed_args.host,
+            status=parsed_args.status,
+            migration_type=parsed_args.type,
+            limit=parsed_args.limit,
+        )
+        rows = [
+            (
+                each["id"],
+                each["uuid"],
+                each["migration_type"],
+                each["status"],
+                each["instance_uuid"],
+                each["source_compute"],
+                each["dest_compute"],
+                each["created_at"],
+            )
+            for each in found["migrations"]
+        ]
+        return MIGRATION_COLUMNS, rows
+
+
+class MigrationShow(ShowOne):
+    """Show a live migration under way, and how far it has come."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("server", metavar="<server>", type=named("server"), help=SERVER_HELP)
+        parser.add_argument("migration", metavar="<migration>", help="from 'migration list'")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        path = f"/servers/{parsed_args.server}/migrations/{parsed_args.migration}"
+        return self.dict2columns(self.client.nova(path)["migration"])
+
+
+class MigrationAbort(OfServer):
+    """End a live migration: the guest stays where it is, unless it has moved already."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("migration", metavar="<migration>", help="from 'migration list'")
+        return parser
+
+    def begin(self, parsed_args: argparse.Namespace) -> str:
+        """The operation that migrates is unwound; no other begins."""
+        path = f"/servers/{parsed_args.server}/migrations/{parsed_args.migration}"
+        migration = self.client.nova(path)["migration"]
+        self.client.nova(path, "DELETE")
+        return str(migration["uuid"])
+
+
+class EventList(Lister):
+    """List what was asked to be done to a server, newest first."""
+
+    brief = ("Request", "Action", "Message", "Start")
+    empty = "Nothing was asked to be done to it."
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("server", metavar="<server>", type=named("server"), help=SERVER_HELP)
+        add_limit(parser, "at most N actions")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        path = f"/servers/{parsed_args.server}/os-instance-actions"
+        found = self.client.nova(path, limit=parsed_args.limit)["instanceActions"]
+        keys = ("request_id", "action", "message", "start_time", "user_id")
+        return EVENT_COLUMNS, [tuple(each[key] for key in keys) for each in found]
+
+
+class EventShow(ShowOne):
+    """Show one of them, with the result of each step."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("server", metavar="<server>", type=named("server"), help=SERVER_HELP)
+        parser.add_argument("request", metavar="<request>", help="from 'event list'")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        from ledger.cli.operations.plan import Lines
+
+        path = f"/servers/{parsed_args.server}/os-instance-actions/{parsed_args.request}"
+        action = self.client.nova(path)["instanceAction"]
+        events = action.get("events", [])
+        return self.dict2columns({**action, "events": Lines(events, map(_event, events))})
+
+
+def _event(event: dict[str, Any]) -> str:
+    words = [event["finish_time"], event.get("host") or "", event["event"], event["result"]]
+    return "  ".join([*words, event.get("details") or ""]).rstrip()

@@ -1,0 +1,1 @@
+"""What the service does: requests, the ledger's own steps, whom it wakes."""

@@ -1,0 +1,245 @@
+"""Does the ledger's own part of operations: takes what is due, works until it waits.
+
+Theory of operation: an operation is due when a row of the `operations` projection
+says so.  Any number of dispatchers, in any number of processes, take due ones by
+a lease row; the lease only avoids double work.  Correctness rests on the log: an
+intent is stored before its effect, the effect is an ensure, and of two results
+for one intent the second finds the step done.  A dispatcher that dies leaves a
+lease that runs out; one that meets an unexpected error (a database restart, a bug)
+logs it and lets its lease run out, which is the pause before the next attempt.
+
+What is taken over from a holder that never gave it back is first ended in the log: if the
+other lives after all, its result is refused, and it undoes what it made (ledger.core.take_back).
+Then it is left alone for LATE_S, in which a request that the other has sent on its way arrives
+where the effects look for it (ledger.core.effects).  That pause takes no thread from others.
+
+Leases are acquired and released in batches.  `concurrency_max` operations are worked
+on at once, as many again are held ready, and the next are asked for when those are used
+up, so that no thread waits for a query.  A lease is given back once the projection shows
+what was done, else its row would still say "due"; the thread is free before that.
+
+No project has all threads, for its storage may hang in them.  When it has its share, and as much
+again is held ready, what is due of others is asked for, each POLL_S.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
+from math import ceil
+from typing import Protocol
+from uuid import uuid4
+
+import structlog
+
+from host_agent.shared.contract.ports import LATE_S
+from ledger.rooms import Room
+
+#: A lease not renewed for so long is free; renewed at a third of it.
+LEASE_S = 10.0
+#: Of the threads, the part that one project's steps may have at once.
+PROJECT_SHARE = 0.75
+#: How often it is looked for operations that a fence has left waiting for its host.
+STRANDED_EVERY_S = 10.0
+#: How long a due operation waits at most if every wake-up is lost, or one project is everywhere.
+POLL_S = 1.0
+
+_log = structlog.get_logger(__name__)
+
+
+class Leases(Protocol):
+    """Which operations are due, who works on them, and which wait for a host that was fenced
+    (projections.reads.queries).
+    """
+
+    async def due(
+        self, limit: int, holder: str, lease_s: float, but: Sequence[str]
+    ) -> list[tuple[str, str, bool]]: ...
+    async def renew(self, holder: str, ids: Sequence[str], lease_s: float) -> list[str]: ...
+    async def release(self, holder: str, ids: Sequence[str]) -> None: ...
+    async def inherit(self, place: str, holder: str) -> None: ...
+    async def stranded(self) -> list[tuple[str, str]]: ...
+
+
+class Operations(Protocol):
+    """What can be done for one of them (ledger.core.service); it blocks."""
+
+    def carry_on(self, operation_id: str) -> int:
+        """Do the next things; the position of what it wrote, 0 for nothing."""
+
+    def take_over(self, operation_id: str) -> object:
+        """End what a dispatcher that never gave its lease back was doing (handlers.results.handover)."""
+
+    def hand_over(self, operation_id: str, host: str) -> object:
+        """Let go of a fenced host (handlers.results.handover)."""
+
+
+class Woken(Protocol):
+    """Set when there may be something new to do (wakeups.Subscription)."""
+
+    event: asyncio.Event
+
+    async def wait(self, timeout_s: float) -> bool: ...
+
+
+class Dispatcher:
+    """Takes and does what is due.
+
+    `place` is one that only one living process can have; each life in it holds its leases
+    under a name of its own, so that nobody takes another for itself.  What earlier lives in
+    the place held when they died is free as soon as there is a new one.  What `operations` do
+    runs in threads, `concurrency_max` of them at once, each of which may be blocked by Cinder;
+    what asks none - ending another's attempt, letting go of a fenced host - waits for none of them.
+    `projected` returns when the projections have come to a position; `woken` is set when an
+    operation has come to be due.
+    """
+
+    def __init__(
+        self,
+        place: str,
+        leases: Leases,
+        operations: Operations,
+        projected: Callable[[int], Awaitable[object]],
+        woken: Woken,
+        concurrency_max: int,
+    ) -> None:
+        self._place, self._holder = place, f"{place}/{uuid4()}"
+        self._leases = leases
+        self._operations = operations
+        self._projected = projected
+        self._woken = woken
+        self._concurrency_max = concurrency_max
+        self._share = ceil(concurrency_max * PROJECT_SHARE)
+        self._room = Room("dispatcher", concurrency_max, self._share)
+        self._held: dict[str, asyncio.Task[None]] = {}  # all whose lease we have
+        self._unfinished = Counter[str]()  # of these, by project: worked on, or ready to be
+        self._asked_at = float("-inf")
+        self._backlog = False  # more were due than were asked for
+        self._done: list[str] = []  # whose leases can be given back
+        self._stopping = asyncio.Event()
+
+    @property
+    def working(self) -> int:
+        """How many operations this process has taken and not yet given back."""
+        return len(self._held)
+
+    async def run(self) -> None:
+        """Until cancelled; then what is under way gets to its next recorded point."""
+        beside = [
+            asyncio.create_task(self._renew()),
+            asyncio.create_task(self._hand_over_stranded()),
+        ]
+        try:
+            with _log_and_continue("leases_not_inherited"):
+                await self._leases.inherit(self._place, self._holder)
+            while True:
+                with _log_and_continue("dispatcher_failed"):
+                    await self._give_back()
+                    await self._take()
+                await self._woken.wait(POLL_S)
+        finally:
+            self._stopping.set()
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, *self._held.values(), return_exceptions=True)
+            with _log_and_continue("leases_not_released"):
+                await self._give_back()
+            self._room.close()
+
+    async def _take(self) -> None:
+        now = asyncio.get_running_loop().time()
+        working = sum(min(each, self._share) for each in self._unfinished.values())
+        wanted = 2 * self._concurrency_max - working
+        if wanted <= 0 or (self._enough and now < self._asked_at + POLL_S):
+            return
+        self._asked_at = now
+        full = [each for each, count in self._unfinished.items() if count >= 2 * self._share]
+        rows = await self._leases.due(wanted, self._holder, LEASE_S, full)
+        self._backlog = len(rows) == wanted or bool(full)
+        for operation_id, project, taken_over in rows:
+            if operation_id not in self._held:
+                hold = self._take_over if taken_over else self._hold
+                self._unfinished[project] += not taken_over
+                self._held[operation_id] = asyncio.create_task(hold(operation_id, project))
+        self._ask_again_if_short()
+
+    @property
+    def _enough(self) -> bool:
+        return self._unfinished.total() > self._concurrency_max
+
+    async def _take_over(self, operation_id: str, project: str) -> None:
+        """The other's request is given time; if we are stopped meanwhile, all of it by the next."""
+        ended = False
+        with _log_and_continue("operation_not_taken_over", operation=operation_id):
+            await asyncio.to_thread(self._operations.take_over, operation_id)
+            ended = not await self._stopped_within(LATE_S)
+        if ended:
+            self._unfinished[project] += 1
+            await self._hold(operation_id, project)
+        else:
+            del self._held[operation_id]
+
+    async def _hold(self, operation_id: str, project: str) -> None:
+        try:
+            with _log_and_continue("operation_failed", operation=operation_id):
+                if position := await self._work(operation_id, project):
+                    await self._projected(position)
+                else:  # it was done already, and its row is late: do not ask at once again
+                    await self._stopped_within(POLL_S)
+                self._done.append(operation_id)
+                self._woken.event.set()
+        finally:
+            del self._held[operation_id]
+
+    async def _stopped_within(self, seconds: float) -> bool:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                return await self._stopping.wait()
+        return False
+
+    async def _work(self, operation_id: str, project: str) -> int:
+        try:
+            return await self._room.let_in(project, partial(self._next, operation_id))
+        finally:
+            self._unfinished -= Counter([project])
+            self._ask_again_if_short()
+
+    def _ask_again_if_short(self) -> None:
+        if self._backlog and not self._enough:
+            self._woken.event.set()
+
+    def _next(self, operation_id: str) -> int:
+        """In a thread: what is only held ready when the process stops is left to another."""
+        return 0 if self._stopping.is_set() else self._operations.carry_on(operation_id)
+
+    async def _give_back(self) -> None:
+        done, self._done = self._done, []
+        if done:
+            await self._leases.release(self._holder, done)
+
+    async def _renew(self) -> None:
+        while True:
+            await asyncio.sleep(LEASE_S / 3)
+            with _log_and_continue("lease_renewal_failed"):
+                await self._leases.renew(self._holder, list(self._held), LEASE_S)
+
+    async def _hand_over_stranded(self) -> None:
+        """Whoever fenced a host may have died before all that waits for it was handed over."""
+        while True:
+            await asyncio.sleep(STRANDED_EVERY_S)
+            with _log_and_continue("stranded_not_read"):
+                for operation_id, host in await self._leases.stranded():
+                    with _log_and_continue("not_handed_over", operation=operation_id, host=host):
+                        await asyncio.to_thread(self._operations.hand_over, operation_id, host)
+
+
+@contextlib.contextmanager
+def _log_and_continue(event: str, **fields: str) -> Iterator[None]:
+    """Log what went wrong and go on: the lease, or the next poll, is the retry."""
+    try:
+        yield
+    except Exception:  # noqa: BLE001 - logged, and retried by whoever comes next
+        _log.exception(event, **fields)

@@ -1,0 +1,108 @@
+"""Glance, as this service asks it whether somebody may have an image on a volume.
+
+Cinder would write it with our user's rights, who as an administrator may read everybody's images.
+So Glance is asked first, with the token of whoever wants it: its own policy says what is public,
+shared or theirs.  The token is used for that one call, and kept nowhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+from keystoneauth1 import session
+from prometheus_client import Histogram
+
+from host_agent.shared.cinder.http import Transport
+from host_agent.shared.cinder.session import load_auth
+from host_agent.shared.cinder.settings import CinderSettings
+from host_agent.shared.contract.messages import ErrorKind
+from host_agent.shared.contract.ports import GIB, PortError
+from host_agent.shared.platform.telemetry import call_seconds
+
+#: What Glance says of an image that there is not, at all or for whoever asks.
+_REFUSALS = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.FORBIDDEN, HTTPStatus.UNAUTHORIZED})
+
+
+@dataclass(frozen=True)
+class Image:
+    """`room_gb`: what a volume has to have at least, in GiB."""
+
+    room_gb: int
+
+
+class Images:
+    """Glance where the catalog of Cinder's Keystone has it.  May be shared by threads."""
+
+    def __init__(self, settings: CinderSettings, calls: Histogram | None = None) -> None:
+        self._settings = settings
+        counted = calls or call_seconds()
+        self._session = None
+        if settings.auth is not None:
+            auth = load_auth(settings.auth)
+            keystone = getattr(auth, "auth_url", None)
+
+            def note(url: str, outcome: str, took_s: float) -> None:
+                neighbour = "keystone" if keystone and url.startswith(keystone) else "glance"
+                counted.labels(neighbour, outcome).observe(took_s)
+
+            self._session = session.Session(
+                auth=auth,
+                verify=False if settings.insecure else settings.cacert or True,
+                session=Transport(note),
+            )
+            self._session.timeout = (  # type: ignore[assignment]  # as in Dialogue
+                settings.connect_timeout_s,
+                settings.read_timeout_s,
+            )
+
+    @property
+    def known(self) -> bool:
+        """Whether there is a Keystone that could tell where Glance is."""
+        return self._session is not None
+
+    def image(self, image_id: str, token: str | None) -> Image | None:
+        """The image, if who has this token (None: we) may use it.  Raises PortError.  Blocks."""
+        assert self._session is not None, "it is known"
+        theirs = {"X-Auth-Token": token} if token is not None else {}
+        try:
+            answer = self._session.get(
+                f"{self._root(self._session)}/v2/images/{image_id}",
+                headers={**theirs, "Accept": "application/json"},
+                authenticated=token is None,
+                raise_exc=False,
+                redirect=False,
+                log=False,  # it would log the token
+            )
+            if answer.status_code in _REFUSALS:
+                return None
+            shown = answer.json() if answer.status_code == HTTPStatus.OK else {}
+            if shown.get("id") == image_id:
+                return _image(shown) if shown.get("status") == "active" else None
+        except Exception:  # noqa: BLE001 - of keystoneauth, of what it reads, of the network
+            raise _away() from None
+        raise _away()
+
+    def _root(self, asked: session.Session) -> str:
+        found = asked.get_endpoint(
+            service_type="image",
+            interface=self._settings.interface.removesuffix("URL"),
+            region_name=self._settings.region_name,
+        )
+        return str(found or "").rstrip("/").removesuffix("/v2")
+
+    def close(self) -> None:
+        if self._session is not None:
+            self._session.session.close()
+
+
+def _image(shown: dict[str, Any]) -> Image:
+    """As Cinder's check_image_metadata compares it with a volume."""
+    size = max(int(shown.get(name) or 0) for name in ("size", "virtual_size"))
+    return Image(room_gb=max(-(-size // GIB), int(shown.get("min_disk") or 0)))
+
+
+def _away() -> PortError:
+    text = "Whether the image may be used is not known: Glance, or Keystone, does not answer."
+    return PortError(ErrorKind.RETRYABLE, "glance_unavailable", text)

@@ -1,0 +1,437 @@
+"""What the ledger does when asked for something: load, decide, save - in one transaction.
+
+All functions here block (the eventsourcing library and cinderclient do) and run
+in worker threads.  A save that lost a race is decided again on fresh state, so a
+caller either gets an answer that was true when it was written, or a refusal.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from typing import Any, TypeVar
+from uuid import NAMESPACE_URL, UUID, uuid4, uuid5
+
+import orjson
+import structlog
+
+from aggregates import errors
+from aggregates.base import Aggregate, EventContext
+from aggregates.finding import Finding
+from aggregates.host import Host, host_uuid
+from aggregates.instance import Instance
+from aggregates.mapping import BlockDeviceMapping
+from aggregates.operation import Operation
+from aggregates.volume import Volume
+from handlers.requests import accept, actions, build, deletion, grow, operator, presence, snapshots
+from handlers.requests import repair as repairs
+from handlers.requests.guards import Contact, Origin
+from handlers.requests.presence import Shown
+from handlers.results.progress import plan_of
+from host_agent.shared.contract.ports import Cinder, PortError, VolumeView
+from ledger.log.unit import AggregateStore, Unit, run_optimistically
+from ledger.reconcile.repair_cases import Cases
+
+A = TypeVar("A", bound=Aggregate)
+Edit = Callable[[A, EventContext], None]
+Decide = Callable[[Unit, Origin], Operation]
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """A request that became an operation; `position` is that of its last event.
+
+    `repeated`: the same idempotency key had been used for the same request before.
+    """
+
+    operation_id: str
+    position: int
+    repeated: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fleet:
+    """What the read side knows of hosts just now.
+
+    `legacy`: whether Cinder, or an agent, is too old for the new flow (S1).  `had`: the hosts
+    that have ever had a volume of the server.  `shown` and `unaccounted`: handlers.requests.presence.
+    `unfenced`: the names of all hosts that may be asked something.
+    """
+
+    contact: Callable[[str], Contact]
+    legacy: Callable[[], bool] = lambda: False
+    had: Callable[[str], Iterable[str]] = lambda _server_id: ()
+    shown: Callable[[str, Sequence[str]], Iterable[Shown]] = lambda _server_id, _volume_ids: ()
+    unaccounted: Callable[[str], Iterable[str]] = lambda _server_id: ()
+    unfenced: Callable[[], Iterable[str]] = lambda: ()
+
+
+class IdempotencyKeyReusedError(errors.DomainError):
+    """Idempotency key {key} was used for another request; use a new key for a new request."""
+
+    code = "idempotency_key_reused"
+    status = 422
+
+
+class Requests:
+    """The write side for users.  Every method raises DomainError if it refuses, and
+    PortError if Cinder does not show a volume that is needed.
+
+    `clock` gives the database's time (ledger.log.clock).
+    """
+
+    def __init__(self, store: AggregateStore, cinder: Cinder, clock: Callable[[], float]) -> None:
+        self._store = store
+        self._cinder = cinder
+        self._clock = clock
+
+    def attach(
+        self,
+        request: accept.AttachVolume,
+        context: EventContext,
+        fleet: Fleet,
+        key: str | None = None,
+        seen: VolumeView | None = None,
+    ) -> Accepted:
+        """Attach a volume to a server; `seen`: the volume, if Cinder has just shown it."""
+        # Once for all attempts, and not at all for a repeated request.
+        view = cache(lambda: seen or self._cinder.volume(request.volume_id))
+
+        def decide(unit: Unit, origin: Origin) -> Operation:
+            shown = view()  # before anything is read that it would make old
+            instance = unit.get(Instance, request.server_id)
+            asks_root = request.is_root or request.device
+            mappings = _mappings(unit, instance) if asks_root else []
+            return accept.attach(
+                request,
+                origin,
+                instance=instance,
+                volume=unit.get(Volume, request.volume_id),
+                view=shown,
+                where=_where(unit, instance, fleet),
+                root=next((m for m in mappings if m.boot_index == 0 and m.live), None),
+            )
+
+        return self._accept("attach", request, context, key, _asked(decide, fleet))
+
+    def detach(
+        self,
+        request: accept.DetachVolume,
+        context: EventContext,
+        fleet: Fleet,
+        key: str | None = None,
+    ) -> Accepted:
+        """Detach a volume from a server."""
+        view = cache(self._shown)
+
+        def decide(unit: Unit, origin: Origin) -> Operation:
+            instance = unit.get(Instance, request.server_id)
+            return accept.detach(
+                request,
+                origin,
+                instance=instance,
+                volume=unit.get(Volume, request.volume_id),
+                mapping=_mapping(unit, instance, request.volume_id),
+                views=lambda: [view(request.volume_id)],
+                where=_where(unit, instance, fleet),
+            )
+
+        return self._accept("detach", request, context, key, _asked(decide, fleet))
+
+    def swap(
+        self,
+        request: accept.SwapVolume,
+        context: EventContext,
+        fleet: Fleet,
+        key: str | None = None,
+    ) -> Accepted:
+        """Put another volume behind a disk of a server."""
+        views = cache(
+            lambda: (
+                self._cinder.volume(request.volume_id),
+                self._cinder.volume(request.new_volume_id),
+            )
+        )
+
+        def decide(unit: Unit, origin: Origin) -> Operation:
+            instance = unit.get(Instance, request.server_id)
+            ids = (request.volume_id, request.new_volume_id)
+            return accept.swap(
+                request,
+                origin,
+                instance=instance,
+                mapping=_mapping(unit, instance, request.volume_id),
+                volumes=(unit.get(Volume, ids[0]), unit.get(Volume, ids[1])),
+                views=views(),
+                where=_where(unit, instance, fleet),
+            )
+
+        return self._accept("swap", request, context, key, _asked(decide, fleet))
+
+    def build(
+        self,
+        request: build.BuildServer,
+        context: EventContext,
+        fleet: Fleet,
+        key: str | None = None,
+    ) -> Accepted:
+        """Build a server with its volumes; its id is `build.server_id_of` the operation."""
+        ids = sorted({disk.volume_id for disk in request.disks if disk.volume_id})
+        views = cache(lambda: {id_: self._cinder.volume(id_) for id_ in ids})
+
+        def decide(unit: Unit, origin: Origin) -> Operation:
+            return build.build(
+                request,
+                origin,
+                instance=unit.get(Instance, build.server_id_of(origin)),
+                host=unit.get(Host, host_uuid(request.host)),
+                contact=fleet.contact(request.host),
+                volumes={id_: (unit.get(Volume, id_), views()[id_]) for id_ in ids},
+                legacy=fleet.legacy(),
+            )
+
+        return self._accept("build", request, context, key, _asked(decide, fleet))
+
+    def act(
+        self,
+        request: actions.ActOnServer,
+        context: EventContext,
+        fleet: Fleet,
+        key: str | None = None,
+    ) -> Accepted:
+        """Move, start, stop, shelve, refresh, ... a server."""
+        view = cache(self._shown)  # once for all attempts
+
+        def decide(unit: Unit, origin: Origin) -> Operation:
+            hosts = actions.Hosts(
+                get=lambda name: unit.get(Host, host_uuid(name)), contact=fleet.contact
+            )
+            server = deletion.server_of(request.server_id, unit)
+            return actions.act(
+                request,
+                origin,
+                server=server,
+                hosts=hosts,
+                views=lambda: [view(volume_id) for volume_id in server.volumes],
+            )
+
+        return self._accept(request.flow, request, context, key, _asked(decide, fleet))
+
+    def delete(
+        self, server_id: str, context: EventContext, fleet: Fleet, key: str | None = None
+    ) -> Accepted:
+        """Delete a server; what is parked about it ends, and is released with the rest.
+
+        If something is at work on it, that comes first: the operation is begun at its end.
+        """
+        request = actions.ActOnServer(server_id=server_id, flow="delete")
+        decide = _asked(lambda unit, origin: deletion.begin(server_id, origin, unit), fleet)
+        accepted: Accepted | None = None
+        while accepted is None:
+            origin = self._origin(request.flow, request, context, key)
+            try:
+                accepted = self._begin(origin, decide, key)
+            except errors.ClaimedError as claimed:
+                accepted = self._keep_deletion(server_id, origin, claimed)
+        return accepted
+
+    def _keep_deletion(
+        self, server_id: str, origin: Origin, claimed: errors.ClaimedError
+    ) -> Accepted | None:
+        """Accept it all the same, if what was in its way still is."""
+
+        def keep(unit: Unit) -> Accepted | None:
+            operation_id = deletion.keep(server_id, origin, claimed, unit)
+            position = unit.save(replace(origin.context, operation_id=None))
+            return Accepted(operation_id, position) if operation_id else None
+
+        return run_optimistically(self._store, keep)
+
+    def grow(self, server_id: str, volume_id: str, context: EventContext) -> Accepted | None:
+        """Cinder tells that a volume has grown: let the server's guest see it.
+
+        None: there is nothing to do, or it waits for what is in the way, whose end begins it.
+        """
+        view = self._just_shown(volume_id)
+        # If nobody knows, what fails parks; a Cinder that waits hears of the success alone.
+        waiting = view is not None and view.status == "extending"
+        request = grow.GrowVolume(server_id=server_id, volume_id=volume_id, waiting=waiting)
+        operation_id = uuid4()
+        context = replace(context, operation_id=str(operation_id))
+        origin = Origin(operation_id=operation_id, bdm_id=operation_id, context=context)
+
+        def change(unit: Unit) -> Accepted | None:
+            try:
+                operation = grow.grow(request, origin, view, unit)
+            except (errors.NotAttachedError, errors.DeletingError):
+                return None
+            unit.add(operation)
+            deletion.advance(operation, unit, self._clock())
+            return Accepted(str(operation_id), unit.save(context))
+
+        def wait(unit: Unit) -> bool:
+            instance = unit.get(Instance, server_id)
+            held_up = grow.is_held_up(instance, unit)
+            if held_up:
+                grow.wait(request, origin, instance)
+                unit.save(replace(context, operation_id=None))
+            return held_up
+
+        while True:
+            try:
+                return run_optimistically(self._store, change)
+            except (errors.ClaimedError, errors.ShownElsewhereError):
+                if run_optimistically(self._store, wait):
+                    return None
+
+    def snapshot(
+        self, request: snapshots.SnapshotInUse, context: EventContext, fleet: Fleet
+    ) -> Accepted:
+        """Have the guest take or delete a snapshot that Cinder waits for."""
+        view = cache(lambda: self._cinder.volume(request.volume_id))
+
+        def decide(unit: Unit, origin: Origin) -> Operation:
+            return snapshots.begin(request, origin, unit, view(), fleet.contact)
+
+        return self._accept(request.flow, request, context, None, decide)
+
+    def repair(
+        self,
+        request: repairs.RepairDrift,
+        context: EventContext,
+        fleet: Fleet,
+        key: str | None = None,
+    ) -> Accepted:
+        """Mend what a look has found (decision 0059)."""
+        return self._accept("repair", request, context, key, self._mending(request, fleet))
+
+    def propose(
+        self, request: repairs.RepairDrift, context: EventContext, fleet: Fleet
+    ) -> tuple[Operation, Finding]:
+        """The operation that `repair` would begin, and its finding; nothing is changed.
+
+        Raises what `repair` would.
+        """
+        unit = Unit(self._store)
+        origin = Origin(operation_id=uuid4(), bdm_id=uuid4(), context=context)
+        with operator.explained(unit):
+            operation = self._mending(request, fleet)(unit, origin)
+        return operation, unit.get(Finding, request.finding_id)
+
+    def _mending(self, request: repairs.RepairDrift, fleet: Fleet) -> Decide:
+        case = Cases(self._cinder, fleet)  # asks Cinder once for all attempts
+
+        def decide(unit: Unit, origin: Origin) -> Operation:
+            finding = unit.get(Finding, request.finding_id)
+            repairs.refuse(finding, request.finding_id)
+            hosts = actions.Hosts(
+                get=lambda name: unit.get(Host, host_uuid(name)), contact=fleet.contact
+            )
+            return repairs.repair(request, origin, case.of(finding, unit), hosts)
+
+        return _asked(decide, fleet)
+
+    def edit(self, kind: type[A], id_: str, edit: Edit[A], context: EventContext) -> int:
+        """Change one thing, which needs no operation; the last position written, 0 for nothing."""
+
+        def change(unit: Unit) -> int:
+            with operator.explained(unit):
+                edit(unit.get(kind, id_), context)
+            return unit.save(context)
+
+        return run_optimistically(self._store, change)
+
+    def _shown(self, volume_id: str) -> VolumeView | None:
+        """A volume that a server has, unless Cinder has forgotten it."""
+        try:
+            return self._cinder.volume(volume_id)
+        except PortError as error:
+            if error.code != "not_found":
+                raise
+            return None
+
+    def _just_shown(self, volume_id: str) -> VolumeView | None:
+        """A volume; None also if Cinder cannot show it now."""
+        try:
+            return self._cinder.volume(volume_id)
+        except PortError as error:
+            _log.warning("volume_not_shown", volume=volume_id, code=error.code)
+            return None
+
+    def _accept(
+        self,
+        kind: str,
+        request: Any,
+        context: EventContext,
+        key: str | None,
+        decide: Decide,
+    ) -> Accepted:
+        return self._begin(self._origin(kind, request, context, key), decide, key)
+
+    def _origin(self, kind: str, request: Any, context: EventContext, key: str | None) -> Origin:
+        operation_id = operation_id_of(context, key) if key else uuid4()
+        fingerprint = hashlib.sha256(kind.encode() + orjson.dumps(asdict(request))).hexdigest()
+        return Origin(
+            operation_id=operation_id,
+            bdm_id=uuid4(),
+            context=replace(context, operation_id=str(operation_id)),
+            fingerprint=fingerprint,
+        )
+
+    def _begin(self, origin: Origin, decide: Decide, key: str | None) -> Accepted:
+        operation_id = origin.operation_id
+
+        def change(unit: Unit) -> Accepted:
+            if key is not None:
+                known = unit.get(Operation, operation_id)
+                if known.started is not None:
+                    if known.started.fingerprint != origin.fingerprint:
+                        raise IdempotencyKeyReusedError(key=key)
+                    return Accepted(str(operation_id), 0, repeated=True)
+            with operator.explained(unit):
+                operation = decide(unit, origin)
+            unit.add(operation)
+            deletion.advance(operation, unit, self._clock())
+            return Accepted(str(operation.id), unit.save(origin.context))
+
+        return run_optimistically(self._store, change)
+
+
+def operation_id_of(context: EventContext, key: str) -> UUID:
+    """An idempotency key names the operation, so the log itself keeps it unique."""
+    project = context.actor.project_id or context.actor.name
+    return uuid5(NAMESPACE_URL, f"{project}/{key}")
+
+
+def _asked(decide: Decide, fleet: Fleet) -> Decide:
+    """Decide, unless others show what the operation would start or free (decision 0088)."""
+
+    def asked(unit: Unit, origin: Origin) -> Operation:
+        operation = decide(unit, origin)
+        started = operation.started
+        assert started is not None, "a decision begins an operation"
+        repaired = started.finding["id"] if started.finding else None
+        presence.refuse(plan_of(operation), started.server_id, unit, fleet, repaired)
+        return operation
+
+    return asked
+
+
+def _where(unit: Unit, instance: Instance, fleet: Fleet) -> accept.Where:
+    if instance.host is None:
+        return accept.Where(host=None, contact=None, legacy=fleet.legacy())
+    host = unit.get(Host, host_uuid(instance.host))
+    return accept.Where(host=host, contact=fleet.contact(host.name), legacy=fleet.legacy())
+
+
+def _mappings(unit: Unit, instance: Instance) -> list[BlockDeviceMapping]:
+    return [unit.get(BlockDeviceMapping, bdm_id) for bdm_id in instance.devices]
+
+
+def _mapping(unit: Unit, instance: Instance, volume_id: str) -> BlockDeviceMapping | None:
+    device = instance.device_of(volume_id)
+    return unit.get(BlockDeviceMapping, device.bdm_id) if device else None

@@ -1,0 +1,462 @@
+"""Applies reports of hosts and acts of operators to operations, and does the ledger's own steps.
+
+Everything here blocks, runs in worker threads, and is one transaction (ledger.log.unit).
+
+`perform` is the only place where the service itself acts on the world.  It records the result of
+the effect, never its absence: a crash leaves an intent without result, for the next dispatcher.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import zip_longest
+from typing import TypeVar
+from uuid import UUID
+
+import structlog
+
+from aggregates import errors
+from aggregates.attachment import Attachment
+from aggregates.base import Aggregate, EventContext
+from aggregates.host import Host, host_uuid
+from aggregates.instance import Instance
+from aggregates.operation import ActiveRun, Operation, OperationState
+from aggregates.remnant import Remnant
+from aggregates.volume import Volume
+from handlers.engine.engine import Wait, Work
+from handlers.requests import deletion, operator
+from handlers.requests.guards import check_lock_of
+from handlers.results import handover, inventory, leftovers, progress
+from host_agent.shared.contract.changes import Changes
+from host_agent.shared.contract.messages import (
+    ErrorKind,
+    Guest,
+    Registration,
+    Report,
+    StepError,
+    StepResult,
+)
+from host_agent.shared.contract.ports import Cinder, OldCinder
+from ledger.core.effects import carry_out
+from ledger.core.steps.context import EffectContext
+from ledger.core.take_back import take_back
+from ledger.log.application import ConflictError
+from ledger.log.unit import AggregateStore, Unit, acting, own_context, run_optimistically, within
+
+W = TypeVar("W")
+
+#: Guests of one append; each leads to a few events at most, and an append is bounded, too
+#: (ledger.log.writer).  A larger inventory is taken in portions.
+GUESTS_AT_ONCE = 1_000
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class RegistrationResult:
+    """What became of a registration.  `again`: a flow is just changing some of it, which has to be
+    shown again.  `position`: where the log ended.  `unknown`: of a suspect host's connections.
+    """
+
+    host: Host
+    again: bool
+    position: int = 0
+    unknown: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Acted:
+    """What an operator's act leaves behind, and the position of its last event (0: a dry run)."""
+
+    remnants: list[Remnant]
+    position: int = 0
+
+
+class Service:
+    """What hosts, operators and dispatchers do (requests: ledger.core.requests).
+
+    `clock` gives the database's time (ledger.log.clock), `wait` lets some pass.
+    """
+
+    def __init__(
+        self,
+        store: AggregateStore,
+        cinder: Cinder,
+        old_cinder: OldCinder,
+        clock: Callable[[], float],
+        wait: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._store = store
+        self._cinder = cinder
+        self._old_cinder = old_cinder
+        self._clock = clock
+        self._wait = wait
+
+    # ---------------------------------------------------------------- hosts
+
+    def register(
+        self, name: str, registration: Registration, context: EventContext
+    ) -> tuple[RegistrationResult, int]:
+        """Take an agent's registration: itself, and every guest on its host.
+
+        What to make of a guest that is not shown any more is `lost_guest`'s.
+        """
+        *before, rest = _portions(registration.guests)
+        again = False
+        for guests in before:
+            part = replace(registration, guests=guests)
+            again |= run_optimistically(self._store, partial(self._shown, name, part, context))
+
+        def change(unit: Unit) -> tuple[RegistrationResult, int]:
+            shown = _apply_registration(name, registration, unit, rest)
+            return replace(shown, again=shown.again or again), unit.save(context)
+
+        return run_optimistically(self._store, change)
+
+    def _shown(self, name: str, part: Registration, context: EventContext, unit: Unit) -> bool:
+        """Take the agent, and some of its guests; whether they are to be shown again."""
+        again = _show(name, part, part.guests, unit)
+        unit.save(context)
+        return again
+
+    def unchanged(
+        self, asked: Sequence[tuple[str, Registration]]
+    ) -> list[RegistrationResult | None]:
+        """Registrations that say nothing new, all of them read at once.
+
+        None: that one is to be registered by itself, and what that raises is for it alone.
+        """
+        unit = Unit(self._store)
+        wanted: list[tuple[type[Aggregate], str | UUID]] = []
+        for name, registration in asked:
+            guests = [(Instance, guest.server_id) for guest in registration.guests]
+            wanted += [(Host, host_uuid(name)), *guests]
+        unit.read(wanted)
+        return [_unchanged(name, registration, unit) for name, registration in asked]
+
+    def changed(self, name: str, changes: Changes, context: EventContext) -> bool:
+        """Take what has changed of a host's guests; whether it is to be shown again.
+
+        Raises StaleEpochError if the host has to register first.
+        """
+        portions = zip_longest(_portions(changes.guests), _portions(changes.gone), fillvalue=())
+        parts = [replace(changes, guests=guests, gone=gone) for guests, gone in portions]
+        again = [
+            run_optimistically(self._store, partial(self._changed, name, part, context))
+            for part in parts
+        ]
+        return any(again)
+
+    def _changed(self, name: str, part: Changes, context: EventContext, unit: Unit) -> bool:
+        host = unit.get(Host, host_uuid(name))
+        host.check_epoch(part.epoch)
+        if host.suspect or not host.version:
+            raise errors.StaleEpochError(host=name, given=part.epoch, current=host.epoch)
+        shown = [inventory.seen(name, guest, unit) for guest in part.guests]
+        missed = [inventory.missed(name, server_id, unit) for server_id in part.gone]
+        unit.save(context)
+        return not all(shown + missed)
+
+    def lost_guest(self, server_id: str, host: str, context: EventContext) -> int:
+        """The host does not show this guest any more."""
+
+        def change(unit: Unit) -> int:
+            inventory.missed(host, server_id, unit)
+            return unit.save(context)
+
+        return run_optimistically(self._store, change)
+
+    def report(self, name: str, report: Report, context: EventContext) -> tuple[bool, int]:
+        """Take the results of steps of a run; whether it goes on, and the last position.
+
+        What is known of them already is answered as it was the first time.  A success that
+        cannot be true of what the ledger knows is a failed step, for an operator to look at:
+        refused, the host would report it for ever.  Raises StaleEpochError, StaleReportError.
+        """
+        try:
+            return run_optimistically(
+                self._store, lambda unit: self._report(unit, name, report, context)
+            )
+        except _ContradictedError as error:
+            report = _contradicted(report, *error.args)
+            return run_optimistically(
+                self._store, lambda unit: self._report(unit, name, report, context)
+            )
+
+    def _report(
+        self, unit: Unit, name: str, report: Report, context: EventContext
+    ) -> tuple[bool, int]:
+        unit.get(Host, host_uuid(name)).check_epoch(report.epoch)
+        operation = unit.get(Operation, report.operation_id)
+        new = [r for r in report.results if not operation.is_known(report.run, name, r.step)]
+        active = operation.is_active(report.run)
+        if not new or (len(new) < len(report.results) and not active):
+            return active, 0
+        run: ActiveRun | None = None
+        for result in new:
+            run = operation.active_run(report.run, name, result.step)
+            if result.error is not None:
+                progress.failed(
+                    operation,
+                    run,
+                    result.error,
+                    self._clock(),
+                    result,
+                    further=report.further,
+                )
+                continue
+            try:
+                progress.succeeded(operation, run, result, unit)
+            except errors.IllegalTransitionError as refusal:
+                raise _ContradictedError(result.step, refusal) from refusal
+        if run is not None:
+            progress.hold_up(operation, run, new[-1].step, unit, self._clock())
+        deletion.advance(operation, unit, self._clock())
+        position = unit.save(within(context, operation))
+        return operation.is_active(report.run), position
+
+    def fence(self, name: str, reason: str, evidence: str, context: EventContext) -> int:
+        """Raise the host's epoch; from now on nothing more is begun there, or taken from it.
+
+        Of what was begun before, `hand_over` is to be told: all open operations that concern
+        the host, as the log has them after this (decision 0022).
+        """
+        return self.change_host(name, lambda host: host.fence(reason, evidence), context)
+
+    def hand_over(self, operation_id: str, host: str, context: EventContext | None = None) -> int:
+        """What a fenced host was asked to do and has not answered fails, or is the ledger's."""
+
+        def change(unit: Unit) -> int:
+            operation = unit.get(Operation, operation_id)
+            if handover.host_fenced(operation, host, self._clock(), unit):
+                deletion.advance(operation, unit, self._clock())
+            return unit.save(acting(context, operation) if context else own_context(operation))
+
+        return run_optimistically(self._store, change)
+
+    def unfence(self, name: str, reason: str, context: EventContext) -> int:
+        """Let the host work again, in its new epoch."""
+        return self.change_host(name, lambda host: host.unfence(reason), context)
+
+    def change_host(self, name: str, act: Callable[[Host], None], context: EventContext) -> int:
+        """Do an operator's act on a host; the position then."""
+
+        def change(unit: Unit) -> int:
+            act(unit.get(Host, host_uuid(name)))
+            return unit.save(context)
+
+        return run_optimistically(self._store, change)
+
+    def others(self, host: str, volume_id: str, attachment_id: str) -> list[str]:
+        """Servers that have a volume connected on a host by other attachments (S3).
+
+        Read from the log itself: the agent asks under its lock of the volume, and every
+        report made under that lock is durable before it is given up.
+        """
+        holders = self._store.load(Volume, UUID(volume_id)).holders
+        others = {held: server for held, server in holders.items() if held != attachment_id}
+        attachments = self._store.load_many(*((Attachment, UUID(held)) for held in others))
+        found = {
+            server_id
+            for server_id, attachment in zip(others.values(), attachments, strict=True)
+            if attachment.host == host and attachment.may_be_connected
+        }
+        return sorted(found)
+
+    # ------------------------------------------------------------ operators
+
+    def act(
+        self,
+        operation_id: str,
+        act: str,
+        reason: str,
+        context: EventContext,
+        *,
+        lane: int = 0,
+        step: str = "",
+        dry_run: bool = False,
+    ) -> Acted:
+        """An operator's act on an operation: retry, skip, unwind or give_up.
+
+        A dry run changes nothing, and says what the act would.  Raises OperatorActError with the
+        reason if it cannot be done now.
+        """
+
+        def change(unit: Unit) -> Acted:
+            operation = unit.get(Operation, operation_id)
+            remnants: list[Remnant] = []
+            check_lock_of(operation, act, context, unit)
+            with operator.explained(unit):
+                match act:
+                    case "retry":
+                        operator.retry(operation, reason, unit)
+                    case "skip":
+                        remnants = operator.skip_step(operation, lane, step, reason, unit)
+                    case "unwind":
+                        operator.unwind(operation, reason, unit)
+                    case "give_up":
+                        remnants = operator.give_up(operation, reason, unit)
+                    case _:
+                        why = "the acts are retry, skip, unwind, give_up"
+                        raise errors.OperatorActError(operation_id=operation_id, act=act, why=why)
+            if dry_run:
+                return Acted(remnants)
+            deletion.advance(operation, unit, self._clock())
+            return Acted(remnants, unit.save(acting(context, operation)))
+
+        return run_optimistically(self._store, change)
+
+    def acknowledge(self, remnant_id: str, reason: str, context: EventContext) -> int:
+        """Somebody has seen to a remnant.  Raises IllegalTransitionError if it is not open."""
+
+        def change(unit: Unit) -> int:
+            unit.get(Remnant, remnant_id).record(Remnant.RemnantAcknowledged, reason=reason)
+            return unit.save(context)
+
+        return run_optimistically(self._store, change)
+
+    # ----------------------------------------------------------- dispatcher
+
+    def take_over(self, operation_id: str) -> int:
+        """End the attempts of a dispatcher that never gave its lease back."""
+
+        def change(unit: Unit) -> int:
+            operation = unit.get(Operation, operation_id)
+            handover.dispatcher_lost(operation, self._clock())
+            return unit.save(own_context(operation))
+
+        return run_optimistically(self._store, change)
+
+    def carry_on(self, operation_id: str) -> int:
+        """Do all that an operation needs of the ledger itself; the last position, 0: no news."""
+        last = 0
+        while True:
+            decision, position = self._advance(operation_id)
+            last = max(last, position)
+            if isinstance(decision, Wait):
+                return last
+
+    def advance(self, operation_id: str) -> Wait | None:
+        """One thing of `carry_on`: None if something was done (ask again), else the wait."""
+        decision, position = self._advance(operation_id)
+        return decision if isinstance(decision, Wait) and not position else None
+
+    def _advance(self, operation_id: str) -> tuple[Work | Wait | None, int]:
+        """Do the next thing.  What is to be done after it, if that is known, and the position."""
+        unit = Unit(self._store)
+        operation = unit.get(Operation, operation_id)
+        if operation.state is not OperationState.RUNNING:
+            return Wait(None), 0
+        version = operation.version
+        decision = deletion.advance(operation, unit, self._clock())
+        if operation.version > version:
+            return self._save_or_leave(unit, operation, decision)
+        if isinstance(decision, Work):
+            return self.perform(operation, decision, unit)
+        return decision, 0
+
+    def perform(
+        self, operation: Operation, work: Work, unit: Unit
+    ) -> tuple[Work | Wait | None, int]:
+        """Do one effect of the ledger's own and record what came of it."""
+        run = work.runs[0]
+        step = operation.history.next_step(run)
+        lane = progress.lane_of(operation, run.lane, step)
+        effect = EffectContext(
+            cinder=self._cinder,
+            old_cinder=self._old_cinder,
+            book=unit,
+            wait=self._wait,
+            uncertain=handover.uncertain(operation, run, step),
+            operation=operation,
+            run=run.number,
+        )
+        verb = progress.verb_of(operation, run)
+        result = carry_out(step, verb, lane, effect)
+
+        def record(fresh: Unit) -> tuple[Work | Wait | None, int] | None:
+            return self._record(operation, run, step, result, fresh)
+
+        try:
+            recorded = run_optimistically(self._store, record)
+        except errors.IllegalTransitionError as refusal:  # what was found is somebody's by now
+            why = {"code": refusal.code, "message": str(refusal)}
+            result = replace(result, outputs={}, error=StepError(kind=ErrorKind.RETRYABLE, **why))
+            recorded = run_optimistically(self._store, record)
+        if recorded is None:
+            take_back(verb, lane, result, operation, effect, self._store)
+        return recorded or (Wait(None), 0)  # whoever was first goes on with it
+
+    def _record(
+        self, operation: Operation, run: ActiveRun, step: str, result: StepResult, unit: Unit
+    ) -> tuple[Work | Wait | None, int] | None:
+        """What is next, and the position; None: another did the step too, and was first."""
+        again = unit.get(Operation, operation.id)
+        try:
+            active = again.active_run(run.number, None, step)
+        except errors.StaleReportError:
+            return None
+        if result.error is None:
+            progress.succeeded(again, active, result, unit)
+        else:
+            progress.failed(again, active, result.error, self._clock(), result)
+        decision = deletion.advance(again, unit, self._clock())
+        return decision, unit.save(own_context(again))
+
+    def _save_or_leave(
+        self, unit: Unit, operation: Operation, decision: Work | Wait
+    ) -> tuple[Work | Wait | None, int]:
+        try:
+            return decision, unit.save(own_context(operation))
+        except ConflictError:
+            return None, 0  # somebody decided the same, or better; the next call sees it
+
+
+class _ContradictedError(Exception):
+    """A step (its name, and the refusal) that is said to have succeeded cannot have."""
+
+
+def _contradicted(report: Report, step: str, refusal: errors.IllegalTransitionError) -> Report:
+    """The report with this step failed; what it says came after may have been done."""
+    _log.warning("report_contradicts", step=step, operation=report.operation_id)
+    why = StepError(kind=ErrorKind.FINAL, code=refusal.code, message=str(refusal))
+    at = [result.step for result in report.results].index(step)
+    failed = replace(report.results[at], outputs={}, error=why)
+    return replace(report, results=(*report.results[:at], failed), further=True)
+
+
+def _portions(what: tuple[W, ...]) -> list[tuple[W, ...]]:
+    """What fits into one append each, whatever is new of it; at least one, which may be empty."""
+    return [what[at : at + GUESTS_AT_ONCE] for at in range(0, len(what) or 1, GUESTS_AT_ONCE)]
+
+
+def _show(name: str, agent: Registration, guests: Sequence[Guest], unit: Unit) -> bool:
+    """Take what an agent says of itself and of these guests; whether to show some of it again."""
+    host = unit.get(Host, host_uuid(name))
+    host.register(name, agent.service_version, agent.capabilities, agent.connector)
+    looked = [inventory.seen(name, guest, unit) for guest in guests]
+    return not all(looked)
+
+
+def _unchanged(name: str, registration: Registration, unit: Unit) -> RegistrationResult | None:
+    with suppress(Exception):  # whatever it is, it comes again when this one is registered
+        shown = _apply_registration(name, registration, unit)
+        guests = [unit.get(Instance, guest.server_id) for guest in registration.guests]
+        return None if any(each.unsaved for each in (shown.host, *guests)) else shown
+    return None
+
+
+def _apply_registration(
+    name: str, registration: Registration, unit: Unit, rest: Sequence[Guest] | None = None
+) -> RegistrationResult:
+    """Take a registration; `rest`: the guests that are not taken yet, if not all of them."""
+    again = _show(name, registration, registration.guests if rest is None else rest, unit)
+    host = unit.get(Host, host_uuid(name))
+    if not host.suspect:
+        return RegistrationResult(host, again)
+    again = not leftovers.take(host, registration, unit) or again
+    return RegistrationResult(host, again, unknown=leftovers.unknown(registration, unit))

@@ -1,0 +1,211 @@
+"""Volumes that we make for the disks of new servers: created, awaited, and unmade.
+
+Each has an owner from before it exists: its mark in Cinder, the mapping's id, is in the log.  The
+mark finds what a lost answer may have left; whether that is it, and no copy, says handlers.results.made.
+In doubt another one is made, and nothing is deleted: what is left is `volume_of_nobody`, for a
+person to see to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+
+from aggregates.mapping import BlockDeviceMapping
+from aggregates.operation import Operation
+from aggregates.volume import Volume
+from handlers.results import made
+from handlers.results.made import UNFINISHED
+from host_agent.shared.contract.lane import Lane
+from host_agent.shared.contract.messages import ErrorKind
+from host_agent.shared.contract.ports import LATE_S, PortError, VolumeView
+from host_agent.shared.contract.volume_states import AT_WORK
+from ledger.core.steps.context import EffectContext
+from ledger.core.steps.unknown import unknown_ended
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass
+class Marked:
+    """Volumes with a disk's mark: the ones that we made; and why others are not taken for that."""
+
+    ours: list[VolumeView] = field(default_factory=list)
+    others: dict[str, str] = field(default_factory=dict)
+
+
+def make_volume(lane: Lane, context: EffectContext) -> dict[str, Any]:
+    """Create the volume of a new server's disk, if it is to be; or take over one whose answer was
+    lost.
+    """
+    if lane.create is None:
+        return {}
+    for volume in marked(lane, context).ours:
+        if not context.book.get(Volume, volume.id).deleted:
+            return {"volume_id": volume.id, "adopted": True}
+    return {"volume_id": context.cinder.volume_create(lane.create, lane.bdm_id)}
+
+
+def await_volume(lane: Lane, context: EffectContext) -> dict[str, Any]:
+    """Wait until a volume that was made can be had; S3: one that several may have is not made here.
+
+    Only the volume itself tells: its type may be Cinder's default, or its snapshot's.
+    """
+    if lane.create is None:
+        return {}
+    volume = context.cinder.volume(lane.volume_id)
+    if volume.multiattach:
+        text = (
+            f"Volume {volume.id} was made of a multi-attach type, which is not done for a new "
+            "server: make the volume first, and give it by its id."
+        )
+        raise PortError(ErrorKind.FINAL, "made_multiattach", text)
+    if volume.status.startswith("error"):
+        text = f"Volume {volume.id} could not be created ({volume.status}): see its messages."
+        raise PortError(ErrorKind.FINAL, "volume_error", text)
+    if volume.status not in {"available", "reserved", "in-use"}:
+        raise not_ready(volume)
+    return {}
+
+
+def unmake_volume(lane: Lane, context: EffectContext) -> dict[str, Any]:
+    """Delete what was made for the lane, unless the server has it: then it goes with it.
+
+    It has one from its reservation on, which stays when a server cannot be built (LP 1899649).
+    Nor is one deleted that was given to another server before we knew of it.
+    """
+    if lane.create is None or context.book.get(BlockDeviceMapping, lane.bdm_id).volume_id:
+        return {}
+    found, deleted, ended = marked(lane, context), list[str](), dict[str, str]()
+    for volume in found.ours:
+        if volume.status in UNFINISHED | AT_WORK:
+            raise not_ready(volume)
+        if set(context.book.get(Volume, volume.id).holders.values()) - {lane.server_id}:
+            continue
+        ended |= delete_with_reservations(volume.id, lane, context)
+        deleted.append(volume.id)
+    gone = volumes_gone(deleted, ended) if deleted else {}
+    return {**gone, "left": found.others} if found.others else gone
+
+
+def volumes_gone(deleted: list[str], ended: dict[str, str]) -> dict[str, Any]:
+    return {"deleted": deleted, "ended": ended} if ended else {"deleted": deleted}
+
+
+def delete_with_reservations(volume_id: str, lane: Lane, context: EffectContext) -> dict[str, str]:
+    """A reservation that came too late for anybody would keep the volume for ever.
+
+    If Cinder does not show them, the deletion tells whether there are any.
+    """
+    ended: dict[str, str] = {}
+    try:
+        ended = {} if lane.legacy else unknown_ended(volume_id, lane.server_id, context)
+    except PortError as error:
+        if error.kind is not ErrorKind.FINAL:
+            raise
+    context.cinder.volume_delete(volume_id)
+    return ended
+
+
+def not_ready(volume: VolumeView) -> PortError:
+    text = f"Volume {volume.id} is {volume.status}."
+    return PortError(ErrorKind.RETRYABLE, "volume_not_ready", text)
+
+
+# --- which are ours -----------------------------------------------------------------------------
+
+
+def marked(lane: Lane, context: EffectContext) -> Marked:
+    """What carries the lane's mark, or was made with it by the log: one may come late that nobody
+    waited for, and whoever owns a volume may take its mark off.
+    """
+    if context.uncertain:
+        context.wait(LATE_S)
+    create = lane.create or {}
+    shown = context.cinder.volumes_made(lane.bdm_id, create.get("project_id"))
+    making = _making(create.get("operation_id"), context)
+    found = Marked()
+    if not any(volume.id == lane.volume_id for volume in shown):
+        found.ours += _made_by_log(lane, context)
+    for volume in shown:
+        known = context.book.get(Volume, volume.id)
+        if known.deleted or known.mark == lane.bdm_id:
+            found.ours += [] if "deleting" in volume.status else [volume]
+            continue
+        beside = [each.id for each in shown]
+        evidence = evidence_of(volume, lane.bdm_id, making, context, beside)
+        if (why := made.why_not(evidence)) is None:
+            found.ours.append(volume)
+        else:
+            found.others[volume.id] = why
+            _log.warning("volume_not_taken", volume=volume.id, mark=lane.bdm_id, why=why)
+    return found
+
+
+def _making(operation_id: str | None, context: EffectContext) -> Operation | None:
+    """Whose request it was: a deletion unmakes what another operation has made."""
+    return context.book.get(Operation, operation_id) if operation_id else context.operation
+
+
+def _made_by_log(lane: Lane, context: EffectContext) -> list[VolumeView]:
+    if not lane.volume_id or context.book.get(Volume, lane.volume_id).mark != lane.bdm_id:
+        return []
+    try:
+        volume = context.cinder.volume(lane.volume_id)
+    except PortError as error:
+        if error.code != "not_found":
+            raise
+        return []
+    return [] if "deleting" in volume.status else [volume]
+
+
+def evidence_of(
+    volume: VolumeView,
+    mark: str | None,
+    making: Operation | None,
+    context: EffectContext,
+    beside: Collection[str],
+) -> made.Evidence:
+    """What there is to say whether it is what this operation made.  `beside`: all with its mark, in
+    the project for which it was asked.
+
+    If another one is known as that, or may be it, there is nothing more to ask.
+    """
+    known = context.book.get(Volume, volume.id)
+    logged = known.mark or (mark if known.deleted else None)
+    if logged is not None:
+        more = _uses(volume, context) if logged == mark else {}
+        return made.Evidence(volume=volume, mark=mark, logged=logged, **more)
+    wanted, asked, learnt = made.asked_by(making, mark) if making and mark else (None, None, "")
+    if wanted is None or mark is None:
+        return made.Evidence(volume=volume, mark=mark)
+    mapped = context.book.get(BlockDeviceMapping, mark).volume_id or ""
+    given_up = {each for each in beside if context.book.get(Volume, each).deleted}
+    others = ({*beside, learnt, mapped} - {volume.id, ""}) - given_up
+    return made.Evidence(
+        volume=volume,
+        mark=mark,
+        wanted=wanted,
+        asked=asked,
+        others=tuple(sorted(others)),
+        in_project=volume.id in beside,
+        user_id=context.cinder.own_user(),
+        **({} if others else _uses(volume, context)),
+    )
+
+
+def _uses(volume: VolumeView, context: EffectContext) -> dict[str, Any]:
+    """What anybody has, or has made, of a volume."""
+    try:
+        rows = context.cinder.attachments(volume.id, None)
+    except PortError as error:
+        if error.kind is not ErrorKind.FINAL:
+            raise
+        return {}
+    return {
+        "attachments": tuple(row.id for row in rows),
+        "dependents": context.cinder.dependents(volume.id),
+    }

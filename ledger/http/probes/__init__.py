@@ -1,0 +1,1 @@
+"""What a deployment asks: alive, ready, in numbers; and whether the neighbours are there."""

@@ -1,0 +1,86 @@
+"""What a line of the route table says."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import web
+
+from ledger.http.call import Call
+from ledger.http.parameters import Parameters, check
+
+#: A model of pydantic's, or a type of the agents' contract (`host_agent.shared.contract.wire`).
+Model = type[Any]
+
+#: The header of requests that can be repeated safely.
+IDEMPOTENT = ("Idempotency-Key",)
+
+
+def is_nova(path: str) -> bool:
+    """Whether what is at this path, or is not, speaks Nova's form."""
+    return path == "/" or path.startswith("/v2")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Route:
+    """`name` is the operationId of the OpenAPI document.
+
+    `rules` of the policy (`ledger.auth.rules`): one of them has to permit the request before the
+    handler is called; which of several it is, the handler says by `Call.under`.  Without a rule
+    the route is open to everybody, with no token at all.
+    `body`: what is sent; of several, keys of the first, and all of the second or none of them.
+    `answers`: the model of the body by status, None for an empty one, or a media type.  `formats`:
+    other media types of an answer with 200.  `query`: what /v1 may be asked with; `parameters`:
+    what a reading call of Nova's form may be.
+    """
+
+    name: str
+    method: str
+    path: str
+    rules: tuple[str, ...]
+    handler: Callable[[Call], Awaitable[web.StreamResponse]]
+    answers: Mapping[int, Model | str | None]
+    query: Model | None = None
+    parameters: Parameters | None = None
+    body: Model | tuple[Model, Model] | None = None
+    headers: tuple[str, ...] = field(default=())
+    formats: tuple[str, ...] = ()
+
+    async def answer(self, call: Call) -> web.StreamResponse:
+        """What the handler says to a request whose query parameters are the route's.
+
+        Raises ApiError, and whatever the handler raises.
+        """
+        if self.parameters is not None:
+            check(call, self.parameters)
+        return await self.handler(call)
+
+    @property
+    def nova(self) -> bool:
+        return is_nova(self.path)
+
+
+def also_at(route: Route) -> list[str]:
+    """The other addresses of a route of Nova's: /v2, which knows no microversions, and both with
+    the caller's project, as catalogs have it.
+    """
+    rest = route.path.removeprefix("/v2.1")
+    if rest == route.path:
+        return []
+    if rest in {"", "/"}:
+        return [f"/v2{rest}"]
+    return [f"/v2{rest}", *(f"{root}/{{project_id}}{rest}" for root in ("/v2.1", "/v2"))]
+
+
+def read(
+    name: str, path: str, handler: Any, answer: Any, parameters: Parameters = (), **more: Any
+) -> Route:
+    """A route of Nova's form that reads, and takes these query parameters and no others."""
+    return get(name, path, handler, answer, parameters=parameters, **more)
+
+
+def get(name: str, path: str, handler: Any, answer: Any, **more: Any) -> Route:
+    """A route that reads."""
+    return Route(name=name, method="GET", path=path, handler=handler, answers={200: answer}, **more)

@@ -1,0 +1,1 @@
+"""/v1/drift: what differs, looks, repairs, and what acts left behind."""

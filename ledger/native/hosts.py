@@ -1,0 +1,87 @@
+"""/v1/hosts for operators: who is there, who is alive, fencing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aiohttp import web
+
+from ledger.agents.batches import AGENT_BATCHER
+from ledger.agents.contact import is_alive, unknown_host
+from ledger.http.call import Call, answer
+from ledger.http.components import Components
+from ledger.http.problem import ApiError
+from ledger.http.schemas import NoQuery
+from ledger.native.schemas import Fence, Hosts, HostShown, Why
+
+Row = dict[str, Any]
+
+
+async def hosts(call: Call) -> web.StreamResponse:
+    """GET /v1/hosts."""
+    call.query(NoQuery)
+    rows = await call.components.queries.hosts()
+    return answer(Hosts(hosts=[_shown(call.components, row) for row in rows]))
+
+
+async def host(call: Call) -> web.StreamResponse:
+    """GET /v1/hosts/{host}."""
+    call.query(NoQuery)
+    return answer(_shown(call.components, await host_row(call)))
+
+
+async def fence(call: Call) -> web.StreamResponse:
+    """POST fence: what the host was asked to do and has not answered fails at once."""
+    row = await host_row(call)
+    name, body = row["host"], await call.json(Fence)
+    if not body.force and is_alive(call.components, row["seen_at"]):
+        since = row["seen_at"].isoformat(timespec="seconds")
+        raise ApiError(
+            409,
+            "host_answers",
+            f"The agent of host {name} was in contact at {since}: it may be running its guests.",
+            hint='If it is cut off from the storage all the same, say so with "force": true.',
+        )
+    service, context = call.components.service, call.context("operator")
+    position = await call.bulkheads.operators(
+        service.fence, name, body.reason, body.evidence, context
+    )
+    await call.written(position)
+    await call.request.app[AGENT_BATCHER].speakers.free(name)
+    # After a fence no intent that did not know of it is stored: one look finds all.
+    for operation_id in await call.components.queries.open_on_host(name):
+        position = await call.bulkheads.operators(service.hand_over, operation_id, name, context)
+    await call.written(position)
+    return await _answer_again(call)
+
+
+async def unfence(call: Call) -> web.StreamResponse:
+    """POST unfence: it gets work again, in its new epoch."""
+    name = (await host_row(call))["host"]
+    body = await call.json(Why)
+    position = await call.bulkheads.operators(
+        call.components.service.unfence, name, body.reason, call.context("operator")
+    )
+    await call.written(position)
+    return await _answer_again(call)
+
+
+async def host_row(call: Call) -> Row:
+    """The host of the path.  ApiError 404."""
+    return await host_row_of(call, call.host())
+
+
+async def host_row_of(call: Call, name: str) -> Row:
+    """The host of this name.  ApiError 404."""
+    row = await call.components.queries.host(name)
+    if row is None:
+        raise unknown_host(name)
+    return row
+
+
+async def _answer_again(call: Call) -> web.StreamResponse:
+    return answer(_shown(call.components, await host_row(call)))
+
+
+def _shown(components: Components, row: Row) -> HostShown:
+    return HostShown.model_validate({**row, "alive": is_alive(components, row["seen_at"])})

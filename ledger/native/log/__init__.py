@@ -1,0 +1,1 @@
+"""/v1/events and what is found by it: histories, the feed, ids, refused requests."""

@@ -1,0 +1,88 @@
+"""/v1/events/activity and /v1/events/verification: what happens just now, and whether the log's end
+is what was stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from aiohttp import web
+
+from ledger.http.call import Call, answer
+from ledger.http.schemas import NoQuery
+from ledger.log.chain import GENESIS, BrokenChainError, ChainRow, Checkpoint, Verifier
+from ledger.native.log.schemas_events import Activity, Due, Verification
+
+#: Of what is counted, so many minutes.
+MINUTES = 60
+#: Of each kind of thing so many are counted, the newest: a busy cloud must not make it slow.
+COUNTED_MAX = 10_000
+#: So many events at the end of the log are verified whenever somebody asks.
+VERIFIED_EVENTS = 200
+
+#: What is counted (the query `activity`): what has begun, its outcomes, and what needs somebody.
+COUNTED = (
+    *("begun", "completed", "failed", "cancelled", "parked"),
+    *("left_behind", "drift_found", "drift_over", "looks"),
+)
+
+
+async def activity(call: Call) -> web.StreamResponse:
+    """GET /v1/events/activity."""
+    call.query(NoQuery)
+    queries, now = call.components.queries, datetime.fromtimestamp(call.components.clock(), UTC)
+    after = await queries.position_at(now - timedelta(minutes=MINUTES))
+    rows = await queries.activity(now, after, COUNTED_MAX)
+    due = await queries.oldest_due()
+    lags = [row for row in await queries.tracking() if row["held"] is None]
+    return answer(
+        Activity(
+            at=now,
+            lag_events=max((row["lag_events"] for row in lags), default=0),
+            lag_s=max((row["lag_s"] for row in lags), default=0.0),
+            oldest_due=Due.model_validate(due) if due else None,
+            complete=all(row["count"] < COUNTED_MAX for row in rows if row["what"] == "moved"),
+            minutes=_by_minute(rows),
+        )
+    )
+
+
+def _by_minute(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[int]]:
+    """By what is counted, a number for each minute, the oldest first."""
+    found = {what: [0] * MINUTES for what in COUNTED}
+    for row in rows:
+        ago = row["minutes_ago"]
+        if row["what"] in found and 0 <= ago < MINUTES:
+            found[row["what"]][MINUTES - 1 - ago] += row["count"]
+    return found
+
+
+async def verification(call: Call) -> web.StreamResponse:
+    """GET /v1/events/verification: of the newest events; of all is `event verify`'s to say."""
+    call.query(NoQuery)
+    queries = call.components.queries
+    head = await queries.checkpoint()
+    end = Checkpoint(head["position"], head["chain"])
+    start = GENESIS
+    begin = max(end.position - VERIFIED_EVENTS, await queries.detached_to())
+    if begin > 0 and (link := await queries.first_link(begin)):
+        start = Checkpoint(link["position"], link["chain"])
+    rows = await queries.chained(start.position, end.position)
+    broken: BrokenChainError | None = None
+    try:
+        verifier = Verifier(start)
+        verifier.feed(ChainRow(row["event_bytes"], row["chain"]) for row in rows)
+        verifier.finish(end)
+    except BrokenChainError as error:
+        broken = error
+    return answer(
+        Verification(
+            log=head["log"],
+            after=start.position,
+            position=end.position,
+            consistent=broken is None,
+            why=str(broken) if broken else None,
+        )
+    )

@@ -1,0 +1,93 @@
+"""/v1 as data: attachments, where they are, and where they were."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from uuid import UUID
+
+from pydantic import RootModel
+
+from ledger.http.schemas import Asked, HostName, Id, Instant, Limit, Position, Shown
+from ledger.native.schemas import Order
+
+
+class Made(StrEnum):
+    """By which of Cinder's calls: those for attachments, or the volume actions of before (S1)."""
+
+    NEW = "new"
+    OLD = "old"
+
+
+class AttachmentsQuery(Asked):
+    """`at`: which were on a host at this moment; needs `volume`, `host` or `flow=old`.
+
+    `since`: which were at any moment from then to `at`, or to now; the newest first.  `after`: a
+    position, in the order asked for.
+    """
+
+    open: bool = True
+    flow: Made | None = None
+    volume: Id | None = None
+    server: Id | None = None
+    host: HostName | None = None
+    at: Instant | None = None
+    since: Instant | None = None
+    limit: Limit | None = None
+    after: Position | None = None
+    order: Order = Order.OLDEST
+
+
+class AttachmentShown(Shown):
+    """An attachment: where it is, and which operation touched it last."""
+
+    attachment_id: UUID
+    volume_id: UUID
+    server_id: UUID
+    server_name: str | None = None
+    host: str | None
+    state: str
+    driver: str | None
+    target_digest: str | None
+    device_path: str | None
+    adopted: bool
+    access_mode: str | None  # "ro", "rw"; null: attached before that was kept
+    flow: Made
+    operation_id: UUID | None
+    created_at: datetime
+    ended_at: datetime | None
+    updated_at: datetime
+    position: int
+
+
+class Attachments(Shown):
+    attachments: list[AttachmentShown]
+    next: int | None
+
+
+class SpanShown(Shown):
+    """An attachment was on this host since a moment.
+
+    `to_position`, `to_at`: null if, as of the moment that was asked about, it still was.
+    """
+
+    attachment_id: UUID
+    volume_id: UUID
+    server_id: UUID
+    host: str
+    flow: Made
+    from_position: int
+    to_position: int | None
+    from_at: datetime
+    to_at: datetime | None
+
+
+class AttachmentsAt(Shown):
+    """`at`: null, if only `since` was given: as of now."""
+
+    at: datetime | None
+    attachments: list[SpanShown]
+
+
+class AttachmentsAnswer(RootModel[Attachments | AttachmentsAt]):
+    """A page of attachments; with `at`, the spans that were open then."""

@@ -1,1 +1,0 @@
-"""Steps of the ledger itself that have a subject of their own (the others: ledger.effects)."""

@@ -1,0 +1,1 @@
+"""The state machine of the simulated Cinder: pure and synchronous."""

@@ -1,0 +1,1 @@
+"""Reads over the projections and the log: one method a question."""

@@ -1,0 +1,193 @@
+"""Reads of what differs: now, at a moment, and when it was looked for.
+
+As of a moment: which findings there were, and how each stood, is folded from the log up to there.
+So an answer stays what it was, whatever became of them since (decision 0050).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from aggregates.finding import Finding
+from handlers.requests.presence import SHOW_GUESTS, SHOW_VOLUMES, STOP_REPAIRS, Shown
+from projections.base import Row
+from projections.findings import FINDINGS
+from projections.looks import kind_of
+from projections.reads.log import PAGE_MAX, POSITION_MAX, LogReads
+
+#: What begins a finding, and what ends it.
+_BOUNDS = [
+    Finding.DriftFound.TOPIC,
+    Finding.DriftGone.TOPIC,
+    Finding.DriftRepaired.TOPIC,
+]
+#: What was not known yet of a thing that was open then.
+_NOT_OVER = dict.fromkeys(("over_at", "over_position", "over_how", "repaired_by"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """Which of what differs; None: any."""
+
+    drift_class: str | None = None
+    severity: str | None = None
+    server_id: str | None = None
+    volume_id: str | None = None
+    host: str | None = None
+
+
+ANY = Wanted()
+
+
+class DriftReads(LogReads):
+    """Findings, remnants and parked operations as one list; and looks."""
+
+    async def drift(
+        self,
+        wanted: Wanted = ANY,
+        *,
+        state: str = "open",
+        limit: int = PAGE_MAX,
+        after: int | None = None,
+    ) -> list[Row]:
+        """Newest first; `after`: the `found_position` of the last one already seen.
+
+        `state`: a FindingState, "all", or "open": suspected or confirmed.
+        """
+        return await self._all("drift", **vars(wanted), state=state, limit=limit, after=after)
+
+    async def drift_at(
+        self,
+        at: datetime,
+        wanted: Wanted = ANY,
+        *,
+        limit: int = PAGE_MAX,
+        after: int | None = None,
+    ) -> list[Row]:
+        """What differed at a moment, as it was known then; ignored or not, newest first.
+
+        Projections must have come to that moment.  Raises MomentToComeError.
+        """
+        position = await self.settled_at(at)
+        rows = await self._all(
+            "drift_at",
+            position=position,
+            bounds=_BOUNDS,
+            found=Finding.DriftFound.TOPIC,
+            **vars(wanted),
+            limit=limit,
+            after=after,
+        )
+        folded = await self._findings_at(position, [row["finding_id"] for row in rows])
+        return [folded.get(row["finding_id"]) or _as_it_began(row) for row in rows]
+
+    async def _findings_at(self, position: int, ids: Sequence[str]) -> dict[str, Row]:
+        """The rows that these findings had when the log was at a position."""
+        rows: dict[str, Row] = {}
+        for event in await self.streams(ids, position) if ids else ():
+            if event.topic in FINDINGS.topics:
+                key = event.originator_id
+                rows[key] = FINDINGS.fold(rows.get(key), event)
+        return rows
+
+    async def drift_one(self, finding_id: str, at: datetime | None = None) -> Row | None:
+        """As it is, or was when it was there last; `owner_id`: the project of its server.
+
+        `at`: as it was known then, None if it was not.  Raises MomentToComeError.
+        """
+        position = None if at is None else await self.settled_at(at)
+        row = await self._one("drift_one", finding_id=finding_id, position=position)
+        if row is None or position is None:
+            return row
+        if row["look_id"] is not None:
+            return {**row, **(await self._findings_at(position, [finding_id]))[finding_id]}
+        is_over = (row["over_position"] or POSITION_MAX) <= position
+        return row if is_over else _as_it_began(row)
+
+    async def drift_counts(self) -> list[Row]:
+        """What is not over, by `drift_class` and `state`: `count`, `oldest_s`."""
+        return await self._all("drift_counts")
+
+    async def shown(self, server_id: str, volume_ids: Sequence[str]) -> list[Shown]:
+        """The open findings that show the server's guest, or one of the volumes, on a host."""
+        rows = await self._all(
+            "shown",
+            server_id=server_id,
+            volume_ids=list(volume_ids),
+            guests=sorted(SHOW_GUESTS),
+            volumes=sorted(SHOW_VOLUMES | STOP_REPAIRS),
+        )
+        return [Shown.of(row) for row in rows]
+
+    async def unaccounted(self, server_id: str) -> list[str]:
+        """The hosts that have not shown since its last event that they do not have its guest."""
+        return [row["host"] for row in await self._all("unaccounted", server_id=server_id)]
+
+    async def unfenced(self) -> list[str]:
+        """The names of all hosts that are not fenced."""
+        return [row["host"] for row in await self._all("unfenced")]
+
+    async def hosts_of_server(self, server_id: str) -> list[str]:
+        """All hosts that have ever had a volume of it."""
+        return [row["host"] for row in await self._all("hosts_of_server", server_id=server_id)]
+
+    async def repairs_so_far(self, actor: str, since: datetime, host: str | None) -> Row:
+        """What an actor has begun since: `begun`, `begun_there` (on a host), and how many
+        attachments the host has (`attachments_there`).
+        """
+        after = await self.position_at(since)
+        [row] = await self._all("repairs_so_far", actor=actor, after=after, host=host)
+        return row
+
+    async def looks(
+        self,
+        *,
+        state: str | None = None,
+        limit: int = PAGE_MAX,
+        after: int | None = None,
+    ) -> list[Row]:
+        """Newest first; `after`: the `began_position` of the last one already seen.
+
+        Of one that is at work: `done` of about `total` things, `rate` of them in a second.
+        """
+        return await self._all("looks", state=state, limit=limit, after=after)
+
+    async def look(self, look_id: str) -> Row | None:
+        """Also one that was asked for and has not begun: its `state` is "asked"."""
+        row = await self._one("look", look_id=look_id)
+        if row is None or row["state"] is not None:
+            return row
+        return _asked(look_id, row)
+
+    async def looks_asked(self, limit: int = PAGE_MAX) -> list[Row]:
+        """Those that were asked for and have not begun, oldest first; as `look` has one."""
+        rows = await self._all("looks_asked", limit=limit)
+        return [_asked(row["asked_id"], row) for row in rows]
+
+    async def looks_by_outcome(self) -> dict[str, int]:
+        """How many looks have ended how."""
+        return {row["outcome"]: row["count"] for row in await self._all("looks_by_outcome")}
+
+    async def held_back(self) -> dict[str, int]:
+        """How many new findings the last completed look at everything did not believe, by class."""
+        return next((row["braked"] for row in await self._all("held_back")), {})
+
+    async def last_looks(self) -> dict[str, float]:
+        """By kind: how many seconds ago the last look ended that was completed."""
+        return {row["kind"]: row["age_s"] for row in await self._all("last_looks")}
+
+
+def _asked(look_id: str, row: Row) -> Row:
+    """A look of which there is only what it was asked for with."""
+    scope = row["asked_scope"]
+    asked = {"look_id": look_id, "scope": scope, "kind": kind_of(scope), "state": "asked"}
+    order = {name: row[f"asked_{name}"] for name in ("why", "believe", "reason")}
+    return {**row, **asked, **order}
+
+
+def _as_it_began(row: Row) -> Row:
+    """A remnant, or a time that an operation was parked: nothing happens to it until it is over."""
+    begun = {"updated_at": row["found_at"], "position": row["found_position"]}
+    return {**row, **begun, **_NOT_OVER, "state": "confirmed"}

@@ -1,0 +1,300 @@
+"""Reads of the log itself: histories, the feed, and which position a moment is.
+
+The history of a volume has more than the events that name it: an operation on a whole server
+(a live migration, say) tells once for all its volumes that it was asked for, parked, undone and
+over.  So the volume's operations belong to it, with those of their events that name no volume, or
+that are of the whole operation (`OF_THE_WHOLE`).
+
+An answer as of a moment is a function of the log up to there, and of a moment that no event can
+be recorded at any more (`settled_at`).  So it stays what it was (decision 0050).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+import orjson
+from psycopg import AsyncConnection, DatabaseError
+from psycopg import sql as compose
+from psycopg.errors import QueryCanceled, ReadOnlySqlTransaction
+from psycopg.rows import dict_row
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
+
+import sql
+from aggregates.operation import Operation
+from projections.base import LoggedEvent, Row, upcast
+from projections.reads.database_trouble import is_away
+from projections.running.detached import DetachedError
+
+#: So many events are looked at for those of one topic, of which there is no index.
+SEARCHED_MAX = 50_000
+PAGE_MAX = 1_001  # the largest page of the API, and the row that says whether there is another
+#: How often a query is sent that meets a lost connection; all may be sent twice.
+ATTEMPTS = 2
+POSITION_MAX = 2**63 - 1
+
+#: Events of an operation that concern all its volumes, whichever they are stored with.
+OF_THE_WHOLE = [
+    kind.TOPIC
+    for kind in (
+        Operation.OperationStarted,
+        Operation.Parked,
+        Operation.RetryRequested,
+        Operation.UnwindRequested,
+        Operation.OperationFinished,
+    )
+]
+
+_NO_PARTS: Mapping[str, compose.Composable] = {}
+
+Subject = Literal[
+    "volume_id", "server_id", "attachment_id", "host", "operation_id", "originator_id"
+]
+
+
+class MomentToComeError(Exception):
+    """By the database's clock that moment is still to come: an answer would not last."""
+
+
+class LogReads:
+    """What the log says; and how any query is sent."""
+
+    def __init__(self, pool: AsyncConnectionPool[Any]) -> None:
+        self._pool = pool
+
+    async def events(
+        self,
+        about: tuple[Subject, str] | None = None,
+        *,
+        after: int = 0,
+        before: int | None = None,
+        at: datetime | None = None,
+        limit: int = PAGE_MAX,
+        newest_first: bool = False,
+    ) -> list[Row]:
+        """Events about one thing, or all, strictly between two positions.
+
+        `at` leaves out what was recorded later than that moment; MomentToComeError if it is
+        not over.  Bodies are in the newest form that their classes know, and each event says who
+        asked for its operation (`asked_by`) and when it was (`occurred_at`).  Raises
+        DetachedError where events of the whole log would be passed over; for one thing
+        `detached_to` says where some may be.
+        """
+        until = POSITION_MAX if at is None else await self.settled_at(at)
+        before = min(POSITION_MAX if before is None else before, until + 1)
+        name, parts = _query(about and about[0], newest_first=newest_first)
+        rows = await self._all(
+            name,
+            parts,
+            id=about[1] if about else None,
+            after=after,
+            before=before,
+            until=until,
+            of_the_whole=OF_THE_WHOLE,
+            limit=limit,
+        )
+        if about is None:
+            await self._refuse_holes([row["position"] for row in rows], after, newest_first)
+        return await self._told(rows)
+
+    async def events_of_topic(
+        self,
+        topic: str,
+        *,
+        after: int = 0,
+        before: int | None = None,
+        at: datetime | None = None,
+        limit: int = PAGE_MAX,
+        newest_first: bool = False,
+    ) -> tuple[list[Row], int | None]:
+        """The events of one topic among the next SEARCHED_MAX between two positions, as `events`;
+        and the position to go on from, None at the end.
+
+        Those that are in the archive alone are passed over: `detached_to` says where some may be.
+        """
+        end = (await self.head())["position"] if at is None else await self.settled_at(at)
+        last = end + 1 if before is None else min(before, end + 1)
+        if newest_first:
+            first, whole = max(after, last - 1 - SEARCHED_MAX), last
+            cursor = first + 1 if first > after else None
+        else:
+            first, whole = after, min(last, after + 1 + SEARCHED_MAX)
+            cursor = whole - 1 if whole < last else None
+        way = compose.SQL("DESC" if newest_first else "ASC")
+        only = compose.SQL("AND topic = %(topic)s")
+        parts = {"way": way, "only": only}
+        rows = await self._all("feed", parts, topic=topic, after=first, before=whole, limit=limit)
+        if len(rows) == limit:
+            cursor = rows[-1]["position"]
+        return await self._told(rows), cursor
+
+    async def _told(self, rows: list[Row]) -> list[Row]:
+        """With bodies in their newest form, and what the rows alone do not say."""
+        asked = await self._asked({row["operation_id"] for row in rows} - {None})
+        for row in rows:
+            row["body"] = upcast(row["topic"], orjson.loads(row["body"]))
+            row["asked_by"] = asked.get(row["operation_id"])
+            row["occurred_at"] = occurred_at(row["body"])
+        return rows
+
+    async def _asked(self, operation_ids: set[str]) -> dict[str, Row]:
+        """Who asked for these operations, as the first event of each says."""
+        if not operation_ids:
+            return {}
+        rows = await self._all("asked", ids=list(operation_ids))
+        return {row.pop("operation_id"): row for row in rows}
+
+    async def _refuse_holes(self, positions: list[int], after: int, newest_first: bool) -> None:
+        if newest_first:
+            positions, after = positions[::-1], min(positions, default=1) - 1
+        for expected, position in enumerate(positions, after + 1):
+            if position != expected:
+                months = await self._all("detached", after=expected - 1)
+                raise DetachedError(months[-1]["last_position"], [row["file"] for row in months])
+
+    async def detached_to(self) -> int:
+        """Events up to this position may be in the archive's files only; 0 if none are."""
+        months = await self._all("detached", after=0)
+        return months[-1]["last_position"] if months else 0
+
+    async def checkpoint(self) -> Row:
+        """Where the log ends: `log`, `position`, `chain` (bytes), `recorded_at`."""
+        [row] = await self._all("checkpoint")
+        return row
+
+    async def first_link(self, position: int) -> Row | None:
+        """`position` and `chain` of the chain's first link there or behind; None: there is none."""
+        return await self._one("first_link", position=position)
+
+    async def chained(self, after: int, upto: int) -> list[Row]:
+        """Events as the hash chain sees them: `event_bytes`, `chain` (ledger.log.chain)."""
+        return await self._all("chained", group="log", after=after, upto=upto)
+
+    async def position_at(self, at: datetime) -> int:
+        """The last position recorded at or before a moment."""
+        [row] = await self._all("position_at", at=at)
+        return int(row["position"])
+
+    async def settled_at(self, at: datetime) -> int:
+        """The same, for ever: nothing can be recorded at or before that moment any more.
+
+        Waits for the append that is under way, if it might.  Raises MomentToComeError.
+        """
+        if (await self.head())["recorded_at"] <= at and not await self._is_over(at):
+            raise MomentToComeError
+        return await self.position_at(at)
+
+    async def _is_over(self, at: datetime) -> bool:
+        try:
+            [row] = await self._all("is_over", at=at)
+        except ReadOnlySqlTransaction:  # nobody appends to such a database
+            return True
+        return bool(row["is_over"])
+
+    async def streams(self, ids: Sequence[str], position: int) -> list[LoggedEvent]:
+        """The events of some streams up to a position, in order."""
+        rows = await self._all("streams", group="projections", keys=list(ids), position=position)
+        return [
+            LoggedEvent(**{**row, "body": upcast(row["topic"], orjson.loads(row["body"]))})
+            for row in rows
+        ]
+
+    async def head(self) -> Row:
+        """`position` (0: none yet) and `recorded_at` of the last event."""
+        [row] = await self._all("head")
+        return row
+
+    # ------------------------------------------------------------------------------------
+
+    async def _one(self, name: str, **parameters: Any) -> Row | None:
+        rows = await self._all(name, **parameters)
+        return rows[0] if rows else None
+
+    async def _all(
+        self,
+        query: str,
+        parts: Mapping[str, compose.Composable] = _NO_PARTS,
+        /,
+        group: str = "reads",
+        *,
+        timeout_ms: int | None = None,
+        **parameters: Any,
+    ) -> list[Row]:
+        """The rows of a query of `group`; `parts` are put into its text, `parameters` beside it.
+
+        Raises QueryCanceled if that takes longer than `timeout_ms`.
+        """
+        if "limit" in parameters:
+            parameters["limit"] = max(0, min(parameters["limit"], PAGE_MAX))
+        text: Any = sql.query(group, query)
+        if parts:
+            text = compose.SQL(text.decode()).format(**parts)
+        for _ in range(ATTEMPTS - 1):
+            try:
+                return await self._fetch(text, parameters, timeout_ms)
+            except (PoolTimeout, QueryCanceled):
+                raise
+            except DatabaseError as error:  # a restart of the database breaks every connection
+                if not is_away(error):
+                    raise
+                await self._pool.check()
+        return await self._fetch(text, parameters, timeout_ms)
+
+    async def _fetch(
+        self, text: Any, parameters: dict[str, Any], timeout_ms: int | None
+    ) -> list[Row]:
+        # Without context managers: in autocommit there is nothing to end but the loan; and
+        # without `description`, which makes objects of the columns: two fifths of a read.
+        connection = await self._lent()
+        try:
+            cursor = connection.cursor(row_factory=dict_row)
+            if timeout_ms is not None:
+                async with connection.transaction():
+                    await cursor.execute(sql.query("reads", "timeout"), {"ms": str(timeout_ms)})
+                    await cursor.execute(text, parameters)
+                    return await cursor.fetchall()
+            await cursor.execute(text, parameters or None)
+            return [] if cursor.rownumber is None else await cursor.fetchall()
+        finally:
+            await self._pool.putconn(connection)
+
+    async def _lent(self) -> AsyncConnection[Any]:
+        """A connection of the pool's, to be put back.
+
+        The pool waits with asyncio.wait_for, which before Python 3.12 loses a cancellation that
+        comes at the same moment as the connection (gh-86296).  The task would go on, and whoever
+        waits for its end would wait for ever.
+        """
+        task = asyncio.current_task()
+        assert task is not None, "in a task"
+        cancelled = task.cancelling()
+        connection: AsyncConnection[Any] = await self._pool.getconn()
+        if task.cancelling() > cancelled:
+            await self._pool.putconn(connection)
+            raise asyncio.CancelledError
+        return connection
+
+
+def _query(
+    subject: Subject | None, *, newest_first: bool
+) -> tuple[str, Mapping[str, compose.Composable]]:
+    """Which query has the events of a subject (None: all), and what is put into its text."""
+    if subject == "volume_id":
+        return f"volume_history{'_backwards' if newest_first else ''}", _NO_PARTS
+    way = {"way": compose.SQL("DESC" if newest_first else "ASC")}
+    if subject is None:
+        return "feed", {**way, "only": compose.SQL("")}
+    return "history", {**way, "column": compose.Identifier(subject)}
+
+
+def occurred_at(body: Row) -> datetime | None:
+    """When something was on its host, by the ledger's clock: what the host's clock said, less by
+    how much it was ahead (decision 0044).  None: nobody said.
+    """
+    occurred = body.get("occurred")
+    if occurred is None:
+        return None
+    return datetime.fromtimestamp(occurred["at"] - occurred["offset_s"], UTC)

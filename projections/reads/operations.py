@@ -1,0 +1,121 @@
+"""Reads of operations: as they are, and as one was at a moment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from functools import reduce
+
+from projections.base import Row
+from projections.operations import OPERATIONS
+from projections.reads.log import PAGE_MAX, LogReads
+from projections.running.detached import DetachedError
+
+#: What no event of an operation tells, and may be another tomorrow.
+NOT_OF_A_MOMENT: Row = {"progress": [], "server_name": None}
+
+
+class OperationReads(LogReads):
+    """Flows under way, and over."""
+
+    async def operation(self, operation_id: str) -> Row | None:
+        """With its `progress`: how far its long steps have come, by run; and the project that
+        its server is of (`owner_id`).
+        """
+        return await self._one("operation", operation_id=operation_id)
+
+    async def operation_at(self, operation_id: str, at: datetime) -> Row | None:
+        """As it was at a moment, without NOT_OF_A_MOMENT; None if it had not begun.  Raises
+        MomentToComeError, and DetachedError if what tells is in the archive alone.
+        """
+        position = await self.settled_at(at)
+        row = await self.operation(operation_id)
+        if row is None or row["started_position"] > position:
+            return None
+        if row["position"] <= position:
+            return {**row, **NOT_OF_A_MOMENT}
+        events = await self.streams([operation_id], position)
+        if not events or events[0].position != row["started_position"]:
+            months = await self._all("detached", after=row["started_position"] - 1)
+            raise DetachedError(months[-1]["last_position"], [each["file"] for each in months])
+        followed = reduce(OPERATIONS.fold, events, None)
+        return {**row, **followed.row(), **NOT_OF_A_MOMENT}
+
+    async def operations(
+        self,
+        *,
+        state: str | None = None,
+        flow: str | None = None,
+        server_id: str | None = None,
+        volume_id: str | None = None,
+        host: str | None = None,
+        limit: int = PAGE_MAX,
+        after: int | None = None,
+    ) -> list[Row]:
+        """Newest first; `after` is the `started_position` of the last one already seen."""
+        return await self._all(
+            "operations",
+            state=state,
+            flow=flow,
+            server_id=server_id,
+            volume_id=volume_id,
+            host=host,
+            limit=limit,
+            after=after,
+        )
+
+    async def operations_of_server(
+        self,
+        server_id: str,
+        *,
+        request_id: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        limit: int = PAGE_MAX,
+        after: int | None = None,
+    ) -> list[Row]:
+        """As `operations`, those of a request, or that moved last between two moments."""
+        return await self._all(
+            "operations_of_server",
+            server_id=server_id,
+            request_id=request_id,
+            since=since,
+            until=until,
+            limit=limit,
+            after=after,
+        )
+
+    async def moves(
+        self,
+        flows: Sequence[str],
+        *,
+        server_id: str | None = None,
+        project_id: str | None = None,
+        after: int | None = None,
+        limit: int = PAGE_MAX,
+    ) -> list[Row]:
+        """Operations of these flows, newest first, with their progress in bytes, and what
+        settled a resize (`settled_flow`, `settled_outcome`).  `project_id`: the server's.
+        """
+        return await self._all(
+            "moves",
+            flows=list(flows),
+            server_id=server_id,
+            project_id=project_id,
+            after=after,
+            limit=limit,
+        )
+
+    async def note_progress(
+        self, host: str, operation_id: str, run: int, done_bytes: int, total_bytes: int
+    ) -> bool:
+        """Note how far a run has come; False if the host has no such run under way."""
+        rows = await self._all(
+            "note_progress",
+            host=host,
+            operation_id=operation_id,
+            run=run,
+            done_bytes=done_bytes,
+            total_bytes=total_bytes,
+        )
+        return bool(rows)

@@ -1,0 +1,165 @@
+"""What hosts show of themselves when they are asked: asking, and reading what came.
+
+A question is a token, and the position of the log when it was asked.  Its answer is as of some
+moment between that position and the one at which it arrived, so whatever happened after the first
+of them may or may not be in it.  Rows are read in one place, for whoever has an event loop
+(`SurveyReads`) and for whoever has a connection and blocks (`Surveys`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import psycopg
+from psycopg.rows import dict_row
+
+import sql
+from host_agent.shared.contract.survey import Survey
+from host_agent.shared.contract.wire import WireError, read
+from projections.base import Row
+from projections.reads.log import LogReads
+
+#: A question that is not answered stands for so long, whoever asks again.
+ASK_AGAIN_S = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """What is known of a host's survey; all but `host` may be None, before there is one.
+
+    `why_unknown`: why nothing is known of the host by its last survey, in words; None: it can be
+    believed to have been so at some moment between the two positions.
+    `wanted`: the token of a question that is not answered yet, asked `wanted_s` ago.
+    """
+
+    host: str
+    why_unknown: str | None
+    token: str | None
+    boot_id: str | None
+    epoch: int | None
+    digest: str | None
+    taken_at: datetime | None
+    age_s: float | None
+    asked_position: int | None
+    arrived_position: int | None
+    wanted: str | None
+    wanted_s: float | None
+
+
+def standing(row: Row, silent_after_s: float, age_max_s: float | None) -> Standing:
+    """A row of the query `standings`."""
+    own = {name: row[name] for name in Standing.__dataclass_fields__ if name in row}
+    return Standing(**own, why_unknown=_why_unknown(row, silent_after_s, age_max_s))
+
+
+def _why_unknown(row: Row, silent_after_s: float, age_max_s: float | None) -> str | None:
+    return next((why for holds, why in _reasons(row, silent_after_s, age_max_s) if holds), None)
+
+
+def _reasons(
+    row: Row, silent_after_s: float, age_max_s: float | None
+) -> Iterator[tuple[bool, str]]:
+    silent_s, age_s = row["silent_s"], row["age_s"]
+    yield row["fenced"], "the host is fenced"
+    yield row["suspect"], "the host was unfenced, and has not shown yet what it holds"
+    yield silent_s is None, "the host's agent has never been in contact"
+    yield silent_s >= silent_after_s, f"the host's agent has been silent for {silent_s:.0f} s"
+    yield not row["able"], "the host's agent is of a version that shows no surveys"
+    yield row["token"] is None, _unanswered(row)
+    yield row["epoch"] != row["host_epoch"], "its last survey is older than a fence of the host"
+    too_old = age_max_s is not None and age_s > age_max_s
+    yield too_old, f"its last survey is {age_s:.0f} s old"
+
+
+def _unanswered(row: Row) -> str:
+    if row["wanted"] is None:
+        return "the host has not been asked yet"
+    return f"the host was asked {row['wanted_s']:.0f} s ago and has not answered yet"
+
+
+def survey_of(rows: Sequence[Row]) -> Survey | None:
+    """What the query `document` found; None: nothing any more, or in a form of another version."""
+    try:
+        return read(rows[0]["document"], Survey) if rows else None
+    except WireError:
+        return None
+
+
+class SurveyReads(LogReads):
+    """For an event loop."""
+
+    async def want_surveys(
+        self, hosts: Sequence[str] | None, *, silent_after_s: float
+    ) -> dict[str, str]:
+        """Want surveys of these hosts, or (None) of all: the tokens of those that can be asked."""
+        asked = _wanting(hosts, silent_after_s)
+        return _tokens(await self._all("want", group="surveys", **asked))
+
+    async def note_survey(self, host: str, **answer: Any) -> bool:
+        """Take an answer: `token`, `epoch`, `digest`, and `boot_id` and `document` (text of JSON;
+        None: that of the digest).  False: the question does not stand, or the document is wanted.
+        """
+        return bool(await self._all("note", group="surveys", host=host, **answer))
+
+    async def survey_standings(
+        self,
+        hosts: Sequence[str] | None = None,
+        *,
+        silent_after_s: float,
+        age_max_s: float | None = None,
+    ) -> list[Standing]:
+        """Of these hosts, or (None) of all, in order of their names."""
+        rows = await self._all("standings", group="surveys", hosts=_named(hosts))
+        return [standing(row, silent_after_s, age_max_s) for row in rows]
+
+    async def survey(self, host: str, token: str) -> Survey | None:
+        """What the host showed, if it is still what answered this question."""
+        return survey_of(await self._all("document", group="surveys", host=host, token=token))
+
+
+class Surveys:
+    """For who blocks: over a connection in autocommit mode, made ready by `tables.prepare`.
+
+    Reads as `SurveyReads` does.
+    """
+
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        self._connection = connection
+
+    def want(self, hosts: Sequence[str] | None, *, silent_after_s: float) -> dict[str, str]:
+        """Want surveys of these hosts, or (None) of all: the tokens of those that can be asked."""
+        return _tokens(self._rows("want", **_wanting(hosts, silent_after_s)))
+
+    def standings(
+        self,
+        hosts: Sequence[str] | None = None,
+        *,
+        silent_after_s: float,
+        age_max_s: float | None = None,
+    ) -> list[Standing]:
+        """Of these hosts, or (None) of all, in order of their names."""
+        rows = self._rows("standings", hosts=_named(hosts))
+        return [standing(row, silent_after_s, age_max_s) for row in rows]
+
+    def survey(self, host: str, token: str) -> Survey | None:
+        """What the host showed, if it is still what answered this question."""
+        return survey_of(self._rows("document", host=host, token=token))
+
+    def _rows(self, query: str, **parameters: Any) -> list[Row]:
+        cursor = self._connection.cursor(row_factory=dict_row)
+        return cursor.execute(sql.query("surveys", query), parameters).fetchall()
+
+
+def _wanting(hosts: Sequence[str] | None, silent_after_s: float) -> dict[str, Any]:
+    return {"hosts": _named(hosts), "silent_after_s": silent_after_s, "again_s": ASK_AGAIN_S}
+
+
+def _named(hosts: Sequence[str] | None) -> list[str] | None:
+    return None if hosts is None else list(hosts)
+
+
+def _tokens(rows: Sequence[Row]) -> dict[str, str]:
+    return {row["host"]: row["token"] for row in rows}

@@ -1,0 +1,1 @@
+"""How projections are kept current: reading, folding, writing, telling."""

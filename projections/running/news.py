@@ -1,0 +1,57 @@
+"""The payload of a projection step's NOTIFY: which keys changed, for those that wait for them.
+
+It saves a query for each waiter (ledger.core.wakeups).  News longer than a notification can carry
+are left out; then every waiter looks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Self
+
+import orjson
+
+from projections.running.writes import Replacement
+
+TEXT_BYTES_MAX = 7_999  # of a notification of PostgreSQL
+
+#: As the query `changed` has them: what, who, position (None), bound, ended, due.
+Moved = tuple[str, str, int | None, bool, bool, bool]
+
+
+class News(NamedTuple):
+    """Projections have advanced from one position to another; what changed by that."""
+
+    projections: list[str]
+    after: int
+    to: int
+    moved: list[Moved]
+
+    @classmethod
+    def read(cls, text: str) -> Self:
+        return cls(*orjson.loads(text))
+
+
+def text_of(
+    projections: list[str], after: int, to: int, replacements: Sequence[Replacement]
+) -> str:
+    """The news of a step, "" if they are too long."""
+    news = News(projections, after, to, list(_moved(after, replacements)))
+    text = orjson.dumps(tuple(news))
+    return text.decode() if len(text) <= TEXT_BYTES_MAX else ""
+
+
+def _moved(after: int, replacements: Sequence[Replacement]) -> Iterator[Moved]:
+    """A command that was there before, of which some steps are done now, is news to nobody."""
+    for place, _, rows in replacements:
+        match place.table:
+            case "mailbox" | "hosts":
+                for row in rows:
+                    if row["position"] <= after:
+                        continue
+                    yield "host", row["host"], None, False, False, False
+            case "operations":
+                for row in rows:
+                    ended, due = row["state"] != "running", row["due_at"] is not None
+                    bound = row["bound"] or ended
+                    yield "operation", row["operation_id"], None, bound, ended, due

@@ -1,0 +1,49 @@
+"""What roles of the database may do: the service's own, and an auditor's; nothing else.
+
+Upgrades, archives and rebuilds are done by the owner of the tables.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from projections.catalog import ALL
+
+
+class Kind(StrEnum):
+    """Whom a role is for."""
+
+    SERVICE = "service"
+    AUDITOR = "auditor"
+
+
+_SERVICE = {
+    "schema_migrations": "SELECT",
+    "events": "SELECT, INSERT",
+    "log_head": "SELECT, UPDATE",
+    "detached_months": "SELECT",
+    "tracking": "SELECT, INSERT, UPDATE",
+    "leases": "SELECT, INSERT, UPDATE, DELETE",
+    "host_contact": "SELECT, INSERT, UPDATE",
+    "progress": "SELECT, INSERT, UPDATE",
+    "refusals": "SELECT, INSERT, DELETE",
+    "surveys": "SELECT, INSERT, UPDATE",
+    "looks_asked": "SELECT, INSERT, UPDATE, DELETE",
+    "look_cases": "SELECT, INSERT, DELETE",
+    "long_work": "SELECT, INSERT, UPDATE, DELETE",
+    "drift": "SELECT",
+}
+#: Rows of projections are replaced, never updated (projections.running.writes).
+_OF_A_PROJECTION = "SELECT, INSERT, DELETE"
+_VIEWS = ("attachments", "spans", "operations", "steps", "archived_months", "findings")
+_AUDITOR = {"event_log": "SELECT", **{f"audit.{view}": "SELECT" for view in _VIEWS}}
+SCHEMAS = {Kind.SERVICE: ("public",), Kind.AUDITOR: ("public", "audit")}
+
+
+def rights(kind: Kind) -> list[tuple[str, str]]:
+    """The relations that such a role needs, each with one privilege."""
+    named = dict(_AUDITOR)
+    if kind is Kind.SERVICE:
+        tables = [name for p in ALL for name in (p.table, *(d.table for d in p.derived))]
+        named = {**_SERVICE, **dict.fromkeys(tables, _OF_A_PROJECTION)}
+    return [(name, right) for name, some in named.items() for right in some.split(", ")]

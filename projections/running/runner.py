@@ -1,0 +1,178 @@
+"""Keeps the projections of a process's database current, in the background.
+
+One thread with one connection.  It is woken by appends and by the projections of other
+processes; if a wake-up is lost it looks by itself after POLL_INTERVAL_S.  When the
+connection is lost it makes a new one, with growing pauses.  Of several processes one does the
+work, and those that lost the compare-and-set stand by.
+
+`projected(position)` lets an answer wait until later reads, in whichever process, show what it
+says: all processes share the tables, so it matters only that one of them has projected so
+far.  Nobody waits for a projection that is held back by an event: it would make every answer
+late.  The log, /readyz and the metrics report it.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import psycopg
+import structlog
+
+import sql
+from projections.base import Projection
+from projections.reads.database_trouble import in_words
+from projections.running.projector import Projector
+
+log = structlog.get_logger(__name__)
+
+POLL_INTERVAL_S = 0.5
+RECONNECT_FIRST_S = 0.1
+RECONNECT_MAX_S = 5.0
+WAITERS_MAX = 100_000
+CONNECT_TIMEOUT_S = 5
+_PROJECTED = "ledger_projected"
+
+
+class NotProjectingError(Exception):
+    """The projections' thread was stopped, or too many wait for it already."""
+
+
+class ProjectionRunner:
+    """Start it, wait on it, stop it."""
+
+    def __init__(self, dsn: str, projections: Sequence[Projection]) -> None:
+        self._dsn = dsn
+        self._projections = tuple(projections)
+        self._stopping = threading.Event()
+        self._lock = threading.Lock()
+        self._projected = 0
+        self.trouble: str | None = None  #: why nothing is projected just now
+        self._waiters: list[tuple[int, int, Future[int]]] = []
+        self._numbers = itertools.count()
+        self._thread = threading.Thread(target=self._run, name="projections", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread, after the batch it is at; whoever still waits is told so."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        with self._lock:
+            waiters, self._waiters = self._waiters, []
+        for _, _, waiter in waiters:
+            if waiter.set_running_or_notify_cancel():
+                waiter.set_exception(NotProjectingError())
+
+    def projected(self, position: int) -> Future[int]:
+        """A future that is done when all (not held) projections have come to `position`.
+
+        It raises NotProjectingError if the runner stops.  In an event loop: await
+        `asyncio.wrap_future(...)`, in an `asyncio.timeout`.
+        """
+        waiter: Future[int] = Future()
+        with self._lock:
+            if self._projected >= position:
+                waiter.set_result(self._projected)
+            elif self._stopping.is_set() or len(self._waiters) >= WAITERS_MAX:
+                waiter.set_exception(NotProjectingError())
+            else:
+                heapq.heappush(self._waiters, (position, next(self._numbers), waiter))
+        return waiter
+
+    def wait_for(self, position: int, timeout_s: float) -> bool:
+        """Block until `position` is projected; False if it was not in time."""
+        try:
+            self.projected(position).result(timeout_s)
+        except (TimeoutError, NotProjectingError):
+            return False
+        return True
+
+    def _run(self) -> None:
+        pause_s = RECONNECT_FIRST_S
+        while not self._stopping.is_set():
+            self._projected = 0  # a crash of the database may take the last steps back
+            try:
+                with connect(self._dsn) as connection:
+                    projector = Projector(connection, self._projections)
+                    _listen(connection)
+                    pause_s = RECONNECT_FIRST_S
+                    self._follow(connection, projector)
+            except psycopg.Error as error:
+                self.trouble = in_words(error)
+                log.warning("projections_paused", wait_s=pause_s, why=str(error))
+            except Exception as error:
+                self.trouble = type(error).__name__
+                log.exception("projections_paused", wait_s=pause_s)
+            else:
+                continue
+            self._stopping.wait(pause_s)
+            pause_s = min(pause_s * 2, RECONNECT_MAX_S)
+
+    def _follow(self, connection: psycopg.Connection[Any], projector: Projector) -> None:
+        while not self._stopping.is_set():
+            moved = projector.step()
+            self.trouble = None
+            self._announce(projector.projected)
+            if projector.beaten:
+                self._watch(connection, projector)
+            elif not moved or projector.projected >= projector.head:
+                _wait(connection, POLL_INTERVAL_S)
+
+    def _watch(self, connection: psycopg.Connection[Any], projector: Projector) -> None:
+        """Stand by while another process projects: folding beside it would be wasted.
+
+        Ends when there is nothing more to do, or the other process stops or is held back.
+        """
+        while not self._stopping.is_set() and _wait(connection, POLL_INTERVAL_S, _PROJECTED):
+            projector.look()
+            self._announce(projector.projected)
+            if projector.apart:
+                return
+
+    def _announce(self, position: int) -> None:
+        done = []
+        with self._lock:
+            self._projected = max(self._projected, position)
+            while self._waiters and self._waiters[0][0] <= self._projected:
+                done.append(heapq.heappop(self._waiters)[2])
+        for waiter in done:
+            if waiter.set_running_or_notify_cancel():
+                waiter.set_result(position)
+
+
+def connect(dsn: str) -> psycopg.Connection[Any]:
+    """A connection as Projector wants it."""
+    return psycopg.connect(
+        dsn,
+        autocommit=True,
+        connect_timeout=CONNECT_TIMEOUT_S,
+        application_name="attachment-ledger projections",
+    )
+
+
+def _listen(connection: psycopg.Connection[Any]) -> None:
+    connection.execute(sql.query("projections", "listen_appended"))
+    connection.execute(sql.query("projections", "listen_projected"))
+
+
+def _wait(
+    connection: psycopg.Connection[Any], timeout_s: float, channel: str | None = None
+) -> bool:
+    """Until another connection tells something (on one channel, or any); False if none does."""
+    for notify in connection.notifies(timeout=timeout_s):
+        if notify.pid != connection.info.backend_pid and channel in {None, notify.channel}:
+            return True
+    return False
+
+
+def catch_up(dsn: str, projections: Sequence[Projection]) -> None:
+    """Bring the projections to the head of the log, here and now."""
+    with connect(dsn) as connection:
+        Projector(connection, projections).catch_up()

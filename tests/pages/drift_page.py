@@ -1,0 +1,48 @@
+"""The tables of docs/reconciliation.md: what can differ, as `handlers/drift/classes.py` has it.
+
+`python -m tests.pages.drift_page FILE` (`make docs`) writes them between the marks of the page; all
+else there is written by hand, and a test checks that the tables are current.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+
+from handlers.drift.classes import CLASSES, DriftClass, subject_of
+from tests.pages.made_pages import with_made
+
+
+def tables() -> str:
+    """A table for each subject, in the order of the code."""
+    parts = []
+    for subject, some in groupby(CLASSES, subject_of):
+        head = "| class | how bad | it means | what mends it |"
+        rows = "\n".join(map(_row, some))
+        parts.append(f"### {subject.capitalize()}\n\n{head}\n|---|---|---|---|\n{rows}")
+    return "\n\n".join(parts)
+
+
+def page(text: str) -> str:
+    """The page with the tables as they are now."""
+    return with_made(text, tables())
+
+
+def _row(each: DriftClass) -> str:
+    return f"| `{each.name}` | {each.severity} | {each.meaning} | {' '.join(_mends(each))} |"
+
+
+def _mends(each: DriftClass) -> Iterator[str]:
+    if each.repair is not None:
+        asked = ", ".join(each.again)
+        names = " or ".join(f"`{name}`" for name in (each.repair, each.or_else) if name)
+        yield f"{names}, once it has asked again: {asked}."
+    if each.by_hand:
+        yield each.by_hand
+
+
+if __name__ == "__main__":
+    path = Path(sys.argv[1])
+    path.write_text(page(path.read_text()))
