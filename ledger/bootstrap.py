@@ -64,7 +64,8 @@ from projections.catalog import ALL
 from projections.reads.queries import Queries, read_pool
 from projections.running.runner import ProjectionRunner
 
-#: Threads for requests that ask no Cinder; the others have their own (ledger.http.limits.bulkheads).
+#: Threads for requests that ask no Cinder; the others have their own
+#: (ledger.http.limits.bulkheads).
 REQUEST_THREADS = 16
 #: How long the dispatcher waits at most for the projections to show what it did.
 PROJECTED_S = 5.0

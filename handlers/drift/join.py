@@ -201,7 +201,7 @@ class Hosted:
     sizes: Mapping[str, int] = field(default_factory=dict)
 
     def sees(self, part: str) -> bool:
-        """Whether the host could look at this part of itself (host_agent.shared.contract.survey.PARTS)."""
+        """Whether the host could look at this part of itself (`PARTS` of a survey)."""
         return self.survey is not None and part not in self.survey.blind
 
     @cached_property

@@ -1,7 +1,7 @@
 """What steps do, and what is true of each whatever its flow: one row for each verb.
 
-A host's verbs are the contract with its agent (host_agent.shared.contract.messages); the ledger's own are
-here.  Two are done on both sides, and have one row.  docs/flows/verbs.md shows the rows.
+A host's verbs are the contract with its agent (host_agent.shared.contract.messages); the ledger's
+own are here.  Two are done on both sides, and have one row.  docs/flows/verbs.md shows the rows.
 """
 
 from __future__ import annotations
@@ -99,8 +99,8 @@ class VerbSpec:
     """What is true of a verb.
 
     `words`: what it does, as an order.  `call`: what is said to its other end, `to`.  `outside`: as
-    a step of the ledger it does something outside of it (ledger.core.effects); all others only record
-    what is true.  `fence`: when the ledger does `instead` (None: nothing) in its place.
+    a step of the ledger it does something outside of it (ledger.core.effects); all others only
+    record what is true.  `fence`: when the ledger does `instead` (None: nothing) in its place.
 
     `durable`: the next step of a run begins only when its result is durable.  Everywhere else the
     run's intent is enough, for done again all of it is right; but after these the next step would
@@ -111,10 +111,10 @@ class VerbSpec:
     pivot is passed, by the fence.  `takes_back`: what it takes back besides the pivot.
 
     `starts`: after it somebody writes to a volume who did not before.  `frees`: after it a volume,
-    or a server, is somebody's or nobody's that it was not before (handlers.requests.presence).  `reserves`:
-    it makes an attachment that Cinder did not have.  `keeps_connections`: it neither connects nor
-    disconnects what a host has.  `keeps_disks`: it leaves the disks that guests have, and what
-    hosts have connected for them, as they are (handlers.engine.claims).
+    or a server, is somebody's or nobody's that it was not before (handlers.requests.presence).
+    `reserves`: it makes an attachment that Cinder did not have.  `keeps_connections`: it neither
+    connects nor disconnects what a host has.  `keeps_disks`: it leaves the disks that guests have,
+    and what hosts have connected for them, as they are (handlers.engine.claims).
 
     `remnant`: what is still there if it is not done; None: it puts something there, or only records
     what is so.  `asks_only`: a host is asked it before it has shown that it holds nothing of

@@ -1,4 +1,4 @@
-"""What the success of a conversion's steps means, as `handlers.results.meaning` says it of all others."""
+"""What the success of a conversion's steps means; `meaning` says it of all others."""
 
 from __future__ import annotations
 

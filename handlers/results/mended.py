@@ -1,6 +1,4 @@
-"""What the success of a repair's steps means, as `handlers.results.meaning` says it of all others; and
-what becomes of its finding.
-"""
+"""What the success of a repair's steps means, and what becomes of its finding."""
 
 from __future__ import annotations
 

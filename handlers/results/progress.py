@@ -203,7 +203,7 @@ def hold_up(operation: Operation, run: ActiveRun, done: str, book: Book, now: fl
 
 
 def _creates(operation: Operation, run: Run) -> bool:
-    """Whether a volume is made by it: by when, it is known if its id is lost (handlers.results.made)."""
+    """Whether a volume is made by it: by when, it is known if its id is lost (`made`)."""
     does = {plan_of(operation).step(name).do for name in run.steps}
     wanted = LedgerVerb.VOLUME_CREATE in does and not run.undo
     return wanted and operation.lanes[run.lane].create is not None

@@ -1,9 +1,9 @@
 """Keystone, as this service asks it whose a token is.  All calls block.
 
 keystoneauth logs us in and reads the answers; when is decided here.  Its own way holds a lock for
-as long as a log-in takes, whatever the caller has left (`host_agent.shared.platform.lines.within`), and it
-goes by this machine's clock.  Here a thread waits for another one's log-in only as long as it may,
-and our token is good until Keystone says that it is not (401): then we log in again, once.
+as long as a log-in takes, whatever the caller has left (`host_agent.shared.platform.lines.within`),
+and it goes by this machine's clock.  Here a thread waits for another one's log-in only as long as
+it may, and our token is good until Keystone says that it is not (401): then we log in again, once.
 
 Whether a token is known is believed only if it is Keystone that says so: an answer in another form
 (a proxy's page, say) is no answer, so no good token is refused because something is in the way.

@@ -71,7 +71,7 @@ class Operations(Protocol):
         """Do the next things; the position of what it wrote, 0 for nothing."""
 
     def take_over(self, operation_id: str) -> object:
-        """End what a dispatcher that never gave its lease back was doing (handlers.results.handover)."""
+        """End what a dispatcher was doing that never gave its lease back (`handover`)."""
 
     def hand_over(self, operation_id: str, host: str) -> object:
         """Let go of a fenced host (handlers.results.handover)."""

@@ -58,8 +58,8 @@ class Fleet:
     """What the read side knows of hosts just now.
 
     `legacy`: whether Cinder, or an agent, is too old for the new flow (S1).  `had`: the hosts
-    that have ever had a volume of the server.  `shown` and `unaccounted`: handlers.requests.presence.
-    `unfenced`: the names of all hosts that may be asked something.
+    that have ever had a volume of the server.  `shown` and `unaccounted`:
+    handlers.requests.presence. `unfenced`: the names of all hosts that may be asked something.
     """
 
     contact: Callable[[str], Contact]

@@ -2,13 +2,13 @@
 
 Due times of retries, leases and the agents' last contacts are compared with it, and with no
 other; durations within a process are measured by its monotonic clock.  No extra query reads the
-database's time: it comes with a query that is made every second (ledger.core.wakeups), and in between
-the monotonic clock is added to it (host_agent.shared.platform.clocks).
+database's time: it comes with a query that is made every second (ledger.core.wakeups), and in
+between the monotonic clock is added to it (host_agent.shared.platform.clocks).
 
 The database's clock may be set as well.  If it is set back, events get the last time of the log
 until the clock has reached that again, because times of the log never decrease (`append_events`);
-no retry waits longer than its bound (handlers.engine.retries.is_due); leases and contacts with a time in
-the future are ignored.
+no retry waits longer than its bound (handlers.engine.retries.is_due); leases and contacts with a
+time in the future are ignored.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What the ledger's own steps of repairs do: look again, and what they change in Cinder.
 
-As all effects (ledger.core.effects), each is an *ensure*.  `look_again` asks the ledger and Cinder anew
-and puts what they say, with what the host has just told, into the row that the finding's class
+As all effects (ledger.core.effects), each is an *ensure*.  `look_again` asks the ledger and Cinder
+anew and puts what they say, with what the host has just told, into the row that the finding's class
 judges (handlers.drift.again).
 """
 

@@ -2,7 +2,8 @@
 
 The operation is a span in its caller's trace, its runs are within it, their steps within those.
 Nothing was measured for it: intents and results have their times in the log.  So any operation
-has its trace, at any time, with the same ids each time it is made (host_agent.shared.platform.tracing).
+has its trace, at any time, with the same ids each time it is made
+(host_agent.shared.platform.tracing).
 """
 
 from __future__ import annotations

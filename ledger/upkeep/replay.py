@@ -1,4 +1,4 @@
-"""Holds a log that is verified against the ledger's own rules (handlers.engine.rules), as it is read.
+"""Holds a log that is verified against `handlers.engine.rules`, as it is read.
 
 An append is one call of `append_events`: rules are asked of all that it stored at once.
 """

@@ -2,8 +2,8 @@
 
 The page's script asks for the page again, as a stream (`Accept: text/event-stream`).  So it is the
 same route with the same query, the same rules, and the same answers of the API.  Whoever waits is
-woken by what the process hears of the log anyway (ledger.core.wakeups), and asks nothing in between.
-Those who wake together and look at the same page with the same rights have one answer.
+woken by what the process hears of the log anyway (ledger.core.wakeups), and asks nothing in
+between. Those who wake together and look at the same page with the same rights have one answer.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Of the page docs/events.md every event that can be in the log, made from its class.
 
-`python -m tests.pages.events_page FILE` (`make docs`) writes them between the marks of the page; all
-else there is written by hand, and a test checks that they are current.
+`python -m tests.pages.events_page FILE` (`make docs`) writes them between the marks of the page;
+all else there is written by hand, and a test checks that they are current.
 """
 
 from __future__ import annotations

@@ -69,8 +69,8 @@ and a conversion that were under way there park: no fence tells what they had do
 _VERBS = f"""\
 # Verbs
 
-What steps do: the rows of [handlers/engine/verbs.py](../../handlers/engine/verbs.py), where `VerbSpec` says what
-each column means. `make docs` writes this page.
+What steps do: the rows of [handlers/engine/verbs.py](../../handlers/engine/verbs.py), where
+`VerbSpec` says what each column means. `make docs` writes this page.
 
 {{table}}
 

@@ -1,7 +1,7 @@
 """Processes that follow one log, for minutes, under load and faults: `make nightly`.
 
-The invariant (`projections.running.projector`) is looked at all the time, and in the end the tables are
-what a rebuild makes of the log.  PROJECTING_S: for how many seconds.
+The invariant (`projections.running.projector`) is looked at all the time, and in the end the tables
+are what a rebuild makes of the log.  PROJECTING_S: for how many seconds.
 """
 
 from __future__ import annotations

@@ -153,7 +153,7 @@ class Cinder(Protocol):
         """
 
     def volumes_made(self, key: str, project_id: str | None) -> list[VolumeView]:
-        """All with this key in their metadata, copies too: handlers.results.made tells them apart."""
+        """All with this key in their metadata, copies too, which `handlers.results.made` knows."""
 
     def dependents(self, volume_id: str) -> Dependents: ...  # one of each kind is enough
     def own_user(self) -> str | None: ...  # who creates what we create; None: nobody says

@@ -1,9 +1,9 @@
 """Volumes that we make for the disks of new servers: created, awaited, and unmade.
 
 Each has an owner from before it exists: its mark in Cinder, the mapping's id, is in the log.  The
-mark finds what a lost answer may have left; whether that is it, and no copy, says handlers.results.made.
-In doubt another one is made, and nothing is deleted: what is left is `volume_of_nobody`, for a
-person to see to.
+mark finds what a lost answer may have left; whether that is it, and no copy, says
+handlers.results.made. In doubt another one is made, and nothing is deleted: what is left is
+`volume_of_nobody`, for a person to see to.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Threads for what blocks, kept apart so that nobody's wait is another's.
 
 What a request does beside its queries blocks: it loads, decides and appends (ledger.core.requests,
-ledger.core.service), and some ask Cinder first.  A Cinder that hangs holds whoever asks it, so those
-have threads of their own, only so many for each project, and so many seconds in all.  Agents and
-operators have theirs, too: a report or a fence never waits for users' requests, nor for Cinder.
+ledger.core.service), and some ask Cinder first.  A Cinder that hangs holds whoever asks it, so
+those have threads of their own, only so many for each project, and so many seconds in all.  Agents
+and operators have theirs, too: a report or a fence never waits for users' requests, nor for Cinder.
 """
 
 from __future__ import annotations

@@ -185,7 +185,7 @@ def of_process(
     held: int,
     stale_policy: bool,
 ) -> Iterator[Sample]:
-    """What is true of this process.  `checks`: what is wrong by check (ledger.http.probes.health)."""
+    """What is true of this process.  `checks`: what is wrong by check (`health`)."""
     for check, wrong in checks.items():
         yield "ledger_ready", (check,), wrong is None
     yield "ledger_clock_skew_seconds", (), clock.skew_s
