@@ -125,7 +125,10 @@ class Hand:
         self.touched.add(server_id)
         cloud.happened["guest moved by hand"] += 1
         cloud.note(f"hand: {server_id[:8]} from {before} to {now}")
-        if not self._is_known(server_id, before, now):
+        known = self._is_known(server_id, before, now)
+        if server_id not in self.moved:
+            pass  # a fence, while it was told
+        elif not known:
             self._put_back(server_id)
         elif cloud.look_at(Instance, instance.id).host == now:
             self._forget(server_id)  # it has no volume, and the ledger follows it

@@ -13,10 +13,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
+from typing import Any
+from uuid import UUID
 
 from aggregates import errors
 from aggregates.instance import Instance, VmState
-from aggregates.operation import Outcome
+from aggregates.operation import Operation, Outcome
 from handlers.drift.predicates import reservation_unknown, volume_of_nobody
 from handlers.drift.rows import AttachmentRow, Row, VolumeRow
 from handlers.engine.retries import PUT_OFF_MAX_S
@@ -238,10 +240,10 @@ class Storm:
         if operations:
             self._act(str(self.random.choice(operations).id), act)
 
-    def _act(self, operation_id: str, act: str) -> bool:
+    def _act(self, operation_id: str, act: str, **step: Any) -> bool:
         """Whether it was done."""
         try:
-            self.cloud.service.act(operation_id, act, "see below", CONTEXT)
+            self.cloud.service.act(operation_id, act, "see below", CONTEXT, **step)
             said = "done"
         except errors.IllegalTransitionError:
             raise
@@ -417,9 +419,19 @@ class Storm:
     def _retry(self, operation_id: str, retries: Counter[str]) -> bool:
         if retries[operation_id] >= RETRIES_MAX:
             return False
-        done = self._act(operation_id, "retry")
+        done = self._skip_in_vain(operation_id) or self._act(operation_id, "retry")
         retries[operation_id] += done
         return done
+
+    def _skip_in_vain(self, operation_id: str) -> bool:
+        """What is to be put back in a guest that a fence ended in somebody's hands is passed over:
+        it comes back where the guest starts next.
+        """
+        operation = self.cloud.look_at(Operation, UUID(operation_id))
+        step = next(iter(operator.left(operation)), None)
+        if step is None or operation.about().server_id not in self.cloud.vanished:
+            return False
+        return step.undo and self._act(operation_id, "skip", lane=step.lane, step=step.step)
 
     # ------------------------------------------------------------------ after
 
