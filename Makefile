@@ -29,7 +29,7 @@ LOCK   := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-vers
           --generate-hashes --no-emit-index-url --custom-compile-command "make lock"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test test-deep bench bench-full lint style types imports format docs tour simulate nightly model mutants rules lab conformance lock clean
+.PHONY: help setup demo check test test-deep bench bench-full lint style types imports format docs tour simulate nightly model mutants rules lab conformance deb lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -107,6 +107,10 @@ lab: $(STAMP) ## the tests against real Cinder, os-brick and libvirt (root, Debi
 conformance: $(STAMP) ## tempest's and openstacksdk's tests against the lab, and docs/conformance.md (root, Debian; ARGS="test_attach_volume")
 	tests/lab/conformance.sh $(ARGS)
 
+deb: $(STAMP) ## Debian packages of service and agent, each with its own environment, in dist/ (Debian 12)
+	deploy/debian/build.sh service dist
+	deploy/debian/build.sh agent dist
+
 # Changed dependencies are noticed by the lock files; the sources are installed editable.
 $(STAMP): requirements.lock pyproject.toml | $(BIN)/python
 	@echo "Installing the locked dependencies into $(VENV) (a minute, once) ..." >&2
@@ -137,6 +141,8 @@ lock: $(BIN)/python ## resolve the dependencies of pyproject.toml anew
 	    --output-file requirements.lock
 	$(LOCK) --extra agent --constraint requirements.lock --upgrade \
 	    --output-file requirements-agent.lock
+	$(LOCK) --extra service --extra otel --constraint requirements.lock --upgrade \
+	    --output-file requirements-service.lock
 	$(LOCK) --extra mutation --constraint requirements.lock --upgrade \
 	    --output-file requirements-mutation.lock
 	@! grep -nE '://|--(extra-)?index-url|--find-links' requirements*.lock

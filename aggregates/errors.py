@@ -77,8 +77,8 @@ class VmStateError(DomainError):
 
 class GuestNotThereError(DomainError):
     """Cannot '{action}' instance {server_id}: its host {host} shows no guest of it, so there is
-    nothing to do that to. Rebuild the server and start it, or see what has become of its guest
-    (an operator: `drift list --server`).
+    nothing to do that to. Rebuild the server and start it (reboot it hard, if it is paused), or
+    see what has become of its guest (an operator: `drift list --server`).
     """
 
     code = "guest_missing"

@@ -455,7 +455,7 @@ class Storm:
     def _make_anew(self) -> None:
         """Whose guest has vanished in somebody's hands has it defined again."""
         vanished = [each for each in self.cloud.known_servers() if each.is_unaccounted]
-        self._must(partial(self.clients.act, "rebuild", instance) for instance in vanished)
+        self._must(partial(self.clients.act, _anew(instance), instance) for instance in vanished)
 
     def _ask(self, flows: tuple[str, ...], instance: Instance) -> None:
         self.clients.act(self.random.choice(flows), instance)
@@ -496,3 +496,8 @@ def _is_unseen(row: Row) -> bool:
         case VolumeRow():
             return volume_of_nobody(row)
     return False
+
+
+def _anew(instance: Instance) -> str:
+    """What defines a guest that no host has: Nova rebuilds no server that is paused."""
+    return "reboot" if instance.vm_state is VmState.PAUSED else "rebuild"

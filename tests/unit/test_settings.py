@@ -80,6 +80,21 @@ def test_later_source_wins_key_by_key(tmp_path: Path) -> None:
     assert load(tmp_path, text, None, **env).section.number == 3
 
 
+def test_a_credential_is_over_the_file_and_under_the_variables(tmp_path: Path) -> None:
+    directory = tmp_path / "credentials"
+    directory.mkdir()
+    write_private(directory / "P_TEXT", "secret\n")
+    write_private(directory / "P_SECTION__NUMBER", "2")
+    (directory / "another-program's").write_bytes(b"\xff")
+    given = {"CREDENTIALS_DIRECTORY": str(directory)}
+    read = load(tmp_path, 'text = "file"\nsection.number = 0', **given)
+    assert (read.text, read.section.number) == ("secret", 2)
+    assert load(tmp_path, None, **given, P_TEXT="variable").text == "variable"
+    write_private(directory / "P_SECTION__NUMBER", "two")
+    with pytest.raises(ConfigError, match=r"credential P_SECTION__NUMBER: section.number"):
+        load(tmp_path, None, **given)
+
+
 def test_file_named_by_option_wins_over_the_variables_and_that_over_the_usual(
     tmp_path: Path,
 ) -> None:

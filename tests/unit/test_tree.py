@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("ledger", "aggregates", "projections", "handlers", "host_agent", "sql")
 PURE = ("aggregates", "handlers")
 
+LOCKS = ("requirements.lock", "requirements-agent.lock", "requirements-service.lock")
 FILES_MAX = 15
 FUNCTION_LINES_MAX = 60
 MODULE_LINES_MAX = 600
@@ -178,7 +179,7 @@ def test_a_room_is_seen_at_a_glance() -> None:
     assert full <= {"handlers/flows"}
 
 
-@pytest.mark.parametrize("name", ["requirements.lock", "requirements-agent.lock"])
+@pytest.mark.parametrize("name", LOCKS)
 def test_lock_pins_by_hash_and_names_no_place(name: str) -> None:
     text = (ROOT / name).read_text()
     assert not re.search(r"://|index-url|find-links|^/| /", text, re.MULTILINE)
@@ -198,6 +199,10 @@ def test_locks_hold_every_declared_dependency() -> None:
             *(need for extra in ("service", "embedded", "test", "lint") for need in extras[extra]),
         ],
         "requirements-agent.lock": [*project["project"]["dependencies"], *extras["agent"]],
+        "requirements-service.lock": [
+            *project["project"]["dependencies"],
+            *(need for extra in ("service", "otel") for need in extras[extra]),
+        ],
     }
     for name, needs in declared.items():
         assert packages(needs) - locked(name) == set()
@@ -212,14 +217,14 @@ def locked(name: str) -> set[str]:
     return set(re.findall(r"^([a-z0-9-]+)==", (ROOT / name).read_text(), re.MULTILINE))
 
 
-def test_locks_agree_on_what_both_hold() -> None:
+def test_locks_agree_on_what_they_hold() -> None:
     pins = [
-        dict(re.findall(r"^([a-z0-9-]+)==(\S+)", (ROOT / name).read_text(), re.MULTILINE))
-        for name in ("requirements.lock", "requirements-agent.lock")
+        set(re.findall(r"^([a-z0-9-]+)==(\S+)", (ROOT / name).read_text(), re.MULTILINE))
+        for name in LOCKS
     ]
-    assert {
-        name for name in pins[0].keys() & pins[1].keys() if pins[0][name] != pins[1][name]
-    } == set()
+    tested = dict(pins[0])
+    differing = {pin for each in pins[1:] for pin in each if tested.get(pin[0], pin[1]) != pin[1]}
+    assert differing == set()
 
 
 def test_what_runs_before_a_commit_is_of_this_makefile_and_fetches_nothing() -> None:

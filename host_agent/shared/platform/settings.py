@@ -1,9 +1,10 @@
 """Settings of a program: one frozen tree of dataclasses, read once.
 
-Later wins: defaults, the file (TOML), the environment, the command line.  The file is the
-one named on the command line or by the variable <PREFIX>CONFIG, else the usual one if it
+Later wins: defaults, the file (TOML), credentials, the environment, the command line.  The file
+is the one named on the command line or by the variable <PREFIX>CONFIG, else the usual one if it
 is there.  A variable is the prefix and the key in upper case; two underscores enter a
 section: LEDGER_LISTEN__PORT.  Its value is the text itself for a text, and TOML otherwise.
+A credential is a file named as a variable, in systemd's directory (LoadCredential=).
 
 All that is wrong is told at once, a line each: where it stands, the key, what is expected.
 These lines repeat numbers, and no texts: a text may be a secret.
@@ -75,10 +76,11 @@ def load(
     Raises ConfigError.
     """
     problems: list[str] = []
-    tree = _Node({}, "")
+    prefix, tree = source.prefix, _Node({}, "")
     for layer in (
         *_from_file(source, file, environ),
-        *_from_environment(kind, source.prefix, environ, problems),
+        *_from_names(kind, prefix, _credentials(prefix, environ), "credential", problems),
+        *_from_names(kind, prefix, environ, "environment variable", problems),
         *(_at(key, value, "command line") for key, value in (flags or {}).items()),
     ):
         tree = _over(tree, layer)
@@ -146,17 +148,24 @@ def secret_in(path: Path) -> str:
     return secret
 
 
-def _from_environment(
-    kind: type, prefix: str, environ: Mapping[str, str], problems: list[str]
+def _credentials(prefix: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """What systemd gives this process alone (systemd.exec(5), CREDENTIALS_DIRECTORY)."""
+    given = environ.get("CREDENTIALS_DIRECTORY")
+    paths = sorted(Path(given).glob(f"{prefix}*")) if given else []
+    return {path.name: secret_in(path) for path in paths}
+
+
+def _from_names(
+    kind: type, prefix: str, given: Mapping[str, str], what: str, problems: list[str]
 ) -> Iterator[_Node]:
-    """Other variables with the prefix are other programs', unless they look like a key of ours."""
+    """Others with the prefix are other programs', unless they look like a key of ours."""
     top = get_type_hints(kind).keys()
     flat = {key.replace("__", "_"): key for key in _variables(kind)}
-    for name, text in environ.items():
+    for name, text in given.items():
         if not name.startswith(prefix):
             continue
         key = name.removeprefix(prefix).lower()
-        where = f"environment variable {name}"
+        where = f"{what} {name}"
         if "__" in key or key in top:
             yield _at(key.replace("__", "."), text, where)
         elif key in flat:

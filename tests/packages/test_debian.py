@@ -1,0 +1,69 @@
+"""The Debian package of the service runs where it is installed, and needs nothing else of Python's.
+
+It is unpacked below a directory that is `/opt` for the test's commands alone (a mount namespace).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.skipif(
+        os.geteuid() != 0 or shutil.which("dpkg-deb") is None, reason="needs root on Debian"
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("debian")
+    build = [str(ROOT / "deploy/debian/build.sh"), "service", str(made)]
+    package = subprocess.run(build, check=True, capture_output=True, text=True).stdout.strip()
+    subprocess.run(["dpkg", "-x", package, made / "tree"], check=True)
+    return made / "tree"
+
+
+def run(tree: Path, *command: str) -> str:
+    """Its output, with `/opt` as the package has it and without what the tests run in."""
+    within = [
+        "unshare",
+        "--mount",
+        "sh",
+        "-c",
+        'mount --bind "$1/opt" /opt && shift && exec "$@"',
+        "-",
+    ]
+    environment = {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent"}
+    done = subprocess.run(
+        [*within, str(tree), *command], check=True, capture_output=True, text=True, env=environment
+    )
+    return done.stdout
+
+
+def test_it_runs(tree: Path) -> None:
+    program = str((tree / "usr/bin/attachment-ledger").readlink())
+    assert run(tree, program, "--version").startswith("attachment-ledger ")
+    assert "reserve, bind" in run(tree, program, "flow", "list", "-f", "csv")
+
+
+def test_its_modules_are_its_own(tree: Path) -> None:
+    """`sql` and `handlers` are names that others use, too."""
+    where = (
+        "import sql, handlers, psycopg; print(sql.__file__, handlers.__file__, psycopg.__file__)"
+    )
+    for path in run(tree, "/opt/attachment-ledger/bin/python", "-c", where).split():
+        assert path.startswith("/opt/attachment-ledger/")
+
+
+def test_it_holds_nothing_of_where_it_was_built(tree: Path) -> None:
+    texts = [path for path in tree.rglob("*") if path.is_file() and not path.is_symlink()]
+    built = [str(ROOT).encode(), b"/tmp/tmp."]
+    assert [path for path in texts if any(mark in path.read_bytes() for mark in built)] == []
