@@ -9,11 +9,11 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import structlog
@@ -35,7 +35,7 @@ from host_agent.shared.contract.messages import CONNECTOR_KEYS, SERVICE_VERSION,
 from host_agent.shared.contract.ports import Brick, PortError
 from host_agent.shared.contract.survey import CAPABILITY
 from host_agent.shared.faults import FaultError, Faults
-from host_agent.shared.platform import logs
+from host_agent.shared.platform import logs, notify
 from host_agent.shared.platform.settings import ConfigError
 from host_agent.storage.port import Storage
 from host_agent.storage.records import FileRecords
@@ -234,14 +234,24 @@ def _serve(settings: Settings, locks: Locks, host: _Host) -> int:
     ):
         line = threads.submit(link.run, executor, leftovers.clear)
         line.add_done_callback(lambda _line: stop.put(None))
-        stop.get()
+        notify.tell("READY=1")
+        _watched(stop)
         ending.set()
         _LOG.info("stopping", grace_s=settings.agent.stop_grace_s)
+        notify.tell("STOPPING=1")
         if not executor.stop(settings.agent.stop_grace_s):
             _LOG.warning("steps_interrupted", hint="the ledger sends their commands again")
         link.close()
         line.result()
     return 0
+
+
+def _watched(stop: SimpleQueue[None]) -> None:
+    """Until it is stopped.  systemd kills a process in which no thread gets its turn."""
+    while True:
+        notify.tell("WATCHDOG=1")
+        with suppress(Empty):
+            return stop.get(timeout=notify.watchdog_s())
 
 
 if __name__ == "__main__":

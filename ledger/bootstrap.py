@@ -16,7 +16,7 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -33,6 +33,7 @@ from host_agent.shared.cinder.lists import CinderLists
 from host_agent.shared.cinder.old import OldCinderClient
 from host_agent.shared.contract.messages import ErrorKind
 from host_agent.shared.contract.ports import PortError
+from host_agent.shared.platform import notify
 from host_agent.shared.platform.telemetry import call_seconds
 from ledger.auth.authenticator import authenticator, keystone_login
 from ledger.auth.policy import Policy as AccessPolicy
@@ -109,8 +110,19 @@ async def _serve_until_stopped(settings: Settings, again: Again | None) -> None:
     with _database(settings) as dsn:
         async with running(settings, dsn, again) as service:
             _log.info("serving", url=service.url, auth=settings.auth.value)
-            await stopped.wait()
+            notify.tell("READY=1")
+            await _watched(stopped, service.components.checks["dispatcher"])
             _log.info("stopping")
+            notify.tell("STOPPING=1")
+
+
+async def _watched(stopped: asyncio.Event, wrong: Callable[[], Awaitable[str | None]]) -> None:
+    """Until it is stopped.  systemd starts a process anew that hangs, or does its steps no more."""
+    while not stopped.is_set():
+        if await wrong() is None:
+            notify.tell("WATCHDOG=1")
+        with suppress(TimeoutError):
+            await asyncio.wait_for(stopped.wait(), notify.watchdog_s())
 
 
 @contextmanager

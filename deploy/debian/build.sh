@@ -42,7 +42,8 @@ ln -s "$home/bin/$NAME" "$tree/usr/bin/$NAME"
 
 # Units, users and directories; what an operator reads and Prometheus loads.
 install -Dm644 "$ROOT/deploy/systemd/$NAME.service" -t "$tree/lib/systemd/system"
-install -Dm644 "$ROOT/deploy/systemd/$NAME.sysusers" "$tree/usr/lib/sysusers.d/$NAME.conf"
+[ "$PROGRAM" = agent ] || # which is root
+  install -Dm644 "$ROOT/deploy/systemd/$NAME.sysusers" "$tree/usr/lib/sysusers.d/$NAME.conf"
 install -Dm644 "$ROOT/deploy/systemd/$NAME.tmpfiles" "$tree/usr/lib/tmpfiles.d/$NAME.conf"
 install -m644 "$ROOT/LICENSE" "$tree/usr/share/doc/$NAME/copyright"
 install -m644 "$ROOT/CHANGELOG.md" "$ROOT/requirements-$PROGRAM.lock" -t "$tree/usr/share/doc/$NAME"
@@ -69,7 +70,7 @@ cat >"$tree/DEBIAN/postinst" <<POSTINST
 # Nothing is started: there are no settings yet, and an upgrade waits for \`db upgrade\`.
 set -e
 if [ "\$1" = configure ]; then
-    systemd-sysusers /usr/lib/sysusers.d/$NAME.conf
+    [ ! -e /usr/lib/sysusers.d/$NAME.conf ] || systemd-sysusers /usr/lib/sysusers.d/$NAME.conf
     systemd-tmpfiles --create /usr/lib/tmpfiles.d/$NAME.conf
     [ ! -d /run/systemd/system ] || systemctl daemon-reload
 fi

@@ -8,9 +8,10 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from urllib.request import urlopen
 
@@ -25,6 +26,7 @@ from tests.agent.fake_ledger import FakeLedger
 from tests.doubles.direct_cinder import DirectCinder
 from tests.doubles.host_checks import broken_invariants, connected_paths, plugged
 from tests.doubles.running_cinder import RunningCinder, running_cinder
+from tests.doubles.supervisor import supervisor
 from tests.tiers import one_then_further
 from tests.tokens import write_private
 
@@ -69,7 +71,12 @@ class Host:
             **over,
         )
 
-    def start(self, *arguments: str, faults: list[dict[str, Any]] | None = None) -> Any:
+    def start(
+        self,
+        *arguments: str,
+        faults: list[dict[str, Any]] | None = None,
+        environ: Mapping[str, str] = MappingProxyType({}),
+    ) -> Any:
         if faults is not None:
             (self.path / "faults.json").write_text(json.dumps(faults))
         with self.log.open("ab") as out:
@@ -80,7 +87,7 @@ class Host:
                     *("--faults", str(self.path / "faults.json"), *arguments),
                 ],
                 cwd=ROOT,
-                env={**os.environ, "PYTHONWARNINGS": "default"},
+                env={**os.environ, "PYTHONWARNINGS": "default", **environ},
                 stdout=out,
                 stderr=out,
             )
@@ -222,6 +229,17 @@ def test_sigterm_leaves_no_run_half_reported(host: Host) -> None:
     assert len(connected_paths(HostState(host.state))) == len(reported) - 2
     with host.agent(faults=[]):
         host.finish(given)
+
+
+def test_systemd_hears_that_it_is_ready_and_goes_on_working(host: Host, tmp_path: Path) -> None:
+    with supervisor(tmp_path / "notify", watchdog_s=0.2) as systemd:
+        process = host.start(faults=[], environ=systemd.environ)
+        systemd.hears("READY=1")
+        for _ in range(3):
+            systemd.hears("WATCHDOG=1")
+        process.terminate()
+        systemd.hears("STOPPING=1")
+        assert process.wait(WAIT_S) == 0
 
 
 def test_guests_of_the_state_file_are_registered(host: Host) -> None:

@@ -43,7 +43,12 @@ def run(tree: Path, *command: str) -> str:
     ]
     environment = {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent"}
     done = subprocess.run(
-        [*within, str(tree), *command], check=True, capture_output=True, text=True, env=environment
+        [*within, str(tree), *command],
+        check=True,
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd="/",
     )
     return done.stdout
 

@@ -2,18 +2,43 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 from tests.doubles.running_cinder import running_cinder
+from tests.doubles.supervisor import WAIT_S, supervisor
+
+
+def command(home: Path, database_url: str, cinder: str) -> list[str]:
+    config = home / "ledger.toml"
+    config.write_text(f'database_url = "{database_url}"\n[listen]\nport = 0\n[cinder]\n{cinder}\n')
+    return [sys.executable, "-m", "ledger", "serve", "--config", str(config)]
 
 
 def serve(home: Path, database_url: str, cinder: str) -> subprocess.CompletedProcess[str]:
-    config = home / "ledger.toml"
-    config.write_text(f'database_url = "{database_url}"\n[listen]\nport = 0\n[cinder]\n{cinder}\n')
-    command = [sys.executable, "-m", "ledger", "serve", "--config", str(config)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    asked = command(home, database_url, cinder)
+    return subprocess.run(asked, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_systemd_hears_that_it_is_ready_and_goes_on_working(
+    tmp_path: Path, database_url: str
+) -> None:
+    with (
+        running_cinder() as cinder,
+        supervisor(tmp_path / "notify", watchdog_s=0.2) as systemd,
+        subprocess.Popen(
+            command(tmp_path, database_url, f'endpoint = "{cinder.endpoint}"'),
+            env=os.environ | systemd.environ,
+        ) as service,
+    ):
+        systemd.hears("READY=1")
+        for _ in range(3):
+            systemd.hears("WATCHDOG=1")
+        service.terminate()
+        systemd.hears("STOPPING=1")
+        assert service.wait(WAIT_S) == 0
 
 
 def test_a_database_without_the_schema_is_refused(tmp_path: Path, empty_database_url: str) -> None:

@@ -86,7 +86,7 @@ def test_a_credential_is_over_the_file_and_under_the_variables(tmp_path: Path) -
     write_private(directory / "P_TEXT", "secret\n")
     write_private(directory / "P_SECTION__NUMBER", "2")
     (directory / "another-program's").write_bytes(b"\xff")
-    given = {"CREDENTIALS_DIRECTORY": str(directory)}
+    given: dict[str, Any] = {"CREDENTIALS_DIRECTORY": str(directory)}
     read = load(tmp_path, 'text = "file"\nsection.number = 0', **given)
     assert (read.text, read.section.number) == ("secret", 2)
     assert load(tmp_path, None, **given, P_TEXT="variable").text == "variable"

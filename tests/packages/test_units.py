@@ -1,0 +1,41 @@
+"""The units: systemd can read them, and what they leave open is what is argued in them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+UNITS = Path(__file__).parents[2] / "deploy/systemd"
+#: `systemd-analyze security`, 0 to 100: 15 is "1.5", and for the agent what its comment argues.
+EXPOSED = {"attachment-ledger.service": 15, "attachment-ledger-agent.service": 65}
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("systemd-analyze") is None, reason="needs systemd-analyze"
+)
+
+
+@pytest.mark.parametrize(("unit", "most"), EXPOSED.items())
+def test_what_a_unit_leaves_open_is_bounded(unit: str, most: int) -> None:
+    asked = [
+        "systemd-analyze",
+        "security",
+        str(UNITS / unit),
+        "--offline=true",
+        f"--threshold={most}",
+    ]
+    done = subprocess.run(asked, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout.splitlines()[-1:]
+
+
+@pytest.mark.parametrize("unit", EXPOSED)
+def test_systemd_reads_all_of_a_unit(unit: str) -> None:
+    """That the program is not installed here is all that it may say."""
+    environment = os.environ | {"SYSTEMD_LOG_LEVEL": "warning", "LC_ALL": "C"}
+    asked = ["systemd-analyze", "verify", "--recursive-errors=no", str(UNITS / unit)]
+    done = subprocess.run(asked, capture_output=True, text=True, check=False, env=environment)
+    said = [line for line in done.stderr.splitlines() if "is not executable" not in line]
+    assert said == []
