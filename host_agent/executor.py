@@ -298,7 +298,7 @@ class Executor:
         try:
             if command.cancel and command.steps[0].verb not in _GOING_ON:
                 raise final("cancelled", "Cancelled before it began.")
-            with self._locks.hold(self._lock_names(context, command), self._clock):
+            with self._locks.hold(lock_names(context, command), self._clock):
                 return self._run_steps(run, context)
         except Stopping:
             run.reporting.deliver()
@@ -308,34 +308,6 @@ class Executor:
             result = result_of(command.steps[0], outcome, began, context, self._hooks.occurred)
             run.reporting.ended(result)
             return run.reporting.deliver() is not Verdict.STALE
-
-    def _lock_names(self, context: RunContext, command: Command) -> list[str]:
-        verbs = {step.verb for step in command.steps}
-        if command.guest is None:
-            assert command.lane is not None, "Command has seen to it"
-            lane, attaching = command.lane, bool(verbs & _ATTACHING)
-            return names_for(lane, self._volume(context, lane, attaching=attaching))
-        to_connect = _to_connect(command.guest, verbs)
-        volumes = {
-            lane.volume_id: self._volume(context, lane, attaching=True) for lane in to_connect
-        }
-        return names_for_guest(command.guest, volumes)
-
-    def _volume(self, context: RunContext, lane: Lane, *, attaching: bool) -> VolumeView | None:
-        """The volume, with the `service_uuid` that names its target's lock (S3).
-
-        A new volume may get it late, so an attaching run waits for it; a releasing
-        one cannot gain by waiting.  A volume that Cinder has forgotten has no target.
-        """
-        try:
-            if attaching:
-                return wait_until(context, lane.volume_id, _has_lock_name)
-            # None: the lane is of a server alone.
-            return context.cinder.volume(lane.volume_id) if lane.volume_id else None
-        except PortError as error:
-            if is_missing(error):
-                return None
-            raise
 
     def _run_steps(self, run: _Run, context: RunContext) -> bool:
         """Every step knows what those before it have told."""
@@ -364,6 +336,35 @@ class Executor:
                 return True
             command = _learn(command, result.outputs)
         return True
+
+
+def lock_names(context: RunContext, command: Command) -> list[str]:
+    """The locks of a run, in order; Cinder is asked by which targets the volumes come."""
+    verbs = {step.verb for step in command.steps}
+    if command.guest is None:
+        assert command.lane is not None, "Command has seen to it"
+        lane, attaching = command.lane, bool(verbs & _ATTACHING)
+        return names_for(lane, _volume(context, lane, attaching=attaching))
+    to_connect = _to_connect(command.guest, verbs)
+    volumes = {lane.volume_id: _volume(context, lane, attaching=True) for lane in to_connect}
+    return names_for_guest(command.guest, volumes)
+
+
+def _volume(context: RunContext, lane: Lane, *, attaching: bool) -> VolumeView | None:
+    """The volume, with the `service_uuid` that names its target's lock (S3).
+
+    A new volume may get it late, so an attaching run waits for it; a releasing
+    one cannot gain by waiting.  A volume that Cinder has forgotten has no target.
+    """
+    try:
+        if attaching:
+            return wait_until(context, lane.volume_id, _has_lock_name)
+        # None: the lane is of a server alone.
+        return context.cinder.volume(lane.volume_id) if lane.volume_id else None
+    except PortError as error:
+        if is_missing(error):
+            return None
+        raise
 
 
 def _key(command: Command) -> Key:
