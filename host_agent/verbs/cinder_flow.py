@@ -109,14 +109,22 @@ class NewFlow:
             )
 
     def delete(self) -> list[str]:
-        """Delete the attachment (success if it is gone), and unknown ones of the pair: returned."""
+        """Delete the attachment (success if it is gone), and unknown ones of the pair: returned.
+
+        Those the answer to the deletion shows.  Only where it does not, or a request for another
+        one may be under way, are they asked for.
+        """
+        left: list[AttachmentView] | None = None
         if self._lane.attachment_id is not None:
             with letting_go(self._ctx.cinder, self._ctx.old_cinder, self._lane) as deletion:
-                deletion.shown = self._delete(self._lane.attachment_id)
+                left = self._delete(self._lane.attachment_id)
+                deletion.shown = left is not None
         if not self._knows_all():
             return []
-        let_land(self._ctx.sent, self._pair(), self._ctx.clock)
-        return self._delete_orphans(self._rows())
+        if left is None or self._pair() in self._ctx.sent:
+            let_land(self._ctx.sent, self._pair(), self._ctx.clock)
+            left = self._rows()
+        return self._delete_orphans(left)
 
     def take_back(self) -> None:
         """Delete an attachment whose result the ledger refused."""
@@ -185,7 +193,8 @@ class NewFlow:
         """Attachments of this pair whose ids nobody has learnt, so nobody connected them."""
         lane = self._lane
         known = {*lane.known, lane.attachment_id, lane.other and lane.other.attachment_id}
-        orphans = [view.id for view in rows if view.id not in known and view.incomplete]
+        ours = [view for view in rows if view.server_id == lane.server_id]
+        orphans = [view.id for view in ours if view.id not in known and view.incomplete]
         for orphan in orphans:
             _LOG.warning("deleting_unknown_attachment", attachment=orphan)
             self._delete(orphan)
@@ -201,15 +210,16 @@ class NewFlow:
     def _pair(self) -> str:
         return f"{self._lane.volume_id}+{self._lane.server_id}"
 
-    def _delete(self, attachment_id: str) -> bool:
-        """Whether Cinder's answer shows it; False: it is gone all the same."""
+    def _delete(self, attachment_id: str) -> list[AttachmentView] | None:
+        """The volume's others, as Cinder's answer shows them; None: it is gone all the same."""
         try:
-            if self._ctx.cinder.attachment_delete(attachment_id):
-                return True
+            shown = self._ctx.cinder.attachment_delete(attachment_id)
+            if shown is not None:
+                return shown
             left = self._ctx.cinder.attachment(attachment_id)
         except PortError as error:
             if is_missing(error):
-                return False
+                return None
             raise
         raise PortError(  # LP 1935057: a failed remove_export leaves the row
             ErrorKind.RETRYABLE,

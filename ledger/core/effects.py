@@ -141,12 +141,14 @@ def delete(lane: Lane, context: EffectContext) -> dict[str, Any]:
     """
     if lane.legacy:
         return _delete_by_old_calls(lane, context)
+    left: list[AttachmentView] | None = None
     if lane.attachment_id is not None:
         attachment = context.book.get(Attachment, lane.attachment_id)
         if attachment.state is not AttachmentState.DELETED:
             with letting_go(context.cinder, context.old_cinder, lane) as deletion:
-                deletion.shown = context.cinder.attachment_delete(lane.attachment_id)
-    return end_unknown(lane, context)
+                left = context.cinder.attachment_delete(lane.attachment_id)
+                deletion.shown = left is not None
+    return end_unknown(lane, context, left)
 
 
 def complete(lane: Lane, context: EffectContext) -> dict[str, Any]:
@@ -198,7 +200,7 @@ def convert(lane: Lane, context: EffectContext) -> dict[str, Any]:
     for view in context.cinder.attachments(lane.volume_id, lane.server_id):
         if view.id != made["attachment_id"] and is_unknown(view, context):
             with letting_go(context.cinder, context.old_cinder, lane) as deletion:
-                deletion.shown = context.cinder.attachment_delete(view.id)
+                deletion.shown = context.cinder.attachment_delete(view.id) is not None
     return made
 
 
