@@ -292,7 +292,11 @@ class Executor:
             _LOG.warning("command_refused", epoch=command.epoch, why=_FENCED_SINCE)
             return False
         context = RunContext(
-            **vars(self._ports), clock=self._clock, waits=self._waits, watch=run.watch
+            **vars(self._ports),
+            clock=self._clock,
+            waits=self._waits,
+            watch=run.watch,
+            first=command.first and not run.resumed,
         )
         began = self._clock.now()
         try:

@@ -304,8 +304,10 @@ class World:
         active = operation.history.active.values()
         runs = [r for r in active if r.host is not None and host in {None, r.host}]
         for run in runs:
-            ctx = AgentContext(clock=self.clock, waits=Waits(), **self.agents[run.host or ""])
             command = command_of(operation, run, self._started_at(operation, run))
+            first = command.first and not self._resumed(command)
+            ports = self.agents[run.host or ""]
+            ctx = AgentContext(clock=self.clock, waits=Waits(), first=first, **ports)
             reporting = Reporting(self._ledger_of(command, run.host or ""), self.clock)
             self.acting = run.host
             try:
@@ -318,10 +320,9 @@ class World:
         self, command: Command, host: str
     ) -> Callable[[tuple[StepResult, ...]], Verdict]:
         """Whom the host's agent reports a command's results to."""
-        resumed = command.position <= self.known_at
 
         def send(results: tuple[StepResult, ...]) -> Verdict:
-            report = report_of(command, results, resumed=resumed)
+            report = report_of(command, results, resumed=self._resumed(command))
             try:
                 goes_on, _ = self.service.report(host, report, CONTEXT)
             except (errors.StaleEpochError, errors.StaleReportError):
@@ -329,6 +330,9 @@ class World:
             return Verdict.CONTINUE if goes_on else Verdict.STOP
 
         return send
+
+    def _resumed(self, command: Command) -> bool:
+        return command.position <= self.known_at
 
     def _started_at(self, operation: Operation, run: ActiveRun) -> int:
         log = self.store.log

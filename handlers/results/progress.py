@@ -86,6 +86,14 @@ def order_of(operation: Operation, step: str) -> GuestOrder:
     return replace(plan.guest, lanes=tuple(lane.side(new=new) for lane in operation.lanes))
 
 
+def is_first(operation: Operation, run: ActiveRun) -> bool:
+    """Whether no earlier run of the operation had any of the steps that this one still owes."""
+    history = operation.history
+    todo = run.steps[run.steps.index(history.next_step(run)) :]
+    before = {(lane, step) for lane, step, undo in history.records if not undo} | history.begun
+    return not run.undo and before.isdisjoint((run.lane, step) for step in todo)
+
+
 def verb_of(operation: Operation, run: ActiveRun) -> AnyVerb:
     """What the run does next."""
     if run.verb is not None:

@@ -77,6 +77,8 @@ def attachment_convert(ctx: RunContext, lane: Lane) -> dict[str, Any]:
     flow = NewFlow(ctx, lane)
     # As the list has it: asked for by itself, a row without connection is an error of Cinder's
     # where the volume's driver knows a format (NFS).
+    if row.connection_info:
+        ctx.attachments[row.id] = row
     info = row.connection_info or flow.refresh()
     disk = connect(ctx, lane, info)
     flow.complete(lane.device_name or "")
@@ -91,7 +93,7 @@ def attachment_complete(ctx: RunContext, lane: Lane) -> dict[str, Any]:
     Cinder would accept it without (in-use with nothing connected): so we look.
     """
     flow = flow_of(ctx, lane)
-    info = flow.info()
+    info = (_connected_here(ctx, lane) if ctx.first else None) or flow.info()
     state = ctx.guests.disk(lane.server_id, lane.disk_serial)
     own = path_of(lane.disk)
     elsewhere = is_swap(lane) and own and state.sources and own not in state.sources
@@ -103,6 +105,12 @@ def attachment_complete(ctx: RunContext, lane: Lane) -> dict[str, Any]:
     refuse_if_copies_differ(lane, state)
     flow.complete(state.live or state.persistent or "")
     return {"driver": connection.driver(info)}
+
+
+def _connected_here(ctx: RunContext, lane: Lane) -> ConnectionInfo | None:
+    """What this host has connected for the attachment by its own record, if that is one thing."""
+    own = ctx.records.get(lane.attachment_id or "")
+    return own.infos[0] if own is not None and len(own.infos) == 1 else None
 
 
 def attachment_delete(ctx: RunContext, lane: Lane) -> dict[str, Any]:

@@ -8,8 +8,8 @@ asked again whenever it is needed.  Only this module knows which lane has which.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 from uuid import uuid4
@@ -25,7 +25,7 @@ from host_agent.shared.contract.ports import (
     OldAttachment,
     PortError,
 )
-from host_agent.shared.contract.volume_states import letting_go
+from host_agent.shared.contract.volume_states import Deletion, letting_go
 from host_agent.storage import connection
 from host_agent.storage.records import Record
 from host_agent.verbs.context import RunContext, final, is_missing, no_attachment_id
@@ -61,42 +61,67 @@ class NewFlow:
         """
         ctx, lane = self._ctx, self._lane
         connector = self._connector()
-        self._make_room()
-        with sending(ctx.sent, self._pair()):
-            made = ctx.cinder.attachment_create(
-                lane.volume_id, lane.server_id, connector, lane.access_mode
-            )
+
+        def create() -> AttachmentView:
+            with sending(ctx.sent, self._pair()):
+                return ctx.cinder.attachment_create(
+                    lane.volume_id, lane.server_id, connector, lane.access_mode
+                )
+
+        made = self._with_room(create, self._pair(), self._make_room)
         if not made.connection_info:
             made = ctx.cinder.attachment(made.id)
         return Made(made.id, self._learnt(made))
 
+    def _with_room(
+        self, ask: Callable[[], AttachmentView], key: str, make_room: Callable[[], object]
+    ) -> AttachmentView:
+        """Ask when what late requests have left is out of the way.
+
+        At the first attempt Cinder's refusal is what tells that there is something in the way.
+        """
+        if self._ctx.first and key not in self._ctx.sent:
+            try:
+                return ask()
+            except PortError as error:
+                if error.code != "refused":
+                    raise
+        make_room()
+        return ask()
+
     def update(self) -> ConnectionInfo:
         """Unless it has a connection: an attached one would go back to `attaching`."""
         let_land(self._ctx.sent, self._id(), self._ctx.clock)
-        view = self._view()
-        if view.connection_info and view.status in _CONNECTED:
-            return self._learnt(view)
-        return self._connect()
+        if not self._ctx.first:  # else nobody has given it a connector
+            view = self._view()
+            if view.connection_info and view.status in _CONNECTED:
+                return self._learnt(view)
+        return self._learnt_new(self._update())
 
     def refresh(self) -> ConnectionInfo:
         """Cinder refuses it while this host has another attachment (LP 1833736): one that came too
         late is deleted first.
         """
+        return self._learnt_new(self._with_room(self._update, self._id(), self._end_late))
+
+    def _end_late(self) -> None:
         let_land(self._ctx.sent, self._id(), self._ctx.clock)
         if self._knows_all():
             self._delete_orphans(self._rows())
-        return self._connect()
 
-    def _connect(self) -> ConnectionInfo:
+    def _update(self) -> AttachmentView:
         connector = self._connector()
         with sending(self._ctx.sent, self._id()):
-            view = self._ctx.cinder.attachment_update(self._id(), connector)
+            return self._ctx.cinder.attachment_update(self._id(), connector)
+
+    def _learnt_new(self, view: AttachmentView) -> ConnectionInfo:
         if not view.connection_info:
             view = self._view()
         return self._learnt(replace(view, status="attaching"))  # the answer may say what it was
 
     def complete(self, _device: str) -> None:
-        if self._seen().status == "attached":
+        seen = self._ctx.attachments.get(self._id()) if self._ctx.first else self._seen()
+        if seen is not None and seen.status == "attached":
             return
         with self._existing():
             self._ctx.cinder.attachment_complete(self._id())
@@ -107,6 +132,7 @@ class NewFlow:
                 "complete_not_seen",
                 f"Attachment {view.id} is {view.status!r} in Cinder after being completed.",
             )
+        _connection_of(view)
 
     def delete(self) -> list[str]:
         """Delete the attachment (success if it is gone), and unknown ones of the pair: returned.
@@ -116,7 +142,7 @@ class NewFlow:
         """
         left: list[AttachmentView] | None = None
         if self._lane.attachment_id is not None:
-            with letting_go(self._ctx.cinder, self._ctx.old_cinder, self._lane) as deletion:
+            with _letting_go(self._ctx, self._lane) as deletion:
                 left = self._delete(self._lane.attachment_id)
                 deletion.shown = left is not None
         if not self._knows_all():
@@ -289,19 +315,18 @@ class OldFlow:
 
     def _give_back(self) -> None:
         try:
-            status = self._ctx.cinder.volume(self._lane.volume_id).status
+            row = self.row()
         except PortError as error:
             if is_missing(error):
                 return
             raise
-        row = self.row()
         if row is not None:
             self._release(row)
         elif begun := self._begun_to_convert():
-            with letting_go(self._ctx.cinder, self._ctx.old_cinder, self._lane):
+            with _letting_go(self._ctx, self._lane):
                 for view in begun:
                     self._ctx.cinder.attachment_delete(view.id)
-        elif status == "attaching":
+        elif self._ctx.cinder.volume(self._lane.volume_id).status == "attaching":
             self._terminate()
             self._ctx.old_cinder.unreserve(self._lane.volume_id)
 
@@ -323,7 +348,7 @@ class OldFlow:
         return next((row for row in rows if row.server_id == self._lane.server_id), None)
 
     def _release(self, row: OldAttachment) -> None:
-        with letting_go(self._ctx.cinder, self._ctx.old_cinder, self._lane):
+        with _letting_go(self._ctx, self._lane):
             self._terminate()
             self._ctx.old_cinder.detach(self._lane.volume_id, row.id)
 
@@ -335,6 +360,10 @@ class OldFlow:
 def flow_of(ctx: RunContext, lane: Lane) -> NewFlow | OldFlow:
     """The way this lane's volume is attached."""
     return OldFlow(ctx, lane) if lane.legacy else NewFlow(ctx, lane)
+
+
+def _letting_go(ctx: RunContext, lane: Lane) -> AbstractContextManager[Deletion]:
+    return letting_go(ctx.cinder, ctx.old_cinder, lane, first=ctx.first)
 
 
 def own_connector(ctx: RunContext) -> dict[str, Any]:

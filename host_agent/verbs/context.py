@@ -58,6 +58,9 @@ class RunContext:
     connected (see Lane.disk), `ready` are the volumes that it has seen ready, `attachments`
     those that it has seen connected, by their ids.  `multiattach`: whether this host can do
     it (S3).  `host` is the name by which ledger and Cinder know this one.
+
+    `first`: nobody has begun any of its steps before (contract.Command.first), so a verb need not
+    look for what an earlier attempt may have left (decision 0098).
     """
 
     host: str
@@ -74,6 +77,7 @@ class RunContext:
     records: Records = field(default_factory=dict)
     sent: Sent = field(default_factory=set)
     multiattach: bool = True
+    first: bool = False
     connected: dict[str, Any] | None = None
     ready: set[str] = field(default_factory=set)
     attachments: dict[str, AttachmentView] = field(default_factory=dict)

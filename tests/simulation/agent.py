@@ -342,7 +342,11 @@ class Agent:
             return False
         taken.names = names
         taken.context = AgentContext(
-            clock=self.cloud.clock, waits=Waits(), watch=taken.watch, **self._ports
+            clock=self.cloud.clock,
+            waits=Waits(),
+            watch=taken.watch,
+            first=taken.command.first and not taken.resumed,
+            **self._ports,
         )
         return True
 

@@ -145,6 +145,9 @@ class Command:
 
     A run that somebody wants to be undone is handed out again with `cancel`: the step
     that is under way shall end, undone, if that is still possible; else nothing changes.
+
+    `first`: no earlier run had any of these steps, so there is nothing of one to be looked for.
+    Whether the run itself was begun before, by an agent that died over it, its host knows.
     """
 
     operation_id: str
@@ -157,6 +160,7 @@ class Command:
     lane: Lane | None = None
     guest: GuestOrder | None = None
     cancel: bool = False
+    first: bool = False
     traceparent: str | None = None  # of the run (shared.tracing)
 
     def __post_init__(self) -> None:
