@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from host_agent.shared.contract.lane import Lane
+from host_agent.shared.contract.lane import Lane, VolumeSeen
 from host_agent.shared.contract.messages import Verb
 from host_agent.shared.contract.ports import ConnectionInfo, VolumeView
 from host_agent.shared.contract.volume_states import FAILED
@@ -135,7 +135,8 @@ def volume_wait_ready(ctx: RunContext, lane: Lane) -> dict[str, Any]:
 
     It mostly is already when the run takes its locks, and does not cease to be.
     """
-    if lane.volume_id not in ctx.ready:
+    seen = ctx.volumes.get(lane.volume_id)
+    if seen is None or not _is_ready(seen):
         wait_until(ctx, lane.volume_id, _is_ready)
     return {}
 
@@ -151,8 +152,7 @@ def wait_until(
     while True:
         volume = ctx.cinder.volume(volume_id)
         if is_ready(volume):
-            if _is_ready(volume):
-                ctx.ready.add(volume_id)
+            ctx.volumes[volume_id] = volume
             return volume
         if volume.status in FAILED:
             raise final(
@@ -168,10 +168,11 @@ def wait_until(
                 f"{volume.status!r}, service_uuid {'set' if volume.service_uuid else 'not set'}.",
             )
         ctx.attachments.clear()
+        ctx.infos.clear()
         ctx.clock.wait(ctx.waits.ready_poll_s)
 
 
-def _is_ready(volume: VolumeView) -> bool:
+def _is_ready(volume: VolumeView | VolumeSeen) -> bool:
     # A volume may say "available" before its service_uuid is set, and shared_targets
     # with it: the lock of S3 needs both.
     return volume.status not in PROVISIONING | FAILED and volume.service_uuid is not None

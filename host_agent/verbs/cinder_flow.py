@@ -281,14 +281,20 @@ class OldFlow:
         self.connector_host: str | None = None
 
     def info(self) -> ConnectionInfo:
+        """As this run has learnt it, or else asks for it."""
+        return self._ctx.infos.get(self._lane.volume_id) or self.update()
+
+    def update(self) -> ConnectionInfo:
         connector = own_connector(self._ctx)
         self.connector_host = self._ctx.host
-        return self._ctx.old_cinder.initialize_connection(self._lane.volume_id, connector)
+        info = self._ctx.old_cinder.initialize_connection(self._lane.volume_id, connector)
+        self._ctx.infos[self._lane.volume_id] = info
+        return info
 
-    update = refresh = info  # what Cinder is asked for is nothing it keeps
+    refresh = update  # what Cinder is asked for is nothing it keeps
 
     def create(self) -> Made:
-        return Made(self._lane.attachment_id or str(uuid4()), self.info())
+        return Made(self._lane.attachment_id or str(uuid4()), self.update())
 
     def complete(self, device: str) -> None:
         if self.row() is not None:  # in a move the server has it already
@@ -354,6 +360,7 @@ class OldFlow:
 
     def _terminate(self) -> None:
         connector = own_connector(self._ctx)
+        self._ctx.infos.pop(self._lane.volume_id, None)
         self._ctx.old_cinder.terminate_connection(self._lane.volume_id, connector)
 
 

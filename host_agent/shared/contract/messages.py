@@ -14,7 +14,7 @@ Each type is a message, or a part of one, as JSON (`wire.read`, `wire.plain`), w
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Annotated, Any, TypedDict
 
@@ -175,6 +175,14 @@ class Command:
     def span(self) -> Span:
         """The run's; its steps' are its children."""
         return Span.parse(self.traceparent) or span_of_run(self.operation_id, None, self.run)
+
+    def seeing(self, now: float | None) -> Command:
+        """Without what its lanes saw too long ago (Lane.seeing)."""
+        lane = self.lane and self.lane.seeing(now)
+        guest = self.guest and replace(
+            self.guest, lanes=tuple(each.seeing(now) for each in self.guest.lanes)
+        )
+        return replace(self, lane=lane, guest=guest)
 
     @property
     def server_id(self) -> str:
