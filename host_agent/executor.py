@@ -37,7 +37,7 @@ from host_agent.locks import Locks, names_for, names_for_guest
 from host_agent.log import bound
 from host_agent.reporting import Reporting, Verdict, deliver_in_time, report_of
 from host_agent.sent import Sent
-from host_agent.shared.contract.lane import Lane
+from host_agent.shared.contract.lane import Lane, VolumeSeen
 from host_agent.shared.contract.messages import (
     Command,
     GuestOrder,
@@ -287,18 +287,22 @@ class Executor:
 
     def _run(self, run: _Run) -> bool:
         """Run the steps; whether the ledger has acknowledged the end of the run."""
-        command = run.command
+        command = run.command = run.command.seeing(self._ledger_time())
         if not self._hooks.is_current(command.epoch):
             _LOG.warning("command_refused", epoch=command.epoch, why=_FENCED_SINCE)
             return False
         context = RunContext(
-            **vars(self._ports), clock=self._clock, waits=self._waits, watch=run.watch
+            **vars(self._ports),
+            clock=self._clock,
+            waits=self._waits,
+            watch=run.watch,
+            first=command.first and not run.resumed,
         )
         began = self._clock.now()
         try:
             if command.cancel and command.steps[0].verb not in _GOING_ON:
                 raise final("cancelled", "Cancelled before it began.")
-            with self._locks.hold(self._lock_names(context, command), self._clock):
+            with self._locks.hold(lock_names(context, command), self._clock):
                 return self._run_steps(run, context)
         except Stopping:
             run.reporting.deliver()
@@ -309,33 +313,10 @@ class Executor:
             run.reporting.ended(result)
             return run.reporting.deliver() is not Verdict.STALE
 
-    def _lock_names(self, context: RunContext, command: Command) -> list[str]:
-        verbs = {step.verb for step in command.steps}
-        if command.guest is None:
-            assert command.lane is not None, "Command has seen to it"
-            lane, attaching = command.lane, bool(verbs & _ATTACHING)
-            return names_for(lane, self._volume(context, lane, attaching=attaching))
-        to_connect = _to_connect(command.guest, verbs)
-        volumes = {
-            lane.volume_id: self._volume(context, lane, attaching=True) for lane in to_connect
-        }
-        return names_for_guest(command.guest, volumes)
-
-    def _volume(self, context: RunContext, lane: Lane, *, attaching: bool) -> VolumeView | None:
-        """The volume, with the `service_uuid` that names its target's lock (S3).
-
-        A new volume may get it late, so an attaching run waits for it; a releasing
-        one cannot gain by waiting.  A volume that Cinder has forgotten has no target.
-        """
-        try:
-            if attaching:
-                return wait_until(context, lane.volume_id, _has_lock_name)
-            # None: the lane is of a server alone.
-            return context.cinder.volume(lane.volume_id) if lane.volume_id else None
-        except PortError as error:
-            if is_missing(error):
-                return None
-            raise
+    def _ledger_time(self) -> float | None:
+        """The ledger's time, if it is known."""
+        now = self._hooks.occurred()
+        return None if now is None else now.at - now.offset_s
 
     def _run_steps(self, run: _Run, context: RunContext) -> bool:
         """Every step knows what those before it have told."""
@@ -366,6 +347,40 @@ class Executor:
         return True
 
 
+def lock_names(context: RunContext, command: Command) -> list[str]:
+    """The locks of a run, in order; Cinder is asked by which targets the volumes come."""
+    verbs = {step.verb for step in command.steps}
+    if command.guest is None:
+        assert command.lane is not None, "Command has seen to it"
+        lane, attaching = command.lane, bool(verbs & _ATTACHING)
+        return names_for(lane, _volume(context, lane, attaching=attaching))
+    to_connect = _to_connect(command.guest, verbs)
+    volumes = {lane.volume_id: _volume(context, lane, attaching=True) for lane in to_connect}
+    return names_for_guest(command.guest, volumes)
+
+
+def _volume(context: RunContext, lane: Lane, *, attaching: bool) -> VolumeView | VolumeSeen | None:
+    """The volume, with the `service_uuid` that names its target's lock (S3): as it was seen when
+    the operation was accepted, which has claimed it.
+
+    A new volume may get it late, so an attaching run waits for it; a releasing
+    one cannot gain by waiting.  A volume that Cinder has forgotten has no target.
+    """
+    seen = lane.volume_seen
+    if seen is not None and _has_lock_name(seen):
+        context.volumes[seen.id] = seen
+        return seen
+    try:
+        if attaching:
+            return wait_until(context, lane.volume_id, _has_lock_name)
+        # None: the lane is of a server alone.
+        return context.cinder.volume(lane.volume_id) if lane.volume_id else None
+    except PortError as error:
+        if is_missing(error):
+            return None
+        raise
+
+
 def _key(command: Command) -> Key:
     return command.id, command.epoch
 
@@ -389,5 +404,5 @@ def _to_connect(order: GuestOrder, verbs: set[Verb]) -> list[Lane]:
     return list(order.lanes) if starts or Verb.GUEST_SPAWN in verbs else []
 
 
-def _has_lock_name(volume: VolumeView) -> bool:
+def _has_lock_name(volume: VolumeView | VolumeSeen) -> bool:
     return volume.shared_targets is False or volume.service_uuid is not None

@@ -35,7 +35,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from host_agent.clock import Clock
-from host_agent.shared.contract.lane import Lane
+from host_agent.shared.contract.lane import Lane, VolumeSeen
 from host_agent.shared.contract.messages import ErrorKind, GuestOrder
 from host_agent.shared.contract.ports import PortError, VolumeView
 
@@ -54,19 +54,23 @@ class AgentRunningError(Exception):
     """Another agent process holds the `agent` lock of this lock_path."""
 
 
-def names_for(lane: Lane, volume: VolumeView | None) -> list[str]:
+#: A volume as Cinder shows it, or showed it lately.
+Shown = VolumeView | VolumeSeen
+
+
+def names_for(lane: Lane, volume: Shown | None) -> list[str]:
     """The locks of a volume's run, in order."""
     pair = f"server-{lane.server_id}-{lane.volume_id}"
     return [pair, *volume_names({lane.volume_id: volume}, multiattach=lane.multiattach)]
 
 
-def names_for_guest(order: GuestOrder, volumes: Mapping[str, VolumeView | None]) -> list[str]:
+def names_for_guest(order: GuestOrder, volumes: Mapping[str, Shown | None]) -> list[str]:
     """The locks of a run for a whole server that connects these volumes, in order."""
     multiattach = any(lane.multiattach for lane in order.lanes)
     return [f"server-{order.server_id}", *volume_names(volumes, multiattach=multiattach)]
 
 
-def volume_names(volumes: Mapping[str, VolumeView | None], *, multiattach: bool) -> list[str]:
+def volume_names(volumes: Mapping[str, Shown | None], *, multiattach: bool) -> list[str]:
     """The locks of volumes by their ids.  None in Cinder: no target to share either."""
     shared, targets = set(), set()
     for volume_id, volume in volumes.items():

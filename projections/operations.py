@@ -26,7 +26,7 @@ from aggregates.operation import (
 from handlers.engine.engine import Wait, decide, pivot_passed, unwinds
 from handlers.engine.plan import Place, Plan, Side, Stage, Step
 from handlers.engine.verbs import LedgerVerb
-from handlers.results.progress import lane_of, order_of, plan_of, volumes_of
+from handlers.results.progress import is_first, lane_of, order_of, plan_of, volumes_of
 from host_agent.shared.contract.messages import Command, CommandStep, Verb
 from host_agent.shared.contract.spans import span_of_run
 from host_agent.shared.contract.wire import plain
@@ -278,6 +278,7 @@ def _command(operation: Operation, run: ActiveRun, position: int) -> Command:
         lane=lane_of(operation, run.lane, step) if run.lane != SERVER else None,
         guest=order_of(operation, step) if run.lane == SERVER else None,
         cancel=run.cancelled,
+        first=is_first(operation, run),
         traceparent=span_of_run(str(operation.id), started.traceparent, run.number).header(),
     )
 

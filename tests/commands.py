@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from aggregates.operation import SERVER, ActiveRun, Operation
-from handlers.results.progress import lane_of, order_of, plan_of
+from handlers.results.progress import is_first, lane_of, order_of, plan_of
 from host_agent import verbs
 from host_agent.executor import _learn
 from host_agent.reporting import Reporting, Verdict
@@ -42,6 +42,7 @@ def command_of(operation: Operation, run: ActiveRun, position: int) -> Command:
         ),
         lane=None if whole else lane_of(operation, run.lane, todo[0]),
         guest=order_of(operation, todo[0]) if whole else None,
+        first=is_first(operation, run),
     )
 
 

@@ -14,6 +14,7 @@ import copyreg
 import pickle
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 from uuid import UUID, uuid5
 
@@ -284,8 +285,16 @@ class World:
                 assert waits.until is not None, "nothing is due and nobody works on it"
                 self.clock.seconds = max(self.clock.seconds, waits.until)
             except Crash:
-                self.boot()
+                self._take_over(operation_id)
         raise AssertionError(f"operation goes in circles after {self.trouble.plan}")
+
+    def _take_over(self, operation_id: str) -> None:
+        """As the next life of a dispatcher does before it goes on (ledger.core.dispatcher)."""
+        for _ in range(ROUNDS_MAX):
+            self.boot()
+            with suppress(Crash):
+                self.service.take_over(operation_id)
+                return
 
     def done(self, operation_id: str) -> World:
         """Run it to its end, which has to be a good one."""
@@ -304,8 +313,11 @@ class World:
         active = operation.history.active.values()
         runs = [r for r in active if r.host is not None and host in {None, r.host}]
         for run in runs:
-            ctx = AgentContext(clock=self.clock, waits=Waits(), **self.agents[run.host or ""])
             command = command_of(operation, run, self._started_at(operation, run))
+            first = command.first and not self._resumed(command)
+            ports = self.agents[run.host or ""]
+            command = command.seeing(self.clock())
+            ctx = AgentContext(clock=self.clock, waits=Waits(), first=first, **ports)
             reporting = Reporting(self._ledger_of(command, run.host or ""), self.clock)
             self.acting = run.host
             try:
@@ -318,10 +330,9 @@ class World:
         self, command: Command, host: str
     ) -> Callable[[tuple[StepResult, ...]], Verdict]:
         """Whom the host's agent reports a command's results to."""
-        resumed = command.position <= self.known_at
 
         def send(results: tuple[StepResult, ...]) -> Verdict:
-            report = report_of(command, results, resumed=resumed)
+            report = report_of(command, results, resumed=self._resumed(command))
             try:
                 goes_on, _ = self.service.report(host, report, CONTEXT)
             except (errors.StaleEpochError, errors.StaleReportError):
@@ -329,6 +340,9 @@ class World:
             return Verdict.CONTINUE if goes_on else Verdict.STOP
 
         return send
+
+    def _resumed(self, command: Command) -> bool:
+        return command.position <= self.known_at
 
     def _started_at(self, operation: Operation, run: ActiveRun) -> int:
         log = self.store.log

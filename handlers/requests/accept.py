@@ -209,7 +209,7 @@ def swap(
     lane = replace(lane_of_mapping(mapping, volumes[0], where.name), new=new)
     order = GuestOrder(server_id=request.server_id)
     hosts = {Place.HOST: where.name}
-    concerned = Concerned(known=volumes, shown=lambda: views[:1])
+    concerned = Concerned(known=volumes, shown=lambda: views[:1], judged=views[1:])
     operation = start(flow, origin, instance, [lane], hosts, concerned, order)
     if _room(views[1]) > _room(views[0]):  # of which a copy tells the guest nothing
         # Cinder's migration gives the new volume the id of the old one.

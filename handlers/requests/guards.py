@@ -6,7 +6,7 @@ The order of the guards, and their texts, are nova-api's.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
@@ -22,9 +22,10 @@ from handlers.engine.plan import Flow, Place
 from handlers.flows import FLOWS
 from handlers.requests.volumes import check
 from handlers.results.meaning import Book
-from host_agent.shared.contract.lane import Lane
+from host_agent.shared.contract.lane import Lane, VolumeSeen
 from host_agent.shared.contract.messages import GuestOrder, PowerState
 from host_agent.shared.contract.ports import VolumeView
+from host_agent.shared.contract.volume_states import is_migrating
 
 #: Volumes as Cinder shows them; None is one that it has forgotten.
 Views = Callable[[], Sequence[VolumeView | None]]
@@ -35,13 +36,17 @@ NEW_FLOW_VERSION = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """Who asks, and the identities of what will be new (no randomness in here)."""
+    """Who asks, and the identities of what will be new (no randomness in here).
+
+    `at`: when, by the ledger's clock; nothing that Cinder shows for it is older.
+    """
 
     operation_id: UUID
     bdm_id: UUID
     context: EventContext
     fingerprint: str | None = None
     finding: dict[str, Any] | None = None  # see Operation.OperationStarted
+    at: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,11 +60,13 @@ class Contact:
 @dataclass(frozen=True, kw_only=True)
 class Concerned:
     """The volumes of a request: `known` as the log has them, which it claims, and `shown`, as
-    Cinder has them, which is asked when nothing else is in the way.
+    Cinder has them, which is asked when nothing else is in the way; `judged`: others that it has
+    shown, of which the flow's rule says nothing.
     """
 
     known: Iterable[Volume] = ()
     shown: Views
+    judged: Sequence[VolumeView] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,8 +183,18 @@ def start(
     beside = not table.claims_volumes
     refuse_deleting(instance, flow, operation_id)
     instance.claim(operation_id, exclusive=table.exclusive, flow=flow, beside_parked=beside)
-    operation = Operation(origin.operation_id)
     plan = table.expand(tuple(lanes), hosts, order)
+    known = {str(volume.id): volume for volume in volumes.known if table.claims_volumes}
+    for volume_id in sorted(_volumes_of(lanes) & set(known)):
+        claim = claims.on_volume(plan, volume_id)
+        known[volume_id].claim(operation_id, server_id=str(instance.id), flow=flow, **claim)
+    if table.volumes is not None:
+        shown = volumes.shown()
+        check(table.volumes, shown, _refusal_of(table))
+        views = [view for view in (*shown, *volumes.judged) if view and not is_migrating(view)]
+        seen = [_seen(view, origin.at) for view in views]
+        plan = replace(plan, lanes=tuple(_having(lane, seen) for lane in plan.lanes))
+    operation = Operation(origin.operation_id)
     operation.record(
         Operation.OperationStarted,
         flow=flow,
@@ -190,13 +207,24 @@ def start(
         traceparent=origin.context.traceparent,
         finding=origin.finding,
     )
-    known = {str(volume.id): volume for volume in volumes.known if table.claims_volumes}
-    for volume_id in sorted(_volumes_of(lanes) & set(known)):
-        claim = claims.on_volume(plan, volume_id)
-        known[volume_id].claim(operation_id, server_id=str(instance.id), flow=flow, **claim)
-    if table.volumes is not None:
-        check(table.volumes, volumes.shown(), _refusal_of(table))
     return operation
+
+
+def _seen(view: VolumeView, at: float) -> VolumeSeen:
+    """What the operation's steps need to know of it."""
+    return VolumeSeen(
+        id=view.id,
+        at=at,
+        status=view.status,
+        size_gb=view.size_gb,
+        multiattach=view.multiattach,
+        shared_targets=view.shared_targets,
+        service_uuid=view.service_uuid,
+    )
+
+
+def _having(lane: Lane, seen: Sequence[VolumeSeen]) -> Lane:
+    return replace(lane, seen=tuple(each for each in seen if each.id in lane.volume_ids))
 
 
 def _volumes_of(lanes: Sequence[Lane]) -> set[str]:

@@ -86,6 +86,20 @@ def order_of(operation: Operation, step: str) -> GuestOrder:
     return replace(plan.guest, lanes=tuple(lane.side(new=new) for lane in operation.lanes))
 
 
+def is_first(operation: Operation, run: ActiveRun) -> bool:
+    """Whether no earlier run of the operation had any of the steps that this one still owes.
+
+    Never of a repair: where something was wrong before, more than an earlier attempt may be found.
+    """
+    assert operation.started is not None, "it runs"
+    history = operation.history
+    todo = run.steps[run.steps.index(history.next_step(run)) :]
+    before = {(lane, step) for lane, step, undo in history.records if not undo} | history.begun
+    repairs = operation.started.finding is not None
+    touched = run.undo or repairs or bool(before & {(run.lane, step) for step in todo})
+    return not touched
+
+
 def verb_of(operation: Operation, run: ActiveRun) -> AnyVerb:
     """What the run does next."""
     if run.verb is not None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from host_agent.shared.contract.lane import Lane
+from host_agent.shared.contract.lane import Lane, VolumeSeen
 from host_agent.shared.contract.messages import Verb
 from host_agent.shared.contract.ports import ConnectionInfo, VolumeView
 from host_agent.shared.contract.volume_states import FAILED
@@ -77,6 +77,8 @@ def attachment_convert(ctx: RunContext, lane: Lane) -> dict[str, Any]:
     flow = NewFlow(ctx, lane)
     # As the list has it: asked for by itself, a row without connection is an error of Cinder's
     # where the volume's driver knows a format (NFS).
+    if row.connection_info:
+        ctx.attachments[row.id] = row
     info = row.connection_info or flow.refresh()
     disk = connect(ctx, lane, info)
     flow.complete(lane.device_name or "")
@@ -91,7 +93,7 @@ def attachment_complete(ctx: RunContext, lane: Lane) -> dict[str, Any]:
     Cinder would accept it without (in-use with nothing connected): so we look.
     """
     flow = flow_of(ctx, lane)
-    info = flow.info()
+    info = (_connected_here(ctx, lane) if ctx.first else None) or flow.info()
     state = ctx.guests.disk(lane.server_id, lane.disk_serial)
     own = path_of(lane.disk)
     elsewhere = is_swap(lane) and own and state.sources and own not in state.sources
@@ -103,6 +105,12 @@ def attachment_complete(ctx: RunContext, lane: Lane) -> dict[str, Any]:
     refuse_if_copies_differ(lane, state)
     flow.complete(state.live or state.persistent or "")
     return {"driver": connection.driver(info)}
+
+
+def _connected_here(ctx: RunContext, lane: Lane) -> ConnectionInfo | None:
+    """What this host has connected for the attachment by its own record, if that is one thing."""
+    own = ctx.records.get(lane.attachment_id or "")
+    return own.infos[0] if own is not None and len(own.infos) == 1 else None
 
 
 def attachment_delete(ctx: RunContext, lane: Lane) -> dict[str, Any]:
@@ -127,7 +135,8 @@ def volume_wait_ready(ctx: RunContext, lane: Lane) -> dict[str, Any]:
 
     It mostly is already when the run takes its locks, and does not cease to be.
     """
-    if lane.volume_id not in ctx.ready:
+    seen = ctx.volumes.get(lane.volume_id)
+    if seen is None or not _is_ready(seen):
         wait_until(ctx, lane.volume_id, _is_ready)
     return {}
 
@@ -143,8 +152,7 @@ def wait_until(
     while True:
         volume = ctx.cinder.volume(volume_id)
         if is_ready(volume):
-            if _is_ready(volume):
-                ctx.ready.add(volume_id)
+            ctx.volumes[volume_id] = volume
             return volume
         if volume.status in FAILED:
             raise final(
@@ -160,10 +168,11 @@ def wait_until(
                 f"{volume.status!r}, service_uuid {'set' if volume.service_uuid else 'not set'}.",
             )
         ctx.attachments.clear()
+        ctx.infos.clear()
         ctx.clock.wait(ctx.waits.ready_poll_s)
 
 
-def _is_ready(volume: VolumeView) -> bool:
+def _is_ready(volume: VolumeView | VolumeSeen) -> bool:
     # A volume may say "available" before its service_uuid is set, and shared_targets
     # with it: the lock of S3 needs both.
     return volume.status not in PROVISIONING | FAILED and volume.service_uuid is not None

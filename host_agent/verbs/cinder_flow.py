@@ -8,8 +8,8 @@ asked again whenever it is needed.  Only this module knows which lane has which.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 from uuid import uuid4
@@ -25,7 +25,7 @@ from host_agent.shared.contract.ports import (
     OldAttachment,
     PortError,
 )
-from host_agent.shared.contract.volume_states import letting_go
+from host_agent.shared.contract.volume_states import Deletion, letting_go
 from host_agent.storage import connection
 from host_agent.storage.records import Record
 from host_agent.verbs.context import RunContext, final, is_missing, no_attachment_id
@@ -61,42 +61,67 @@ class NewFlow:
         """
         ctx, lane = self._ctx, self._lane
         connector = self._connector()
-        self._make_room()
-        with sending(ctx.sent, self._pair()):
-            made = ctx.cinder.attachment_create(
-                lane.volume_id, lane.server_id, connector, lane.access_mode
-            )
+
+        def create() -> AttachmentView:
+            with sending(ctx.sent, self._pair()):
+                return ctx.cinder.attachment_create(
+                    lane.volume_id, lane.server_id, connector, lane.access_mode
+                )
+
+        made = self._with_room(create, self._pair(), self._make_room)
         if not made.connection_info:
             made = ctx.cinder.attachment(made.id)
         return Made(made.id, self._learnt(made))
 
+    def _with_room(
+        self, ask: Callable[[], AttachmentView], key: str, make_room: Callable[[], object]
+    ) -> AttachmentView:
+        """Ask when what late requests have left is out of the way.
+
+        At the first attempt Cinder's refusal is what tells that there is something in the way.
+        """
+        if self._ctx.first and key not in self._ctx.sent:
+            try:
+                return ask()
+            except PortError as error:
+                if error.code != "refused":
+                    raise
+        make_room()
+        return ask()
+
     def update(self) -> ConnectionInfo:
         """Unless it has a connection: an attached one would go back to `attaching`."""
         let_land(self._ctx.sent, self._id(), self._ctx.clock)
-        view = self._view()
-        if view.connection_info and view.status in _CONNECTED:
-            return self._learnt(view)
-        return self._connect()
+        if not self._ctx.first:  # else nobody has given it a connector
+            view = self._view()
+            if view.connection_info and view.status in _CONNECTED:
+                return self._learnt(view)
+        return self._learnt_new(self._update())
 
     def refresh(self) -> ConnectionInfo:
         """Cinder refuses it while this host has another attachment (LP 1833736): one that came too
         late is deleted first.
         """
+        return self._learnt_new(self._with_room(self._update, self._id(), self._end_late))
+
+    def _end_late(self) -> None:
         let_land(self._ctx.sent, self._id(), self._ctx.clock)
         if self._knows_all():
             self._delete_orphans(self._rows())
-        return self._connect()
 
-    def _connect(self) -> ConnectionInfo:
+    def _update(self) -> AttachmentView:
         connector = self._connector()
         with sending(self._ctx.sent, self._id()):
-            view = self._ctx.cinder.attachment_update(self._id(), connector)
+            return self._ctx.cinder.attachment_update(self._id(), connector)
+
+    def _learnt_new(self, view: AttachmentView) -> ConnectionInfo:
         if not view.connection_info:
             view = self._view()
         return self._learnt(replace(view, status="attaching"))  # the answer may say what it was
 
     def complete(self, _device: str) -> None:
-        if self._seen().status == "attached":
+        seen = self._ctx.attachments.get(self._id()) if self._ctx.first else self._seen()
+        if seen is not None and seen.status == "attached":
             return
         with self._existing():
             self._ctx.cinder.attachment_complete(self._id())
@@ -107,16 +132,25 @@ class NewFlow:
                 "complete_not_seen",
                 f"Attachment {view.id} is {view.status!r} in Cinder after being completed.",
             )
+        _connection_of(view)
 
     def delete(self) -> list[str]:
-        """Delete the attachment (success if it is gone), and unknown ones of the pair: returned."""
+        """Delete the attachment (success if it is gone), and unknown ones of the pair: returned.
+
+        Those the answer to the deletion shows.  Only where it does not, or a request for another
+        one may be under way, are they asked for.
+        """
+        left: list[AttachmentView] | None = None
         if self._lane.attachment_id is not None:
-            with letting_go(self._ctx.cinder, self._ctx.old_cinder, self._lane) as deletion:
-                deletion.shown = self._delete(self._lane.attachment_id)
+            with _letting_go(self._ctx, self._lane) as deletion:
+                left = self._delete(self._lane.attachment_id)
+                deletion.shown = left is not None
         if not self._knows_all():
             return []
-        let_land(self._ctx.sent, self._pair(), self._ctx.clock)
-        return self._delete_orphans(self._rows())
+        if left is None or self._pair() in self._ctx.sent:
+            let_land(self._ctx.sent, self._pair(), self._ctx.clock)
+            left = self._rows()
+        return self._delete_orphans(left)
 
     def take_back(self) -> None:
         """Delete an attachment whose result the ledger refused."""
@@ -185,7 +219,8 @@ class NewFlow:
         """Attachments of this pair whose ids nobody has learnt, so nobody connected them."""
         lane = self._lane
         known = {*lane.known, lane.attachment_id, lane.other and lane.other.attachment_id}
-        orphans = [view.id for view in rows if view.id not in known and view.incomplete]
+        ours = [view for view in rows if view.server_id == lane.server_id]
+        orphans = [view.id for view in ours if view.id not in known and view.incomplete]
         for orphan in orphans:
             _LOG.warning("deleting_unknown_attachment", attachment=orphan)
             self._delete(orphan)
@@ -201,15 +236,16 @@ class NewFlow:
     def _pair(self) -> str:
         return f"{self._lane.volume_id}+{self._lane.server_id}"
 
-    def _delete(self, attachment_id: str) -> bool:
-        """Whether Cinder's answer shows it; False: it is gone all the same."""
+    def _delete(self, attachment_id: str) -> list[AttachmentView] | None:
+        """The volume's others, as Cinder's answer shows them; None: it is gone all the same."""
         try:
-            if self._ctx.cinder.attachment_delete(attachment_id):
-                return True
+            shown = self._ctx.cinder.attachment_delete(attachment_id)
+            if shown is not None:
+                return shown
             left = self._ctx.cinder.attachment(attachment_id)
         except PortError as error:
             if is_missing(error):
-                return False
+                return None
             raise
         raise PortError(  # LP 1935057: a failed remove_export leaves the row
             ErrorKind.RETRYABLE,
@@ -245,14 +281,20 @@ class OldFlow:
         self.connector_host: str | None = None
 
     def info(self) -> ConnectionInfo:
+        """As this run has learnt it, or else asks for it."""
+        return self._ctx.infos.get(self._lane.volume_id) or self.update()
+
+    def update(self) -> ConnectionInfo:
         connector = own_connector(self._ctx)
         self.connector_host = self._ctx.host
-        return self._ctx.old_cinder.initialize_connection(self._lane.volume_id, connector)
+        info = self._ctx.old_cinder.initialize_connection(self._lane.volume_id, connector)
+        self._ctx.infos[self._lane.volume_id] = info
+        return info
 
-    update = refresh = info  # what Cinder is asked for is nothing it keeps
+    refresh = update  # what Cinder is asked for is nothing it keeps
 
     def create(self) -> Made:
-        return Made(self._lane.attachment_id or str(uuid4()), self.info())
+        return Made(self._lane.attachment_id or str(uuid4()), self.update())
 
     def complete(self, device: str) -> None:
         if self.row() is not None:  # in a move the server has it already
@@ -279,19 +321,18 @@ class OldFlow:
 
     def _give_back(self) -> None:
         try:
-            status = self._ctx.cinder.volume(self._lane.volume_id).status
+            row = self.row()
         except PortError as error:
             if is_missing(error):
                 return
             raise
-        row = self.row()
         if row is not None:
             self._release(row)
         elif begun := self._begun_to_convert():
-            with letting_go(self._ctx.cinder, self._ctx.old_cinder, self._lane):
+            with _letting_go(self._ctx, self._lane):
                 for view in begun:
                     self._ctx.cinder.attachment_delete(view.id)
-        elif status == "attaching":
+        elif self._ctx.cinder.volume(self._lane.volume_id).status == "attaching":
             self._terminate()
             self._ctx.old_cinder.unreserve(self._lane.volume_id)
 
@@ -313,18 +354,23 @@ class OldFlow:
         return next((row for row in rows if row.server_id == self._lane.server_id), None)
 
     def _release(self, row: OldAttachment) -> None:
-        with letting_go(self._ctx.cinder, self._ctx.old_cinder, self._lane):
+        with _letting_go(self._ctx, self._lane):
             self._terminate()
             self._ctx.old_cinder.detach(self._lane.volume_id, row.id)
 
     def _terminate(self) -> None:
         connector = own_connector(self._ctx)
+        self._ctx.infos.pop(self._lane.volume_id, None)
         self._ctx.old_cinder.terminate_connection(self._lane.volume_id, connector)
 
 
 def flow_of(ctx: RunContext, lane: Lane) -> NewFlow | OldFlow:
     """The way this lane's volume is attached."""
     return OldFlow(ctx, lane) if lane.legacy else NewFlow(ctx, lane)
+
+
+def _letting_go(ctx: RunContext, lane: Lane) -> AbstractContextManager[Deletion]:
+    return letting_go(ctx.cinder, ctx.old_cinder, lane, first=ctx.first)
 
 
 def own_connector(ctx: RunContext) -> dict[str, Any]:

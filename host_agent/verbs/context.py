@@ -11,18 +11,20 @@ from typing import Any
 
 from host_agent.clock import Clock
 from host_agent.sent import Sent
-from host_agent.shared.contract.lane import Lane
+from host_agent.shared.contract.lane import Lane, VolumeSeen
 from host_agent.shared.contract.messages import ErrorKind
 from host_agent.shared.contract.ports import (
     AttachmentView,
     Brick,
     Cinder,
+    ConnectionInfo,
     DiskState,
     Guests,
     Keys,
     OldCinder,
     PortError,
     Users,
+    VolumeView,
     Watch,
 )
 from host_agent.storage import connection
@@ -55,9 +57,13 @@ class RunContext:
     """The ports and the memory of one run.
 
     Some of it is memory within the run, nothing more: `connected` is the disk that it has
-    connected (see Lane.disk), `ready` are the volumes that it has seen ready, `attachments`
-    those that it has seen connected, by their ids.  `multiattach`: whether this host can do
-    it (S3).  `host` is the name by which ledger and Cinder know this one.
+    connected (see Lane.disk), `volumes` are those that it has seen, `attachments` those that it
+    has seen connected, by their ids, `infos` what the old flow has connected, by volume.
+    `multiattach`: whether this host can do it (S3).  `host` is the name by which ledger and Cinder
+    know this one.
+
+    `first`: nobody has begun any of its steps before (contract.Command.first), so a verb need not
+    look for what an earlier attempt may have left (decision 0098).
     """
 
     host: str
@@ -74,9 +80,11 @@ class RunContext:
     records: Records = field(default_factory=dict)
     sent: Sent = field(default_factory=set)
     multiattach: bool = True
+    first: bool = False
     connected: dict[str, Any] | None = None
-    ready: set[str] = field(default_factory=set)
+    volumes: dict[str, VolumeView | VolumeSeen] = field(default_factory=dict)
     attachments: dict[str, AttachmentView] = field(default_factory=dict)
+    infos: dict[str, ConnectionInfo] = field(default_factory=dict)
 
 
 def final(code: str, message: str) -> PortError:

@@ -65,7 +65,10 @@ def _see_growth(ctx: RunContext, lane: Lane, info: ConnectionInfo, source: dict[
     What it cannot look at again at all is as large as it was.
     """
     seen = ctx.brick.size(source)
-    if seen is None or seen >= ctx.cinder.volume(lane.volume_id).size_gb * GIB:
+    if seen is None:
+        return
+    volume = ctx.volumes.get(lane.volume_id) or ctx.cinder.volume(lane.volume_id)
+    if seen >= volume.size_gb * GIB:
         return
     try:
         ctx.brick.extend(info, source)

@@ -100,7 +100,9 @@ def reserve(lane: Lane, context: EffectContext) -> dict[str, Any]:
     """S1: attachment_create without connector; the volume becomes `reserved`."""
     if lane.legacy:
         return _reserve_by_old_calls(lane, context)
-    for _ in range(1 + round(LATE_S / LATE_POLL_S) if context.uncertain else 1):
+    orphans: list[AttachmentView] = []
+    looks = 0 if _is_clear(lane, context) else 1
+    for _ in range(1 + round(LATE_S / LATE_POLL_S) if context.uncertain else looks):
         orphans = _orphans(lane, context)
         fitting = [each.id for each in orphans if each.mode in {None, lane.access_mode}]
         if fitting:
@@ -115,6 +117,18 @@ def reserve(lane: Lane, context: EffectContext) -> dict[str, Any]:
     return {"attachment_id": created.id}
 
 
+def _is_clear(lane: Lane, context: EffectContext) -> bool:
+    """Whether there is no reservation to be adopted, or it goes all the same.
+
+    A volume that was `available` has none, nor has one that was just made.  In a move what late
+    requests have left goes with the server's other attachment.
+    """
+    seen, other = lane.volume_seen, lane.other
+    available = seen is not None and seen.status == "available"
+    moves = other is not None and other.volume_id == lane.volume_id
+    return context.first and (available or moves or lane.create is not None)
+
+
 def _end(orphans: list[AttachmentView], context: EffectContext, but: str) -> None:
     """What came late of other attempts, or of an earlier attach in another mode."""
     for orphan in orphans:
@@ -127,9 +141,14 @@ def _reserve_by_old_calls(lane: Lane, context: EffectContext) -> dict[str, Any]:
 
     In a move the volume stays `in-use`, and there is nothing to reserve.
     """
-    if lane.other is None and context.cinder.volume(lane.volume_id).status != "attaching":
+    reserved = not _is_clear(lane, context) and _is_attaching(lane, context)
+    if lane.other is None and not reserved:
         context.old_cinder.reserve(lane.volume_id)
     return {"attachment_id": str(uuid4())}  # Cinder knows none: the ledger's own name for it
+
+
+def _is_attaching(lane: Lane, context: EffectContext) -> bool:
+    return context.cinder.volume(lane.volume_id).status == "attaching"
 
 
 def delete(lane: Lane, context: EffectContext) -> dict[str, Any]:
@@ -141,12 +160,14 @@ def delete(lane: Lane, context: EffectContext) -> dict[str, Any]:
     """
     if lane.legacy:
         return _delete_by_old_calls(lane, context)
+    left: list[AttachmentView] | None = None
     if lane.attachment_id is not None:
         attachment = context.book.get(Attachment, lane.attachment_id)
         if attachment.state is not AttachmentState.DELETED:
             with letting_go(context.cinder, context.old_cinder, lane) as deletion:
-                deletion.shown = context.cinder.attachment_delete(lane.attachment_id)
-    return end_unknown(lane, context)
+                left = context.cinder.attachment_delete(lane.attachment_id)
+                deletion.shown = left is not None
+    return end_unknown(lane, context, left)
 
 
 def complete(lane: Lane, context: EffectContext) -> dict[str, Any]:
@@ -198,7 +219,7 @@ def convert(lane: Lane, context: EffectContext) -> dict[str, Any]:
     for view in context.cinder.attachments(lane.volume_id, lane.server_id):
         if view.id != made["attachment_id"] and is_unknown(view, context):
             with letting_go(context.cinder, context.old_cinder, lane) as deletion:
-                deletion.shown = context.cinder.attachment_delete(view.id)
+                deletion.shown = context.cinder.attachment_delete(view.id) is not None
     return made
 
 

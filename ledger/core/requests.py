@@ -256,13 +256,13 @@ class Requests:
 
         None: there is nothing to do, or it waits for what is in the way, whose end begins it.
         """
-        view = self._just_shown(volume_id)
+        at, view = self._clock(), self._just_shown(volume_id)
         # If nobody knows, what fails parks; a Cinder that waits hears of the success alone.
         waiting = view is not None and view.status == "extending"
         request = grow.GrowVolume(server_id=server_id, volume_id=volume_id, waiting=waiting)
         operation_id = uuid4()
         context = replace(context, operation_id=str(operation_id))
-        origin = Origin(operation_id=operation_id, bdm_id=operation_id, context=context)
+        origin = Origin(operation_id=operation_id, bdm_id=operation_id, context=context, at=at)
 
         def change(unit: Unit) -> Accepted | None:
             try:
@@ -380,6 +380,7 @@ class Requests:
             bdm_id=uuid4(),
             context=replace(context, operation_id=str(operation_id)),
             fingerprint=fingerprint,
+            at=self._clock(),
         )
 
     def _begin(self, origin: Origin, decide: Decide, key: str | None) -> Accepted:

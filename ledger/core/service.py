@@ -371,6 +371,7 @@ class Service:
             old_cinder=self._old_cinder,
             book=unit,
             wait=self._wait,
+            first=progress.is_first(operation, run),
             uncertain=handover.uncertain(operation, run, step),
             operation=operation,
             run=run.number,

@@ -63,7 +63,7 @@ def drop_attachment(lane: Lane, context: EffectContext) -> dict[str, Any]:
         text = f"Attachment {known.id} is held by the ledger now. Nothing was changed."
         raise PortError(ErrorKind.FINAL, again.GONE, text)
     with letting_go(context.cinder, context.old_cinder, lane) as deletion:
-        deletion.shown = context.cinder.attachment_delete(lane.attachment_id)
+        deletion.shown = context.cinder.attachment_delete(lane.attachment_id) is not None
     if not deletion.shown and (left := _attachment(lane, context)) is not None:
         text = f"Attachment {left.id} is still there ({left.status!r}) after its deletion."
         raise PortError(ErrorKind.RETRYABLE, "attachment_left", text)  # LP 1935057

@@ -65,15 +65,31 @@ def test_attachments_lists_those_of_this_volume_and_server_with_details(world: W
 def test_delete_of_a_missing_attachment_is_success(world: World) -> None:
     row = world.port.attachment_create(world.new_volume(), new_uuid())
     world.port.attachment_delete(row.id)
-    assert world.port.attachment_delete(row.id) is False, "only a look can tell"
+    assert world.port.attachment_delete(row.id) is None, "only a look can tell"
 
 
 def test_the_answer_to_a_delete_shows_what_is_left(world: World) -> None:
     reserved = world.port.attachment_create(world.new_volume(), new_uuid())
     for row_id in (reserved.id, attached(world, world.new_volume(), new_uuid()).id):
-        assert world.port.attachment_delete(row_id) is True
+        assert world.port.attachment_delete(row_id) == []
         error = refusal(partial(world.port.attachment, row_id))
         assert error.code == "not_found"
+
+
+def test_of_what_is_left_the_answer_to_a_delete_shows_whose_it_is_and_how_it_is(
+    world: World,
+) -> None:
+    """Of all servers: so whoever deletes need not list what nobody knows."""
+    volume, server = world.new_volume(), new_uuid()
+    had = attached(world, volume, server)
+    bare, gone = (world.port.attachment_create(volume, server) for _ in range(2))
+    left = world.port.attachment_delete(gone.id) or []
+    assert {(view.id, view.status) for view in left} == {
+        (had.id, "attached"),
+        (bare.id, "reserved"),
+    }
+    assert {(view.server_id, view.volume_id) for view in left} == {(server, volume)}
+    assert not any(view.connection_info for view in left)
 
 
 def test_anything_else_on_a_missing_attachment_is_not_found(world: World) -> None:
@@ -332,7 +348,7 @@ def test_a_create_that_fails_after_it_was_done_leaves_an_orphan_to_find(
 def test_a_lie_says_yes_and_does_nothing(simulated: SimulatedWorld) -> None:
     row = simulated.port.attachment_create(simulated.new_volume(), new_uuid())
     script(simulated, call="attachment_delete", do="lie")
-    assert simulated.port.attachment_delete(row.id) is False
+    assert simulated.port.attachment_delete(row.id) is None
     assert simulated.port.attachment(row.id).status == "reserved"
 
 

@@ -298,20 +298,20 @@ class DirectCinder:
 
         self._run(complete)
 
-    def attachment_delete(self, attachment_id: str) -> bool:
-        def delete() -> bool:
+    def attachment_delete(self, attachment_id: str) -> list[AttachmentView] | None:
+        def delete() -> list[AttachmentView] | None:
             with self._around("attachment_delete", attachment_id=attachment_id) as fault:
                 if fault is not None and fault.lies:
-                    return False
+                    return None
                 left = self._model.attachment_delete(attachment_id)
-                return all(row.id != attachment_id for row in left)
+                return [attachment_view(views.attachment_summary(row)) for row in left]
 
         try:
             return self._run(delete)
         except PortError as error:
             if error.code != "not_found":
                 raise
-            return False
+            return None
 
     # --- the old flow --------------------------------------------------------------------------
 

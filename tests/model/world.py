@@ -310,13 +310,14 @@ class Cinder:
 
         self._wire.call("attachment_complete", complete)
 
-    def attachment_delete(self, attachment_id: str) -> bool:
-        def delete() -> bool:
+    def attachment_delete(self, attachment_id: str) -> list[AttachmentView] | None:
+        def delete() -> list[AttachmentView] | None:
             row = self._world.rows.get(attachment_id)
             if row is None:
-                return False
+                return None
             self._world.drop(row)
-            return True
+            left = self._world.rows.values()
+            return [_view(each) for each in left if each.volume_id == row.volume_id]
 
         return self._wire.call("attachment_delete", delete)
 

@@ -29,6 +29,7 @@ from host_agent.locks import Locks, names_for, names_for_guest
 from host_agent.reporting import Reporting, Verdict, report_of
 from host_agent.shared.contract import messages as contract
 from host_agent.shared.contract.changes import Changes
+from host_agent.shared.contract.lane import Lane, VolumeSeen
 from host_agent.shared.contract.messages import (
     Command,
     Guest,
@@ -336,13 +337,22 @@ class Agent:
 
     def _begin(self, taken: Taken) -> bool:
         """Take the locks, if they are free (executor._lock_names)."""
+        reading = self.ledger_clock.reading()
+        taken.command = taken.command.seeing(reading and reading[0] - reading[1])
         names = self._lock_names(taken.command)
         held = {name for other in self.taken.values() for name in other.names or ()}
         if names is None or names & held:
             return False
         taken.names = names
+        of_lane = taken.command.lane
+        seen = of_lane.seen if of_lane else ()
         taken.context = AgentContext(
-            clock=self.cloud.clock, waits=Waits(), watch=taken.watch, **self._ports
+            clock=self.cloud.clock,
+            waits=Waits(),
+            watch=taken.watch,
+            first=taken.command.first and not taken.resumed,
+            volumes={each.id: each for each in seen},
+            **self._ports,
         )
         return True
 
@@ -352,7 +362,7 @@ class Agent:
         lanes = [command.lane] if command.lane else []
         if command.guest and Verb.GUEST_SPAWN in verbs_:
             lanes = [lane for lane in command.guest.lanes if lane.disk is None]
-        views = {lane.volume_id: self._view(lane.volume_id) for lane in lanes}
+        views = {lane.volume_id: self._view(lane) for lane in lanes}
         if attaching and not all(view is None or _has_lock_name(view) for view in views.values()):
             return None
         if command.guest is not None:
@@ -360,9 +370,12 @@ class Agent:
         assert command.lane is not None
         return frozenset(names_for(command.lane, views[command.lane.volume_id]))
 
-    def _view(self, volume_id: str) -> VolumeView | None:
+    def _view(self, lane: Lane) -> VolumeView | VolumeSeen | None:
+        seen = lane.volume_seen
+        if seen is not None and _has_lock_name(seen):
+            return seen
         try:
-            return self.cloud.direct.volume(volume_id)
+            return self.cloud.direct.volume(lane.volume_id)
         except PortError:
             return None
 

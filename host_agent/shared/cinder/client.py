@@ -305,16 +305,17 @@ class CinderClient(Caller):
     def attachment_complete(self, attachment_id: str) -> None:
         self._call(lambda cinder: cinder.attachments.complete(attachment_id))
 
-    def attachment_delete(self, attachment_id: str) -> bool:
+    def attachment_delete(self, attachment_id: str) -> list[AttachmentView] | None:
         """An attachment that is not there any more is success."""
         try:
             _, body = self._call(lambda cinder: cinder.attachments.delete(attachment_id))
         except PortError as error:
             if error.code != "not_found":
                 raise
-            return False
-        left = body.get("attachments") if isinstance(body, dict) else None
-        return isinstance(left, list) and all(row.get("id") != attachment_id for row in left)
+            return None
+        rows = body.get("attachments") if isinstance(body, dict) else None
+        left = [attachment_view(row) for row in rows] if isinstance(rows, list) else None
+        return None if left is None or attachment_id in {view.id for view in left} else left
 
     def volume_create(self, wanted: dict[str, Any], key: str) -> str:
         """One attempt only, and no look before it: see the module's theory.

@@ -12,6 +12,9 @@ from typing import Any, Self
 
 from host_agent.shared.contract.wire import plain
 
+#: For how long it counts what Cinder showed of a volume: an attach takes a few seconds.
+SEEN_S = 60.0
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LaneSide:
@@ -21,6 +24,23 @@ class LaneSide:
     attachment_id: str | None = None
     host: str | None = None
     disk: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VolumeSeen:
+    """A volume as Cinder showed it when an operation was accepted, for whoever needs it next.
+
+    `at`: the ledger's time, in seconds since the epoch, before Cinder was asked.  What shares its
+    target, and by which name, see ports.VolumeView: a volume that is claimed is moved to no other.
+    """
+
+    id: str
+    at: float
+    status: str
+    size_gb: int
+    multiattach: bool
+    shared_targets: bool | None
+    service_uuid: str | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,6 +90,8 @@ class Lane:
     image: str | None = None
     #: In a plan: no guest has it as its disk, though it is the server's (handlers.flows.power).
     bare: bool = False
+    #: The volumes of both sides as Cinder showed them.
+    seen: tuple[VolumeSeen, ...] = ()
 
     @classmethod
     def of_server(cls, server_id: str) -> Self:
@@ -93,6 +115,16 @@ class Lane:
         """The attachments of both sides, as far as they are known."""
         ids = {self.attachment_id, self.new.attachment_id if self.new else None}
         return {id_ for id_ in ids if id_ is not None}
+
+    @property
+    def volume_seen(self) -> VolumeSeen | None:
+        """Its volume, if Cinder has shown that lately."""
+        return next((each for each in self.seen if each.id == self.volume_id), None)
+
+    def seeing(self, now: float | None) -> Self:
+        """Without what Cinder showed too long ago; `now`: the ledger's time, None: unknown."""
+        fresh = tuple(each for each in self.seen if now is not None and now - each.at <= SEEN_S)
+        return self if fresh == self.seen else replace(self, seen=fresh)
 
     def volume_of(self, *, new: bool) -> str:
         """The volume of one side of a plan's lane; "": still to be made."""

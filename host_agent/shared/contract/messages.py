@@ -14,7 +14,7 @@ Each type is a message, or a part of one, as JSON (`wire.read`, `wire.plain`), w
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Annotated, Any, TypedDict
 
@@ -145,6 +145,9 @@ class Command:
 
     A run that somebody wants to be undone is handed out again with `cancel`: the step
     that is under way shall end, undone, if that is still possible; else nothing changes.
+
+    `first`: no earlier run had any of these steps, so there is nothing of one to be looked for.
+    Whether the run itself was begun before, by an agent that died over it, its host knows.
     """
 
     operation_id: str
@@ -157,6 +160,7 @@ class Command:
     lane: Lane | None = None
     guest: GuestOrder | None = None
     cancel: bool = False
+    first: bool = False
     traceparent: str | None = None  # of the run (shared.tracing)
 
     def __post_init__(self) -> None:
@@ -171,6 +175,14 @@ class Command:
     def span(self) -> Span:
         """The run's; its steps' are its children."""
         return Span.parse(self.traceparent) or span_of_run(self.operation_id, None, self.run)
+
+    def seeing(self, now: float | None) -> Command:
+        """Without what its lanes saw too long ago (Lane.seeing)."""
+        lane = self.lane and self.lane.seeing(now)
+        guest = self.guest and replace(
+            self.guest, lanes=tuple(each.seeing(now) for each in self.guest.lanes)
+        )
+        return replace(self, lane=lane, guest=guest)
 
     @property
     def server_id(self) -> str:

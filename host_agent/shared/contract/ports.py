@@ -141,10 +141,9 @@ class Cinder(Protocol):
         self, attachment_id: str, connector: dict[str, Any]
     ) -> AttachmentView: ...
     def attachment_complete(self, attachment_id: str) -> None: ...
-    def attachment_delete(self, attachment_id: str) -> bool:
-        """Whether the answer shows that it is gone; else only a look can tell.
-
-        Cinder answers with the volume's attachments as they are afterwards.
+    def attachment_delete(self, attachment_id: str) -> list[AttachmentView] | None:
+        """The volume's other attachments, of any server, as Cinder has them afterwards; they show
+        no connection.  None: the answer does not show that this one is gone, only a look can tell.
         """
 
     def volume_create(self, wanted: dict[str, Any], key: str) -> str:

@@ -53,7 +53,9 @@ class Deletion:
 
 
 @contextmanager
-def letting_go(cinder: Cinder, old_cinder: OldCinder, lane: Lane) -> Iterator[Deletion]:
+def letting_go(
+    cinder: Cinder, old_cinder: OldCinder, lane: Lane, *, first: bool = False
+) -> Iterator[Deletion]:
     """Around the deletion of the lane's attachment; RETRYABLE `volume_busy` while that would
     leave the volume with a wrong status.
 
@@ -62,8 +64,11 @@ def letting_go(cinder: Cinder, old_cinder: OldCinder, lane: Lane) -> Iterator[De
     was nothing to delete, we do (LP 880399): what cannot be taken back now is an error to be tried
     again, for nobody else would.  Who else may have it: other servers, if it is shared; and
     the same one by another attachment, if somebody has moved it there meanwhile.
+
+    `first`: it is held before it is looked at, for what is let go of is nearly always `in-use`.
     """
-    held = _held(cinder, old_cinder, lane.volume_id) if _is_left(cinder, lane) else None
+    left = _is_left(cinder, lane)
+    held = _held(cinder, old_cinder, lane.volume_id, first=first) if left else None
     deletion = Deletion()
     try:
         yield deletion
@@ -94,28 +99,43 @@ def _is_pair(cinder: Cinder, one: str, other: str) -> bool:
     return bool({f"target:{one}", f"target:{other}"} & migrations)
 
 
-def _held(cinder: Cinder, old_cinder: OldCinder, volume_id: str) -> VolumeView | None:
-    """The volume, if it is `detaching` now; else Cinder can begin nothing with it anyhow."""
+def _held(
+    cinder: Cinder, old_cinder: OldCinder, volume_id: str, *, first: bool
+) -> VolumeView | None:
+    """The volume, if it is `detaching` now; else Cinder can begin nothing with it anyhow.
+
+    Of one that migrates begin_detaching says yes, which is taken back.  So whoever tries again
+    looks before: it would be `detaching` for a moment each time.
+    """
+    if not first:
+        volume = _shown(cinder, volume_id)
+        if volume is None:  # then it has no attachment either
+            return None
+        _refuse_at_work(volume)
+        if volume.status != "in-use":
+            return volume if volume.status == "detaching" else None
+    begun = _begin_detaching(old_cinder, volume_id)
     volume = _shown(cinder, volume_id)
-    if volume is None:  # then it has no attachment either
+    if volume is None:
         return None
-    _refuse_at_work(volume)
-    if volume.status == "in-use":
-        with _refusable():
-            old_cinder.begin_detaching(volume_id)
-        volume = cinder.volume(volume_id)
-        _refuse_at_work(volume)  # of one that migrates begin_detaching says yes
+    try:
+        _refuse_at_work(volume)
+    except PortError:
+        if begun:
+            old_cinder.roll_detaching(volume_id)
+        raise
     return volume if volume.status == "detaching" else None
 
 
-@contextmanager
-def _refusable() -> Iterator[None]:
-    """What Cinder refuses is seen in what it shows."""
+def _begin_detaching(old_cinder: OldCinder, volume_id: str) -> bool:
+    """Whether Cinder did; why it does not is seen in what it shows."""
     try:
-        yield
+        old_cinder.begin_detaching(volume_id)
     except PortError as error:
-        if error.code != "refused":
+        if error.code not in {"refused", "not_found"}:
             raise
+        return False
+    return True
 
 
 @contextmanager

@@ -43,7 +43,7 @@ def make_volume(lane: Lane, context: EffectContext) -> dict[str, Any]:
     """
     if lane.create is None:
         return {}
-    for volume in marked(lane, context).ours:
+    for volume in [] if context.first else marked(lane, context).ours:
         if not context.book.get(Volume, volume.id).deleted:
             return {"volume_id": volume.id, "adopted": True}
     return {"volume_id": context.cinder.volume_create(lane.create, lane.bdm_id)}
