@@ -355,7 +355,9 @@ def _moved(done: Done) -> None:
 
 
 def _placed(done: Done, host: str, power_state: str) -> None:
-    """In which of the host's epochs it came there is for fences to say (`fences`): a host that brings its guest to another may do so after that one was fenced."""
+    """In which of the host's epochs it came there is for fences to say (`fences`): a host that
+    brings its guest to another may do so after that one was fenced.
+    """
     epoch = done.book.get(Host, str(host_uuid(host))).epoch
     done.instance.place(host, power_state, epoch)
 
