@@ -28,7 +28,9 @@ FULL = os.environ.get("LAB_TIER") == "full"
 #: When a request to Cinder is held for somebody to die; after it is the harder case.
 WHEN = ["before", "after"] if FULL else ["after"]
 
-
+#: Here only in the full tier: in every change's tests the simulated flows die at that point, and
+#: the quick tier has a neighbour of it in the same file.
+neighbours_in_quick = pytest.mark.skipif(not FULL, reason="full tier: a neighbour is in the quick")
 #: What the quick tier shows by a test in which somebody dies: it asserts no less.
 without_deaths = pytest.mark.skipif(not FULL, reason="full tier: the one with deaths shows it too")
 

@@ -10,7 +10,7 @@ import pytest
 from tests.lab.control import COMPLETE, CREATE, DELETE, Lab, name_of
 from tests.lab.guest import wait_until
 from tests.lab.moving import HERE, THERE, Moving, held
-from tests.lab.settings import SETTLE_S, WHEN, some, without_deaths
+from tests.lab.settings import SETTLE_S, WHEN, neighbours_in_quick, some, without_deaths
 
 pytestmark = pytest.mark.lab
 
@@ -58,6 +58,7 @@ def test_an_agent_dies_while_the_guest_moves(number: int, lab: Lab, moving: Movi
     moving.assert_writes_on()
 
 
+@neighbours_in_quick
 @pytest.mark.parametrize("when", WHEN)
 @pytest.mark.parametrize(
     ("call", "number"),
@@ -74,6 +75,7 @@ def test_an_agent_dies_while_cinder_works_on_a_move(
     moving.assert_writes_on()
 
 
+@neighbours_in_quick
 def test_the_service_dies_while_the_guest_moves(lab: Lab, moving: Moving) -> None:
     with held(moving):
         lab.service.kill()

@@ -10,7 +10,7 @@ import pytest
 
 from tests.lab.control import COMPLETE, UPDATE, VOLUME_ACTION, Lab, name_of
 from tests.lab.guest import LabGuest, node_of, wait_node, wait_until
-from tests.lab.settings import ENV, LAB_DIR, SETTLE_S, WHEN, some
+from tests.lab.settings import ENV, LAB_DIR, SETTLE_S, WHEN, neighbours_in_quick, some
 from tests.lab.writing import Writer, assert_written
 
 pytestmark = pytest.mark.lab
@@ -112,6 +112,7 @@ def test_a_guest_writes_on_while_its_volume_is_converted(
     assert_written(partial(lab.cloud.data, volume), last)
 
 
+@neighbours_in_quick
 @pytest.mark.parametrize("when", WHEN)
 @pytest.mark.parametrize("call", some(UPDATE, COMPLETE), ids=name_of)
 def test_the_agent_dies_while_it_converts(

@@ -24,7 +24,7 @@ from tests.lab.guest import (
     wait_until,
     was_asked_to_unplug,
 )
-from tests.lab.settings import SETTLE_S, WHEN
+from tests.lab.settings import SETTLE_S, WHEN, neighbours_in_quick
 
 pytestmark = pytest.mark.lab
 
@@ -80,6 +80,7 @@ def test_the_agent_dies_while_cinder_deletes_the_attachment(
     assert_detached(lab, guest, volume)
 
 
+@neighbours_in_quick
 def test_the_agent_dies_while_libvirt_is_asked_to_plug(
     lab: Lab,
     guest: LabGuest,
@@ -113,6 +114,7 @@ def test_the_agent_dies_after_the_plug_and_before_it_could_tell(
     lab.cloud.detach(guest.id, volume)
 
 
+@neighbours_in_quick
 def test_the_agent_dies_while_the_guest_is_asked_to_let_go(
     lab: Lab, guest: LabGuest, volume: str
 ) -> None:
@@ -159,6 +161,7 @@ def test_the_service_dies_while_the_agent_works(when: str, lab: Lab, guest: LabG
     lab.cloud.remove_volume(volume)
 
 
+@neighbours_in_quick
 def test_both_die_together(
     lab: Lab,
     guest: LabGuest,

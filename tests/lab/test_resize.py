@@ -7,7 +7,7 @@ import pytest
 from tests.lab.control import COMPLETE, CREATE, DELETE, Lab, name_of
 from tests.lab.guest import wait_until
 from tests.lab.moving import HERE, THERE, Moving
-from tests.lab.settings import SETTLE_S, WHEN, some
+from tests.lab.settings import SETTLE_S, WHEN, neighbours_in_quick, some
 
 pytestmark = pytest.mark.lab
 
@@ -80,6 +80,7 @@ def test_one_of_us_dies_in_a_resize_and_its_revert(
     assert_settled(moving, "revert_resize", HERE)
 
 
+@neighbours_in_quick
 @pytest.mark.parametrize("when", WHEN)
 @pytest.mark.parametrize("who", some("service", "agent"))
 def test_one_of_us_dies_while_a_resize_is_confirmed(

@@ -23,7 +23,7 @@ from tests.lab.control import (
     name_of,
 )
 from tests.lab.guest import MEMORY_MIB, LabGuest, node_of, wait_node, wait_until
-from tests.lab.settings import SETTLE_S, WHEN, some, without_deaths
+from tests.lab.settings import SETTLE_S, WHEN, neighbours_in_quick, some, without_deaths
 from tests.lab.world import VOLUME_GB, CliError
 
 pytestmark = pytest.mark.lab
@@ -185,6 +185,7 @@ def test_the_agent_dies_while_it_builds_a_server_and_while_it_deletes_it(
     assert_deleted(lab, guest, root, made)
 
 
+@neighbours_in_quick
 @pytest.mark.parametrize("dies", some(True, False), ids=["nobody-dies", "agent-dies"].__getitem__)
 def test_a_server_is_rebooted_by_what_cinder_says_of_its_volumes_now(
     dies: bool, lab: Lab, build: Build, bootable: Callable[[str], str]
@@ -269,6 +270,7 @@ def test_a_stopped_server_boots_from_what_took_the_place_of_its_root(
         add_root(lab, guest, blue)
 
 
+@neighbours_in_quick
 @pytest.mark.parametrize("when", WHEN)
 @pytest.mark.parametrize("call", some(UPDATE, COMPLETE), ids=name_of)
 def test_the_agent_dies_while_a_root_is_attached(

@@ -9,7 +9,7 @@ import pytest
 
 from tests.lab.control import COMPLETE, Lab
 from tests.lab.guest import LabGuest, wait_node
-from tests.lab.settings import ENV, WHEN, some
+from tests.lab.settings import ENV, WHEN, neighbours_in_quick, some
 from tests.lab.writing import Writer, assert_written
 
 pytestmark = pytest.mark.lab
@@ -91,6 +91,7 @@ def test_one_of_us_dies_while_a_volume_is_copied_to_the_other(
     swapping.assert_swapped()
 
 
+@neighbours_in_quick
 @pytest.mark.parametrize("when", WHEN)
 @pytest.mark.parametrize("who", some("service", "agent"))
 def test_one_of_us_dies_when_the_copy_is_done(
