@@ -1,21 +1,21 @@
 """What each flow asks Cinder when nothing goes wrong, to the call: tests/flows/cinder_calls.toml.
 
-`python -m tests.flows.test_cinder_calls` counts anew and writes that table.
+`python -m tests.flows.test_cinder_calls` counts anew, and writes that table and its page.
 """
 
 from __future__ import annotations
 
-import tomllib
+import importlib
 from collections.abc import Iterable
-from pathlib import Path
 
 import pytest
 
+from tests.flows import cinder_page
+from tests.flows.cinder_page import CALLS, PAGE, REASONS, counts, reason, total
 from tests.flows.counting import Counting, line
 from tests.flows.scenarios import BY_NAME, SCENARIOS, Scenario
 
-TABLE = Path(__file__).with_name("cinder_calls.toml")
-CALLS: dict[str, dict[str, str]] = tomllib.loads(TABLE.read_text())
+TABLE = cinder_page.HERE / "cinder_calls.toml"
 
 
 def counted(scenario: Scenario) -> dict[str, str]:
@@ -34,6 +34,25 @@ def test_the_table_has_the_flows_that_there_are() -> None:
     assert list(CALLS) == [scenario.name for scenario in SCENARIOS]
 
 
+def test_an_attach_and_a_detach_ask_ten_times() -> None:
+    """Five that change something, and five that ask."""
+    assert (total("attach-running"), total("detach-running")) == (5, 5)
+
+
+def test_each_call_has_a_reason_and_each_reason_a_call() -> None:
+    used = {
+        tuple(reason(step, call))
+        for steps in CALLS.values()
+        for step, calls in steps.items()
+        for call, _ in counts(calls)
+    }
+    assert [row for row in REASONS if tuple(row) not in used] == []
+
+
+def test_the_page_is_what_the_table_says() -> None:
+    assert PAGE.read_text() == cinder_page.page(), "python -m tests.flows.test_cinder_calls"
+
+
 def written(scenarios: Iterable[Scenario]) -> str:
     blocks = []
     for scenario in scenarios:
@@ -45,3 +64,4 @@ def written(scenarios: Iterable[Scenario]) -> str:
 
 if __name__ == "__main__":
     TABLE.write_text(written(SCENARIOS))
+    PAGE.write_text(importlib.reload(cinder_page).page())

@@ -11,7 +11,7 @@ import pytest
 from aggregates.attachment import Attachment
 from aggregates.volume import Volume
 from handlers.engine.verbs import LedgerVerb
-from host_agent.shared.contract.lane import Lane
+from host_agent.shared.contract.lane import Lane, LaneSide, VolumeSeen
 from host_agent.shared.contract.messages import ErrorKind
 from host_agent.shared.contract.ports import (
     LATE_S,
@@ -136,6 +136,7 @@ def do(
         old_cinder=cinder,
         book=Book(*known),
         uncertain=uncertain,
+        first=more.get("first", False),
         wait=more.get("wait", lambda _: None),
     )
     result = carry_out("step", verb, lane, context)
@@ -167,6 +168,40 @@ def test_an_attachment_that_is_more_than_a_reservation_is_left_alone(other: Atta
     cinder = Cinder(other)
     assert do(RESERVE, cinder)["attachment_id"] != other.id
     assert cinder.asked == [("attachment_create", VOLUME, SERVER, LANE.access_mode)]
+
+
+def _seen(status: str) -> tuple[VolumeSeen, ...]:
+    facts: dict[str, Any] = {"size_gb": 1, "multiattach": False, "shared_targets": False}
+    return (VolumeSeen(id=VOLUME, at=0.0, status=status, service_uuid=None, **facts),)
+
+
+@pytest.mark.parametrize(
+    ("lane", "looks"),
+    [
+        (replace(LANE, seen=_seen("available")), 0),
+        (replace(LANE, seen=_seen("reserved")), 1),
+        (replace(LANE, seen=_seen("in-use")), 1),
+        (LANE, 1),
+        (replace(LANE, other=LaneSide(volume_id=VOLUME, attachment_id="theirs")), 0),  # a move
+        (replace(LANE, other=LaneSide(volume_id=str(uuid4()))), 1),  # a swap
+        (replace(LANE, create={"size_gb": 1}), 0),
+    ],
+)
+def test_a_first_attempt_looks_for_reservations_where_there_can_be_one(
+    lane: Lane, looks: int
+) -> None:
+    cinder = Cinder()
+    assert "adopted" not in do(RESERVE, cinder, lane=lane, first=True)
+    assert cinder.looks == looks
+    do(RESERVE, cinder, lane=lane)
+    assert cinder.looks == looks + 1, "a later one always does"
+
+
+def test_a_volume_is_not_looked_for_before_it_is_first_asked_for() -> None:
+    cinder, lane = Cinder(), replace(LANE, create={"size_gb": 1, "project_id": "p"})
+    cinder.made = [view(id=str(uuid4()), status="deleting")]
+    do(LedgerVerb.VOLUME_CREATE, cinder, lane=lane, first=True)
+    assert cinder.asked == [("volume_create", BDM)]
 
 
 def test_of_two_reservations_that_nobody_knows_one_is_taken_and_the_other_ended() -> None:
