@@ -54,10 +54,11 @@ test-deep: $(STAMP) ## many cases of what `make test` samples: 16 pairs of troub
 simulate: $(STAMP) ## seeded storms over a whole simulated cloud (SEEDS=200 FROM=0)
 	SIMULATE_SEEDS=$(SEEDS) SIMULATE_FROM=$(FROM) $(BIN)/pytest tests/simulation -q $(ARGS)
 
-nightly: $(STAMP) ## what takes too long for every change: processes under faults for minutes, all cases, 500 pairs of troubles for each flow, 3000 storms, the rules of the specs
+nightly: $(STAMP) ## what takes too long for every change: processes under faults for minutes, all cases, 500 pairs of troubles for each flow, 3000 storms, the rules of the specs, an hour of changes to tables and SQL
 	$(BIN)/pytest -m "nightly or hypothesis" --hypothesis-profile many -q $(ARGS)
 	$(call deep,500,1,3000)
 	$(BIN)/python -m tests.rules
+	$(BIN)/python -m tests.mutation.tables --minutes 60
 
 rules: $(STAMP) ## remove each rule of the specs and of the borders from the code: one of its tests has to fail (ARGS="3.13 0054")
 	$(BIN)/python -m tests.rules $(ARGS)

@@ -996,9 +996,11 @@ SELECT DISTINCT s.host
 
 -- name: repairs_so_far
 -- What somebody has begun after a position, everywhere and on one host, and how many attachments
--- that host has.  operations_by_start (an hour's), attachments_open_by_host.
-SELECT count(*) AS begun, count(*) FILTER (WHERE o.host = %(host)s) AS begun_there,
+-- that host has.  A repair that asks no host is its server's.  operations_by_start (an hour's),
+-- attachments_open_by_host, primary key of instances.
+SELECT count(*) AS begun,
+       count(*) FILTER (WHERE coalesce(o.host, i.host) = %(host)s) AS begun_there,
        (SELECT count(*) FROM attachments AS a
          WHERE a.host = %(host)s AND a.state <> 'deleted') AS attachments_there
-  FROM operations AS o
+  FROM operations AS o LEFT JOIN instances AS i USING (server_id)
  WHERE o.started_position > %(after)s AND o.actor = %(actor)s;

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from host_agent.libvirt import disk_xml
+from host_agent.libvirt import disk_xml, guests
+from host_agent.libvirt.disk_xml import DomainXml
 from host_agent.shared.contract.ports import Disk
 
 VOLUME = "0f9d3f0e-1111-2222-3333-444455556666"
@@ -49,6 +50,26 @@ def test_block_disk_has_novas_settings() -> None:
 
 def test_shareable_only_when_asked() -> None:
     assert built(shareable=True).find("shareable") is not None
+
+
+@pytest.mark.parametrize(
+    ("system", "devices", "index", "may"),
+    [
+        ("", "", 0, True),
+        ("<boot dev='hd'/>", "", 0, False),
+        ("<kernel>/vmlinuz</kernel>", "", 0, False),
+        ("", "<interface><boot order='1'/></interface>", 0, False),
+        ("", "<interface><boot order='1'/></interface>", 1, True),
+        ("", "", -1, False),
+        ("", "", None, False),
+    ],
+)
+def test_a_disk_gets_a_boot_order_only_where_libvirt_takes_one(
+    system: str, devices: str, index: int | None, may: bool
+) -> None:
+    """Each number once, and none beside `<os><boot>`: else it refuses the whole disk."""
+    xml = f"<domain><os>{system}</os><devices>{devices}</devices></domain>"
+    assert guests._may_order(disk(boot_index=index), DomainXml(ET.fromstring(xml))) is may
 
 
 LOCKED = {"encryption": {"format": "luks", "secret_uuid": "s-2"}}

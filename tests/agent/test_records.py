@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import uuid
 from dataclasses import replace
 from pathlib import Path
@@ -49,6 +50,57 @@ def test_records_outlive_the_process_and_are_for_nobody_else(tmp_path: Path) -> 
     del again[kept.attachment_id]
     assert list(FileRecords(tmp_path / "c")) == []
     assert again.pop(kept.attachment_id, None) is None
+
+
+def test_a_record_is_on_the_disk_before_its_name_and_both_before_anybody_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a power cut it is there whole, or not at all: by it the connection is ended."""
+    kept, synced = record(), list[tuple[str, bool]]()
+    file, fsync = tmp_path / f"{kept.attachment_id}.json", os.fsync
+
+    def noted(handle: int) -> None:
+        synced.append((Path(f"/proc/self/fd/{handle}").readlink().name, file.exists()))
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    records = FileRecords(tmp_path)
+    records[kept.attachment_id] = kept
+    assert synced == [(file.with_suffix(".new").name, False), (tmp_path.name, True)]
+    del records[kept.attachment_id]
+    assert synced[2:] == [(tmp_path.name, False)]
+
+
+#: What alone may tell two volumes of one backend apart, by protocol, as Cinder's drivers send it.
+APART = {
+    "target_lun": ("iscsi", 1, 2),
+    "target_luns": ("iscsi", [1, 1], [2, 2]),
+    "target_iqn": ("iscsi", "iqn.2010-10.org.openstack:a", "iqn.2010-10.org.openstack:b"),
+    "target_iqns": ("iscsi", ["iqn.a", "iqn.b"], ["iqn.a", "iqn.c"]),
+    "target_portal": ("iscsi", "192.0.2.1:3260", "192.0.2.2:3260"),
+    "target_portals": ("iscsi", ["192.0.2.1:3260"], ["192.0.2.2:3260"]),
+    "target_wwn": ("fibre_channel", "50060e80", "50060e81"),
+    "target_wwns": ("fibre_channel", ["50060e80"], ["50060e81"]),
+    "target_nqn": ("nvmeof", "nqn.a", "nqn.b"),
+    "volume_nguid": ("nvmeof", "1" * 32, "2" * 32),
+    "vol_uuid": ("nvmeof", "a", "b"),
+    "name": ("rbd", "volumes/a", "volumes/b"),
+    "hosts": ("rbd", ["192.0.2.1"], ["192.0.2.2"]),
+    "export": ("nfs", "192.0.2.1:/a", "192.0.2.1:/b"),
+    "device_path": ("local", "/dev/a", "/dev/b"),
+}
+
+
+@pytest.mark.parametrize("key", APART)
+def test_two_targets_that_differ_in_one_thing_are_two_connections(key: str) -> None:
+    """Else the record of one is taken for the other's, and one of them is never disconnected."""
+    driver, *values = APART[key]
+    records: dict[str, Record] = {}
+    kept = record()
+    for value in values:
+        remember(records, kept, {"driver_volume_type": driver, key: value, "auth_password": "x"})
+        kept = records[kept.attachment_id]
+    assert [known[key] for known in kept.infos] == values
 
 
 def test_no_secret_is_recorded(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from ledger.log.unit import Unit
 from ledger.reconcile.automatic import ACTOR, Automatic
 from tests.flows import drifted
 from tests.flows.drifted import finding
-from tests.world import CONTEXT, HOST, World, alive, events
+from tests.world import CONTEXT, HOST, OTHER, World, alive, events
 
 RESERVATIONS = Policy(classes=frozenset({"reservation_unknown", "volume_gone"}))
 NONE_YET = SoFar(begun=0, begun_there=0, attachments_there=100)
@@ -120,6 +120,13 @@ def test_a_refusal_leaves_it_to_people() -> None:
         world.store, world.requests, lambda: silent, lambda host: NONE_YET, policy
     )
     assert by_itself.confirmed(str(finding(world).id)) is None
+
+
+def test_what_was_begun_a_moment_ago_counts_for_the_host_that_it_was_on() -> None:
+    world = drifted.reservation_unknown()
+    by_itself = automatic(world)
+    assert by_itself.confirmed(str(finding(world).id)) is not None
+    assert [by_itself._known(host).begun_there for host in (HOST, OTHER)] == [1, 0]
 
 
 def test_what_was_begun_a_moment_ago_counts_before_projections_show_it() -> None:

@@ -85,6 +85,24 @@ def test_cinder_that_waits_for_a_guest_hears_of_it_when_the_guest_did() -> None:
     assert (guest_has(world), world.wrong()) == (2 * GIB, [])
 
 
+@pytest.mark.parametrize(
+    ("mode", "outcome", "status"),
+    [("final_after", "completed", "in-use"), ("final", "failed", "error_extending")],
+)
+def test_what_cinder_was_told_of_growth_and_did_not_answer_is_looked_up(
+    mode: str, outcome: str, status: str
+) -> None:
+    """The guest has it: it has failed only if Cinder still waits, and is told so then."""
+    world = attached(driver="rbd")
+    calm = world.copy()
+    calm.run(extend(calm, waits=True))
+    told = calm.trouble.met.index("cinder.extend_volume_completion")
+    world.trouble = Trouble({told: mode})
+    assert world.run(extend(world, waits=True)).outcome == outcome
+    assert world.cinder.volume(world.volumes[0]).status == status
+    assert world.wrong() == []
+
+
 def test_a_volume_that_grows_again_while_its_guest_hears_of_it_grows_again() -> None:
     world = attached()
     grow(world)

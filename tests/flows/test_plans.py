@@ -5,16 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 from uuid import UUID
 
+import pytest
+
 from aggregates.attachment import Attachment
 from aggregates.host import Host, host_uuid
 from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import Operation
+from handlers.engine.plan import Place, Side
+from handlers.flows import FLOWS
 from handlers.requests.accept import AttachVolume
 from handlers.requests.lanes import of_attachment
 from handlers.results.progress import plan_of
 from host_agent.shared.contract.lane import LaneSide
-from host_agent.shared.contract.messages import Guest, PowerState, Registration
+from host_agent.shared.contract.messages import Guest, PowerState, Registration, Verb
 from tests.unit.test_aggregate_facts import CREATED, MAPPED, after
 from tests.world import CONTEXT, HOST, OTHER, SERVER, World, events
 
@@ -95,3 +99,22 @@ def test_what_a_host_shows_of_a_guest_is_what_it_has() -> None:
     said = Registration(service_version=1, capabilities={}, guests=(shown,), connections=())
     world.service.register(HOST, said, CONTEXT)
     assert world.store.load(Instance, UUID(SERVER)).seen == (("vda", "vdb"), (STRANGE,))
+
+
+#: Flows that give a volume another attachment where a host has connected it already.
+CONNECTED_ALREADY = {"convert_resized", "replace_attachment"}
+
+
+@pytest.mark.parametrize("name", sorted(FLOWS.keys() - CONNECTED_ALREADY))
+def test_no_host_connects_by_a_new_attachment_before_the_volume_is_ready(name: str) -> None:
+    """S1, attach: Cinder answers with the attachment while it still provisions the volume."""
+    told, ready = set[tuple[Place, Side]](), set[tuple[Place, Side]]()
+    for stage in FLOWS[name].stages:
+        for step in stage.steps:
+            where = (stage.place, stage.side)
+            if step.do in {Verb.ATTACHMENT_CREATE, Verb.ATTACHMENT_UPDATE}:
+                told.add(where)
+            elif step.do is Verb.VOLUME_WAIT_READY:
+                ready.add(where)
+            elif step.do is Verb.VOLUME_CONNECT:
+                assert where not in told - ready

@@ -9,13 +9,13 @@ import pytest
 
 from aggregates import errors
 from aggregates.attachment import Attachment
-from aggregates.operation import Operation, OperationState
+from aggregates.operation import Operation, OperationState, Outcome
 from handlers.requests.build import BootDisk
-from host_agent.shared.contract.messages import PowerState
+from host_agent.shared.contract.messages import ErrorKind, PowerState
 from ledger.trial.cinder.model import work as cinder_work
 from ledger.trial.cinder.model.rows import CinderFault, Volume
 from tests.flows.scenarios import _roots as with_root
-from tests.world import CONTEXT, HOST, IMAGE, OTHER, World, events
+from tests.world import CONTEXT, HOST, IMAGE, OTHER, Broken, World, events
 
 RUNNING, STOPPED = PowerState.RUNNING, PowerState.SHUTDOWN
 
@@ -163,6 +163,22 @@ def test_given_up_the_server_goes_on_with_what_it_has(
         assert {row.status for row in world.cinder.attachments.values()} == {"attached"}
         held = [UUID(mapping.attachment_id or "") for mapping in world.mappings()]
         assert {world.store.load(Attachment, id_).state for id_ in held} == {"attached"}
+
+
+def test_a_start_that_cinder_does_not_hear_of_is_undone_and_the_guest_is_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else the guest would run, and the server be stopped for all who ask."""
+    world = with_root(RUNNING)
+    fails(world, monkeypatch)
+    world.service.act(str(parked(world, "reimage_failed").id), "give_up", "so be it", CONTEXT)
+    root_of(world).status = "reserved"
+    broken = Broken(world, "cinder.attachment_complete", ErrorKind.FINAL)
+    assert world.run(world.act("start")).outcome is Outcome.FAILED
+    assert broken.calls
+    assert world.instance.power_state == STOPPED
+    assert world.host.read()["guests"][world.server_id]["power_state"] == STOPPED
+    assert world.wrong() == []
 
 
 def test_a_fence_does_not_stop_cinder_and_the_server_is_evacuated_with_the_image() -> None:

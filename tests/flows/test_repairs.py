@@ -402,6 +402,16 @@ def test_a_volume_that_others_have_is_in_use_after_a_deletion_that_came_too_late
     assert world.cinder.volume(world.volumes[0]).status == "in-use"
 
 
+def test_what_cinder_says_it_deleted_and_still_has_is_not_repaired() -> None:
+    """LP 1935057: Cinder answers well, and the row stays."""
+    world = drifted.attachment_unknown()
+    rows = list(world.cinder.attachments.values())
+    with patch.object(world.cinder, "attachment_delete", lambda id_: rows):
+        operation = world.run(drifted.repair(world))
+    assert (operation.first_error or {})["code"] == "attachment_left"
+    assert finding(world).state == "confirmed"
+
+
 def test_what_another_server_rightly_has_of_a_shared_volume_is_in_nobodys_way() -> None:
     world = drifted.attachment_unknown(multiattach=True)
     _disk_of_another_guest(world)

@@ -9,6 +9,8 @@ import pytest
 from aggregates import errors
 from aggregates.operation import Operation, OperationState, Outcome
 from handlers.requests.snapshots import SnapshotInUse
+from host_agent.shared.contract.messages import ErrorKind
+from host_agent.shared.contract.ports import PortError
 from ledger.trial.cinder.model import snapshots as cinder_snapshots
 from ledger.trial.cinder.model.rows import Snapshot
 from tests.doubles.direct_cinder import DirectCinder
@@ -199,6 +201,24 @@ def test_a_merge_that_a_fence_cuts_off_has_failed() -> None:
     assert world.run(operation_id).outcome is Outcome.FAILED
     assert [snapshot.status for snapshot in snapshots_of(world)] == ["error_deleting"]
     world.done(world.act("evacuate", destination=OTHER))
+
+
+def test_a_merge_that_was_done_and_seemed_to_fail_is_told_as_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Cinder would keep a file that the guest does without: so its host looks first."""
+    world = with_snapshots(1)
+    guests = world.ports["guests"]
+    real = guests.merge
+
+    def merge(*args: object) -> None:
+        real(*args)
+        raise PortError(ErrorKind.FINAL, "lost", "libvirt was restarted")
+
+    monkeypatch.setattr(guests, "merge", merge, raising=False)
+    operation = world.run(delete_newest(world))
+    assert (operation.outcome, code(operation)) == (Outcome.COMPLETED, "lost")
+    assert (snapshots_of(world), world.wrong()) == ([], [])
 
 
 def test_what_cannot_be_followed_to_its_end_is_not_begun() -> None:

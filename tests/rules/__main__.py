@@ -29,7 +29,7 @@ from queue import SimpleQueue
 from tests.rules.table import ROOT, Rule, rules
 
 #: pytest's exit codes.
-_PASSED, _FAILED = 0, 1
+PASSED, FAILED = 0, 1
 #: A rule that is gone may keep a test waiting for ever.
 DEADLINE_S = 600
 #: Half of a short run goes into loading schemathesis; the tests that use it load it themselves.
@@ -49,9 +49,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     began = time.monotonic()
     chosen = [rule for rule in rules() if not wanted.rows or rule.row in wanted.rows]
     with tempfile.TemporaryDirectory(prefix="rules-") as home:
-        tree = _copy(Path(home) / "0")
-        code, said = _tests(tree, _every(chosen), "-n", str(wanted.jobs), cached=True)
-        if code != _PASSED:
+        tree = copied(Path(home) / "0")
+        code, said = pytest_in(tree, _every(chosen), "-n", str(wanted.jobs), cached=True)
+        if code != PASSED:
             print(said, "As the code is, not all of these tests pass: so nothing can be seen.")
             return 1
         trees: SimpleQueue[Path] = SimpleQueue()
@@ -82,7 +82,7 @@ def _every(chosen: Sequence[Rule]) -> list[str]:
     return list(dict.fromkeys(test for rule in chosen for test in rule.tests))
 
 
-def _copy(tree: Path) -> Path:
+def copied(tree: Path) -> Path:
     """What git knows of the tree, and what is new in it."""
     listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(listed, cwd=ROOT, capture_output=True, check=True, text=True).stdout
@@ -98,16 +98,16 @@ def _is_noticed(rule: Rule, tree: Path) -> bool:
     whole = path.read_text()
     path.write_text(whole.replace(rule.old, rule.new))
     try:
-        code, said = _tests(tree, rule.tests, "-x", "-n", "0")
+        code, said = pytest_in(tree, rule.tests, "-x", "-n", "0")
     finally:
         path.write_text(whole)
-    if code == _FAILED:
+    if code == FAILED:
         print(f"{rule.row:5} noticed: {_first_failure(said)}", flush=True)
     else:
         print(f"{rule.row:5} NOT NOTICED (exit {code}): {rule.file}: {rule.old!r}", flush=True)
-    if code not in {_PASSED, _FAILED}:
+    if code not in {PASSED, FAILED}:
         print(said[-2000:], flush=True)
-    return code == _FAILED
+    return code == FAILED
 
 
 def _first_failure(said: str) -> str:
@@ -115,7 +115,7 @@ def _first_failure(said: str) -> str:
     return found[1] if found else said.splitlines()[-1]
 
 
-def _tests(
+def pytest_in(
     tree: Path, tests: Sequence[str], *options: str, cached: bool = False
 ) -> tuple[int, str]:
     """pytest's exit code and output; the tests import the copy, in processes of their own too."""
@@ -133,7 +133,7 @@ def _tests(
             timeout=None if cached else DEADLINE_S,
         )
     except subprocess.TimeoutExpired:
-        return _FAILED, f"not done after {DEADLINE_S} s"
+        return FAILED, f"not done after {DEADLINE_S} s"
     return done.returncode, done.stdout + done.stderr
 
 

@@ -234,12 +234,22 @@ async def test_vm_state_forbids_in_novas_words(api: Api) -> None:
         assert text == f"Cannot '{action}' instance {server} while it is in vm_state building"
 
 
-async def test_the_first_error_is_the_answer_when_the_reservation_fails(api: Api) -> None:
+@pytest.mark.parametrize(
+    ("status", "name", "text"),
+    [
+        (400, "badRequest", "Invalid volume"),
+        (403, "forbidden", "Over quota"),
+        (404, "itemNotFound", "No such volume"),  # it was deleted since it was asked for
+    ],
+)
+async def test_the_first_error_is_the_answer_when_the_reservation_fails(
+    api: Api, status: int, name: str, text: str
+) -> None:
     """LP 1812969: not the one of cleaning up."""
     server, volume = await api.server(), api.volume()
-    rule = {"call": "attachment_create", "do": "fail", "status": 403, "message": "Over quota"}
+    rule = {"call": "attachment_create", "do": "fail", "status": status, "message": text}
     api.faults.replace([rule])
-    assert await message(await api.attach(server, volume), "forbidden", 403) == "Over quota"
+    assert await message(await api.attach(server, volume), name, status) == text
 
 
 # -------------------------------------------------------------------------- idempotency

@@ -240,6 +240,8 @@ async def test_automatic_repairs_of_the_last_hour_are_counted_from_the_log(
     assert begun is not None
     await api.projected()
     assert (await asyncio.to_thread(so_far, None)).begun == 1
+    there = [(await asyncio.to_thread(so_far, host)).begun_there for host in (HOST, "compute-2")]
+    assert there == [1, 0]
     another = await lost(api, ledger)
     assert await asyncio.to_thread(process().confirmed, another.finding) is None
     operation = await api.get(f"/v1/operations/{begun}?wait_s=20")

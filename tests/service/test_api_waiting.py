@@ -106,6 +106,30 @@ async def test_a_deletion_takes_over_what_parks_while_it_waits(api: Api) -> None
     assert (await api.played(answer))["outcome"] == "completed"
 
 
+async def test_what_parks_is_waited_for_once_and_then_named(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes on only if a person has it: to ask again until the deadline would be a busy loop."""
+    server, volume = await api.attached()
+    path = f"/v2.1/servers/{server}/os-volume_attachments/{volume}"
+    detach = await api.ask("DELETE", path)
+    [command] = await api.commands()
+    await api.report(command, "unplug")
+    error = {"kind": "final", "code": "busy", "message": "device is busy"}
+    await api.report(command, "disconnect", error=error)
+    await api.finished(detach)
+    rests, waited = accepting._rests, list[str]()
+
+    async def noted(call: Any, operation_id: str, wait_s: float) -> bool:
+        assert operation_id not in waited, "it would wait for ever"
+        waited.append(operation_id)
+        return await rests(call, operation_id, wait_s)
+
+    monkeypatch.setattr(accepting, "_rests", noted)
+    answer = await api.ask("DELETE", path)
+    assert (answer.status, waited) == (409, [command["operation_id"]])
+
+
 async def test_a_detach_that_is_asked_for_twice_is_404_when_the_first_has_ended(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -207,6 +207,33 @@ def test_a_guest_that_is_back_is_missing_no_more(cloud: Cloud) -> None:
     assert cloud.states() == {"guest_missing": "over", "connection_missing": "over"}
 
 
+def test_what_a_host_showed_of_a_server_that_is_elsewhere_by_now_is_that_hosts_to_end(
+    cloud: Cloud,
+) -> None:
+    """The former one shows no such disk any more, which says nothing of the guest."""
+    cloud.host(OTHER)
+    row = cloud.attached()
+    cloud.shows(row, recorded=False)
+    looked(cloud)
+    cloud.db.execute("UPDATE instances SET host = %s", [OTHER])
+    cloud.guests[HOST].clear()
+    looked(cloud)
+    assert cloud.states()["disk_source_differs"] == "suspected"
+
+
+def test_what_a_host_lacked_of_a_server_is_over_once_the_server_is_deleted(cloud: Cloud) -> None:
+    """Its row stays in the ledger, and names the host that it had."""
+    row = cloud.attached()
+    looked(cloud)
+    assert cloud.states() == {"guest_missing": "suspected", "connection_missing": "suspected"}
+    cloud.model.drop_attachment(row.id)
+    for table in ("mappings", "attachments"):
+        cloud.db.execute(f"DELETE FROM {table}")
+    cloud.db.execute("UPDATE instances SET deleted = true")
+    looked(cloud)
+    assert cloud.states()["guest_missing"] == "over"
+
+
 SESSION = StorageShown(kind="iscsi_session", name="iqn.x", recorded=False, used=False)
 
 

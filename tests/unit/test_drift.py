@@ -12,9 +12,20 @@ from uuid import uuid4
 
 import pytest
 
+from aggregates.attachment import AttachmentState
 from aggregates.finding import Finding, FindingState
 from handlers.drift.classes import BY_NAME, CLASSES, WORKS_S, DriftClass, Severity
-from handlers.drift.judge import APART_S, Sight, apart_s, braked, differs, drifting, see, sound
+from handlers.drift.judge import (
+    APART_S,
+    Sight,
+    apart_s,
+    braked,
+    differs,
+    drifting,
+    miss,
+    see,
+    sound,
+)
 from handlers.drift.rows import (
     SUBJECTS,
     UNKNOWN,
@@ -307,6 +318,49 @@ def silenced(row: Any, party: Party) -> list[Any]:
     if party is Party.HOST and isinstance(row, DiskRow):
         return [replace(row, shown=UNKNOWN)]
     return []
+
+
+@pytest.mark.parametrize("migration", ["starting", "migrating", "completing"])
+def test_no_status_differs_while_cinder_migrates_the_volume(migration: str) -> None:
+    """To its last phase, in which Cinder exchanges both volumes; what is left of one is none."""
+    wrong = CASES[WRONG].drifts
+    assert isinstance(wrong, VolumeRow)
+    assert isinstance(wrong.cinder, CinderVolume)
+    for phase, names in ((migration, []), ("success", [WRONG]), ("error", [WRONG])):
+        row = replace(wrong, cinder=replace(wrong.cinder, migration_status=phase))
+        assert [each.name for each in drifting(row)] == names
+
+
+@pytest.mark.parametrize("power", PowerState)
+def test_a_guest_is_there_twice_if_both_run_or_could_go_on(power: PowerState) -> None:
+    """One that is off, or has crashed, writes nothing."""
+    off = {PowerState.SHUTDOWN, PowerState.NOSTATE, PowerState.CRASHED}
+    row = server((HERE, RUNNING), (THERE, power.value), hosts=(HERE, THERE))
+    assert ("guest_twice" in {each.name for each in drifting(row)}) is (power not in off)
+
+
+@pytest.mark.parametrize("state", AttachmentState)
+def test_a_host_is_to_have_connected_what_it_said_that_it_had(state: AttachmentState) -> None:
+    """From its word on, whether or not Cinder has been told; not before, and not after."""
+    row = attachment(ledger=replace(OURS, state=state), connected=False)
+    said = state in {AttachmentState.CONNECTED, AttachmentState.ATTACHED}
+    if state is not AttachmentState.DELETED:  # of which there are no rows
+        assert ("connection_missing" in {each.name for each in drifting(row)}) is said
+
+
+def test_a_difference_that_is_being_mended_is_over_by_its_repair_alone() -> None:
+    """A look between its steps sees nothing any more: whether it helped is not known yet."""
+    drift_class, finding = BY_NAME["disk_missing"], Finding(uuid4())
+    for look in "12":
+        see(finding, drift_class, CASES[drift_class.name].drifts, Sight(look_id=look, position=1))
+    begun = {"repair": "replug_disk", "by_operation": str(uuid4()), "reason": "it lacks it"}
+    finding.record(Finding.RepairBegun, **begun)
+    version, gone = finding.version, Sight(look_id="3", position=3, heard=frozenset({HERE}))
+    miss(finding, gone)
+    assert (finding.version, finding.state) == (version, FindingState.CONFIRMED)
+    finding.record(Finding.RepairFailed, by_operation=begun["by_operation"], why="it would not")
+    miss(finding, gone)
+    assert finding.state is FindingState.OVER
 
 
 @pytest.mark.parametrize("status", STATUSES)

@@ -10,6 +10,7 @@ import pytest
 
 from tests.mutation import __main__ as mutation
 from tests.mutation.__main__ import Change, change, judge
+from tests.mutation.tables.changes import changes
 
 DIFF = """\
 --- handlers/engine/engine.py
@@ -108,3 +109,37 @@ def test_a_sample_stays_what_it_is_when_the_module_changes_elsewhere() -> None:
     assert ordered != names
     without = sorted(set(names) - {ordered[50]}, key=mutation.random_order)
     assert without == ordered[:50] + ordered[51:]
+
+
+def changed(path: str, text: str) -> set[str]:
+    return {text[: each.start] + each.new + text[each.end :] for each in changes(path, text)}
+
+
+@pytest.mark.parametrize(
+    ("text", "becomes"),
+    [
+        ('S = Step("a", v, undo=w)', {'S = Step("a", v)'}),
+        ("F = (Step(1), Step(2))", {"F = (Step(2))", "F = (Step(1))"}),
+        ("S = {1, 2, 3}", {"S = {2, 3}", "S = {1, 3}", "S = {1, 2}"}),
+        ("x = a and not b", {"x = True and not b", "x = a and True"}),
+        ("x = a or (b)", {"x = False or (b)", "x = a or (False)"}),
+        ("é = K.A_A, K.BB", {"é = K.BB, K.BB", "é = K.A_A, K.A_A"}),
+        ("S = {1}\nx = y or ''", {"S = {1}\nx = False or ''"}),
+    ],
+)
+def test_each_part_of_a_table_or_condition_is_left_out_once(text: str, becomes: set[str]) -> None:
+    assert changed("a.py", text) == becomes
+
+
+def test_a_guard_does_not_stop_anybody() -> None:
+    guard = "def f():\n    if a:\n        return 1\n    if b:\n        c()\n"
+    assert changed("a.py", guard) == {guard.replace("if a:", "if False:")}
+
+
+def test_each_condition_of_sql_is_left_out_once() -> None:
+    text = "SELECT a FILTER (WHERE b) FROM c\n WHERE d BETWEEN 1 AND 2 AND e = (1) ORDER BY f;"
+    assert changed("a.sql", text) == {
+        text.replace(" FILTER (WHERE b)", ""),
+        text.replace("WHERE d BETWEEN 1 AND 2", "WHERE true"),
+        text.replace("AND e = (1)", ""),
+    }
