@@ -245,7 +245,7 @@ def _connection(
 ) -> ConnectionShown:
     present = used = None
     if view is not None:
-        devices = [view.present(device) for device in record.devices.values()]
+        devices = [view.present(device, info) for device, info in record.connected_as]
         known = [each for each in devices if each is not None]
         present = any(known) if known else None
         used = _is_used(record, view, in_guests)

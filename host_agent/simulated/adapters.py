@@ -235,7 +235,8 @@ class SimulatedView:
         found = (entry.get("bytes") for entry in of_path)
         return next(found, None) if path.startswith("/dev/") else None
 
-    def present(self, device: Mapping[str, Any]) -> bool | None:
+    def present(self, device: Mapping[str, Any], info: ConnectionInfo) -> bool | None:
+        del info
         return device.get("path") in self._paths
 
     def held(self, place: str) -> bool:

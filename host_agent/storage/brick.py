@@ -7,7 +7,9 @@ It is called from plain threads, and nothing is ever monkey-patched.
 
 What a volume becomes for a guest depends on its protocol: RBD is a network disk that
 QEMU opens itself, so nothing is connected on the host; a file system's volume is a
-file below its mount point; everything else os-brick knows is a block device.
+file below its mount point; everything else os-brick knows is a block device.  A guest gets that
+by a name that stays (names.py); what os-brick itself called it the record keeps for the disconnect.
+Connection information is given as a copy: of NVMe's older form os-brick takes keys out.
 Disconnecting never forces: a flush that failed means data not written yet, so the
 device stays and the error is reported (os-brick LP 1502534).  It is given the device that
 connecting returned, and the multipath choice of then: by them os-brick decides what is
@@ -23,10 +25,12 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import structlog
+
 from host_agent.config import BrickSection
 from host_agent.shared.contract.messages import ErrorKind
 from host_agent.shared.contract.ports import ConnectionInfo, Encryption, PortError
-from host_agent.storage import connection
+from host_agent.storage import connection, names
 from host_agent.storage.luks import format_device, payload_offset
 
 with warnings.catch_warnings():
@@ -38,6 +42,8 @@ with warnings.catch_warnings():
     import os_brick.privileged.rootwrap
     from oslo_concurrency import lockutils, processutils
     from oslo_config import cfg
+
+_LOG = structlog.get_logger(__name__)
 
 #: Protocols whose "device" is a file below a mount point.
 FILE_SYSTEMS = frozenset({"nfs", "glusterfs", "scality", "quobyte", "vzstorage"})
@@ -71,10 +77,10 @@ class OsBrick:
         self._host = host
         self._ip = settings.my_ip or _address_of(socket.gethostname())
         cfg.CONF([], project="attachment-ledger-agent", default_config_files=[])
-        os_brick.setup(cfg.CONF)
         locks = lock_path / "os-brick"
         locks.mkdir(parents=True, exist_ok=True)
         lockutils.set_defaults(str(locks))
+        os_brick.setup(cfg.CONF)  # takes the path from there
         if os.geteuid() == 0:
             os_brick.privileged.default.set_client_mode(False)
             os_brick.privileged.brick_privsep_hide_output.set_client_mode(False)
@@ -111,7 +117,7 @@ class OsBrick:
             return {**source, "format": "raw"}
         try:
             multipath = self._settings.use_multipath
-            device = self._connector_for(kind, info, multipath=multipath).connect_volume(info)
+            device = self._connector_for(kind, info, multipath=multipath).connect_volume(dict(info))
         except Exception as error:
             raise _connect_error(error) from error
         path = device.get("path") if isinstance(device, dict) else None
@@ -124,6 +130,11 @@ class OsBrick:
         source = _source(path)
         plain = {key: value for key, value in device.items() if isinstance(value, _PLAIN)}
         plain["use_multipath"] = multipath
+        if source["type"] == "block":
+            if (stable := names.stable(path)) is not None:
+                source["path"] = plain["stable_path"] = stable
+            else:
+                _LOG.warning("device_without_stable_name", path=path)
         return {**source, "format": _format(source, info), "device": plain}
 
     def format_luks(self, source: dict[str, Any], passphrase: str, encryption: Encryption) -> None:
@@ -156,7 +167,7 @@ class OsBrick:
             return None
         try:
             connector = self._connector_for(kind, info, multipath=self._settings.use_multipath)
-            size = connector.extend_volume(info)
+            size = connector.extend_volume(dict(info))
             if size is None:
                 raise os_brick.exception.VolumePathsNotFound  # noqa: TRY301 - as os-brick has it
             head = payload_offset(helper, source["path"]) if info.get("encrypted") else 0
@@ -170,12 +181,13 @@ class OsBrick:
             return
         known = dict(device or {})
         multipath = known.pop("use_multipath", self._settings.use_multipath)
+        known.pop("stable_path", None)
         try:
             connector = self._connector_for(kind, info, multipath=multipath)
             if not known and kind not in FILE_SYSTEMS:
-                paths = connector.get_volume_paths(info)
+                paths = connector.get_volume_paths(dict(info))
                 known = {"type": "block", "path": paths[0]} if paths else {}
-            connector.disconnect_volume(info, known or None)
+            connector.disconnect_volume(dict(info), known or None)
         except Exception as error:
             raise _disconnect_error(error) from error
 

@@ -56,8 +56,8 @@ class StorageView(Protocol):
     def size(self, path: str) -> int | None:
         """Of a device, in bytes; None: it is none, or not there."""
 
-    def present(self, device: Mapping[str, Any]) -> bool | None:
-        """Whether a device is there that connecting returned (Brick.connect); None: unknown."""
+    def present(self, device: Mapping[str, Any], info: ConnectionInfo) -> bool | None:
+        """Whether a device is there that connecting `info` returned; None: unknown."""
 
     def held(self, place: str) -> bool:
         """Whether something that is no guest holds what is there."""

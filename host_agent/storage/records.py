@@ -21,6 +21,7 @@ from host_agent.shared.contract.messages import ErrorKind
 from host_agent.shared.contract.ports import ConnectionInfo, PortError
 from host_agent.shared.platform import masking
 from host_agent.storage import connection
+from host_agent.storage.names import path_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,8 +71,8 @@ class Record:
     @property
     def paths(self) -> list[str]:
         """Of its devices, as far as they are known."""
-        paths = (device.get("path") for device in self.devices.values())
-        return [path for path in paths if isinstance(path, str)]
+        paths = map(path_of, self.devices.values())
+        return [path for path in paths if path is not None]
 
     @property
     def names(self) -> list[str]:
@@ -89,6 +90,12 @@ class Record:
         """Whether it is known of all connections where their data is."""
         by_name = len(self.names)
         return len(self.infos) == by_name + sum(self.device_of(i) is not None for i in self.infos)
+
+    @property
+    def connected_as(self) -> list[tuple[dict[str, Any], ConnectionInfo]]:
+        """Each device that connecting returned, and by which connection."""
+        found = ((self.device_of(info), info) for info in self.infos)
+        return [(device, info) for device, info in found if device is not None]
 
     def device_of(self, info: ConnectionInfo) -> dict[str, Any] | None:
         """What connecting it returned; None: nothing yet, or nothing of use."""

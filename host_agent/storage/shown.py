@@ -1,24 +1,27 @@
 """What the kernel shows of host storage: sessions, subsystems, maps, mounts, loop devices.
 
-Read from sysfs and procfs, and names from /dev: nothing is forked, no daemon is asked, no lock is
-taken, and no file of a share is touched, for a share whose server is gone would keep whoever does
-that.  So a file on a share counts as there while its share is mounted.
+Read from sysfs and procfs, names from /dev, and of a map's paths from the device mapper: nothing is
+forked, no daemon is asked, no lock is taken, and no file of a share is touched, for a share whose
+server is gone would keep whoever does that.  So a file on a share counts as there while its share
+is mounted.
 
 A session says "logged in" for as long as the kernel tries (democratic-csi #536), and the numbers of
-LUNs and of device mapper devices are used again for others (kubernetes #59946, lxd #18332): so a
-path has to be that of the same disk, by its WWID, where both sides have one.
+LUNs, namespaces and device mapper devices are used again for others (kubernetes #59946, lxd
+#18332): so a path has to be that of the same disk, by its WWID or UUID, where both sides have one.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from host_agent.shared.contract.ports import ConnectionInfo
+from host_agent.storage import device_mapper
+from host_agent.storage.names import path_of
 from host_agent.storage.port import Thing
 
 #: The file systems that os-brick mounts for volumes that are files.
@@ -39,6 +42,10 @@ _OCTAL = re.compile(r"\\([0-7]{3})")
 _NAA_UDEV, _NAA_KERNEL = "3", "naa."
 
 
+#: What the device mapper says of the device with a UUID (device_mapper.status).
+Status = Callable[[str], bytes | None]
+
+
 class Mount(NamedTuple):
     """A line of mountinfo."""
 
@@ -55,21 +62,26 @@ class Mount(NamedTuple):
 
 
 class KernelStorage:
-    """The Storage port over the kernel of this machine; `root` is another one's in tests."""
+    """The Storage port over the kernel of this machine.
 
-    def __init__(self, root: Path = Path("/")) -> None:
+    In tests `root` is another one's, and `status` of its device mapper.
+    """
+
+    def __init__(self, root: Path = Path("/"), status: Status = device_mapper.status) -> None:
         self._root = root
+        self._status = status
 
     def look(self) -> KernelView:
         """Raises OSError where sysfs or procfs cannot be read."""
-        return KernelView(self._root)
+        return KernelView(self._root, self._status)
 
 
 class KernelView:
     """What there is of each kind, and how it hangs together, read once."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, status: Status) -> None:
         self._root = Path(os.path.realpath(root))
+        self._status = status
         self._sys = self._root / "sys"
         self._blocks = {path.name: path for path in (self._sys / "class/block").iterdir()}
         mounts = (self._root / "proc/self/mountinfo").read_bytes()
@@ -115,10 +127,11 @@ class KernelView:
         return not path.startswith("/") or (mount is not None and mount.kind in SHARES)
 
     def is_of(self, device: Mapping[str, Any], info: ConnectionInfo) -> bool | None:
-        name = Path(self.place(str(device.get("path")))).name
-        if not str(device.get("path")).startswith("/dev/") or name not in self._blocks:
+        path = path_of(device) or ""
+        name = Path(self.place(path)).name
+        if not path.startswith("/dev/") or name not in self._blocks:
             return None
-        if not self._is_same(name, device):
+        if not self._is_same(name, device, info):
             return False
         wanted = {info.get("target_iqn"), *(info.get("target_iqns") or ())} - {None}
         target = self._targets.get(name)  # a map's paths may lead to others that were discovered
@@ -129,24 +142,38 @@ class KernelView:
         sectors = self._text(name, "size") if path.startswith("/dev/") else ""
         return int(sectors) * SECTOR_BYTES if sectors.isdecimal() else None
 
-    def present(self, device: Mapping[str, Any]) -> bool | None:
+    def present(self, device: Mapping[str, Any], info: ConnectionInfo) -> bool | None:
         """Whether what connecting returned is there, and is the same disk as then."""
-        path = device.get("path")
-        if not isinstance(path, str) or not path.startswith("/"):
+        path = path_of(device)
+        if path is None or not path.startswith("/"):
             return None
         if path.startswith("/dev/"):
             name = Path(self.place(path)).name
-            return name in self._blocks and self._is_same(name, device)
+            return name in self._blocks and self._is_same(name, device, info)
         return self._is_file(path)
 
-    def _is_same(self, name: str, device: Mapping[str, Any]) -> bool:
-        """No other disk, as far as both have a WWID that can be compared."""
+    def _is_same(self, name: str, device: Mapping[str, Any], info: ConnectionInfo) -> bool:
+        """No other disk, as far as both have a WWID or a UUID that can be compared."""
         uuid, map_id = self._uuid(name), device.get("multipath_id")
         if uuid.startswith(_MAP) and map_id:
             return uuid == f"{_MAP}{map_id}"
         wwn, shown = str(device.get("scsi_wwn") or ""), self._text(name, "device/wwid")
         if wwn.startswith(_NAA_UDEV) and shown.startswith(_NAA_KERNEL):
             return wwn.removeprefix(_NAA_UDEV) == shown.removeprefix(_NAA_KERNEL)
+        return _NAMESPACE.match(name) is None or self._is_namespace(name, info)
+
+    def _is_namespace(self, name: str, info: ConnectionInfo) -> bool:
+        """By that of these two by which os-brick finds the namespace of a target, or of a replica.
+
+        Not by `vol_uuid` beside `nqn`, the older form: there os-brick does not go by it.
+        """
+        each_target = info.get("volume_replicas") or [info]
+        targets = [each for each in each_target if "target_nqn" in each]
+        for told, attribute in (("vol_uuid", "uuid"), ("volume_nguid", "nguid")):
+            wanted = {_hexadecimal(each[told]) for each in targets if each.get(told)}
+            shown = self._text(name, attribute)
+            if wanted and shown:
+                return _hexadecimal(shown) in wanted
         return True
 
     def _is_file(self, path: str) -> bool:
@@ -212,7 +239,8 @@ class KernelView:
         for name in sorted(self._blocks):
             uuid = self._uuid(name)
             if uuid.startswith(_MAP):
-                working = any(map(self._works, self._children(name, "slaves")))
+                by_mapper = device_mapper.has_path(self._status(uuid))
+                working = by_mapper and any(map(self._works, self._children(name, "slaves")))
                 yield self._thing("multipath_map", uuid.removeprefix(_MAP), [name], working=working)
 
     def _shares(self) -> Iterator[Thing]:
@@ -289,6 +317,10 @@ def _mounts(text: str) -> Iterator[Mount]:
         fields, more = own.split(" "), other.split(" ")
         if len(fields) > 4 and len(more) > 1:  # noqa: PLR2004
             yield Mount(fields[2], _unescaped(fields[4]), more[0], _unescaped(more[1]))
+
+
+def _hexadecimal(text: object) -> str:
+    return str(text).replace("-", "").lower()
 
 
 def _unescaped(text: str) -> str:

@@ -17,6 +17,7 @@ import posixpath
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
+from host_agent.storage.names import path_of
 from host_agent.storage.port import StorageView
 from host_agent.storage.records import Record
 
@@ -80,8 +81,8 @@ def _is_changed(path: str, records: Iterable[Record], view: StorageView) -> bool
     connected = [
         (device, info)
         for record in records
-        for info in record.infos
-        if (device := record.device_of(info)) is not None and device.get("path") == path
+        for device, info in record.connected_as
+        if path_of(device) == path
     ]
     told = [view.is_of(device, info) for device, info in connected]
     return bool(told) and all(each is False for each in told)

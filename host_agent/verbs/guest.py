@@ -36,11 +36,15 @@ def guest_spawn(ctx: RunContext, order: GuestOrder) -> dict[str, Any]:
 def guest_start(ctx: RunContext, order: GuestOrder) -> dict[str, Any]:
     """Run the guest as it is defined, if it shall run.
 
-    Its volumes are connected first: the host may have been restarted since it was stopped.
+    Its volumes are connected first: the host may have been restarted since it was stopped.  By a
+    name of before its definition would have another volume then, so that follows.
     """
     if order.running:
         for lane in order.lanes:
-            _disk(ctx, lane)
+            disk = _disk(ctx, lane)
+            state = ctx.guests.disk(order.server_id, disk.serial)
+            if state.live is None and state.persistent is not None:
+                ctx.guests.replace(order.server_id, disk)
         return {"power_state": ctx.guests.start(order.server_id).value}
     power = ctx.guests.power(order.server_id) or PowerState.NOSTATE
     return {"power_state": power.value}

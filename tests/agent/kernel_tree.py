@@ -61,6 +61,12 @@ class Kernel:
     def map(self, name: str, wwid: str, *paths: str) -> str:
         return self.over(name, *paths, uuid=f"mpath-{wwid}")
 
+    def namespace(self, name: str, **told: str) -> str:
+        """Of NVMe, with what identifies it: uuid, nguid, wwid."""
+        for attribute, text in told.items():
+            self.put(f"sys/class/block/{name}/{attribute}", text)
+        return self.disk(name)
+
     def session(self, number: int, target: str, *disks: str, state: str = "LOGGED_IN") -> None:
         at = f"sys/class/iscsi_session/session{number}"
         self.put(f"{at}/targetname", target)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from host_agent.storage import device_mapper
 from host_agent.storage.port import Thing
 from host_agent.storage.shown import DISCOVERY_NQN, KernelStorage, KernelView
 from tests.agent.kernel_tree import Kernel
@@ -79,6 +80,39 @@ def test_a_map_is_called_by_its_wwid_and_faulty_without_a_working_path(kernel: K
     assert (other.name, other.faulty) == ("36001405b", True)
     kernel.put("sys/class/block/sdb/device/state", "transport-offline")
     assert view(kernel).things[0].faulty
+
+
+@pytest.mark.parametrize(
+    ("status", "faulty"),
+    [
+        (b"2 0 0 0 2 1 A 0 1 2 8:16 F 1 0 1 E 0 1 2 8:32 F 1 0 1 ", True),
+        (b"2 0 0 0 2 2 E 0 1 2 8:16 F 1 0 1 A 0 1 2 8:32 A 0 0 1 ", False),
+        (b"2 0 0 0 1 1 A 0 2 2 8:16 A 0 0 1 8:32 F 3 0 1 ", False),
+        (b"2 0 0 0 0 0 ", True),
+        (None, False),
+    ],
+    ids=["none works", "the second group", "one of a group", "no paths", "not known"],
+)
+def test_a_map_is_faulty_when_the_device_mapper_has_failed_all_its_paths(
+    kernel: Kernel, status: bytes | None, faulty: bool
+) -> None:
+    """Of a LUN that the storage has taken away SCSI still says "running"."""
+    asked: list[str] = []
+
+    def told(uuid: str) -> bytes | None:
+        asked.append(uuid)
+        return status
+
+    for disk in ("sdb", "sdc"):
+        kernel.disk(disk, state="running")
+    kernel.map("dm-3", WWID, "sdb", "sdc")
+    [thing] = KernelStorage(kernel.root, told).look().things
+    assert thing.faulty is faulty
+    assert asked == [f"mpath-{WWID}"]
+
+
+def test_a_device_that_the_device_mapper_does_not_have_is_not_known() -> None:
+    assert device_mapper.status(f"mpath-{WWID}") is None
 
 
 def test_a_subsystem_of_a_fabric_is_called_by_its_nqn(kernel: Kernel) -> None:
@@ -201,7 +235,7 @@ def test_a_device_is_one_by_all_its_names(kernel: Kernel) -> None:
     name = kernel.link("/dev/disk/by-path/ip-192.0.2.1-lun-1", "sdb")
     seen = view(kernel)
     assert seen.place(name) == seen.place("/dev/sdb") == "/dev/sdb"
-    assert seen.present({"type": "block", "path": name}) is True
+    assert seen.present({"type": "block", "path": name}, {}) is True
     assert seen.place("volumes/volume-1") == "volumes/volume-1"
 
 
@@ -210,12 +244,12 @@ def test_a_name_without_device_and_a_file_in_its_place_are_not_it(kernel: Kernel
     kernel.put("dev/no-device", "")
     seen = view(kernel)
     for path in (name, "/dev/gone", "/dev/no-device"):
-        assert seen.present({"path": path}) is False
+        assert seen.present({"path": path}, {}) is False
 
 
 @pytest.mark.parametrize("path", [None, 7, "volumes/image"])
 def test_what_is_no_path_is_not_known(kernel: Kernel, path: Any) -> None:
-    assert view(kernel).present({"path": path}) is None
+    assert view(kernel).present({"path": path}, {}) is None
 
 
 def test_a_number_that_another_disk_has_by_now_is_not_the_recorded_one(kernel: Kernel) -> None:
@@ -224,11 +258,60 @@ def test_a_number_that_another_disk_has_by_now_is_not_the_recorded_one(kernel: K
     kernel.map("dm-1", WWID, "sdb")
     seen = view(kernel)
     other = WWID.replace("a", "b")
-    assert seen.present({"path": "/dev/sdb", "scsi_wwn": WWID}) is True
-    assert seen.present({"path": "/dev/sdb", "scsi_wwn": other}) is False
-    assert seen.present({"path": "/dev/dm-1", "multipath_id": WWID}) is True
-    assert seen.present({"path": "/dev/dm-1", "multipath_id": other}) is False
-    assert seen.present({"path": "/dev/sdc", "scsi_wwn": other}) is True, "not to be compared"
+    assert seen.present({"path": "/dev/sdb", "scsi_wwn": WWID}, {}) is True
+    assert seen.present({"path": "/dev/sdb", "scsi_wwn": other}, {}) is False
+    assert seen.present({"path": "/dev/dm-1", "multipath_id": WWID}, {}) is True
+    assert seen.present({"path": "/dev/dm-1", "multipath_id": other}, {}) is False
+    assert seen.present({"path": "/dev/sdc", "scsi_wwn": other}, {}) is True, "not to be compared"
+
+
+UUID, NGUID = "f3f7c7a1-8b8c-4a9b-9c39-0d2f0a1b2c3d", "0123456789abcdef0123456789abcdef"
+TARGET = {"target_nqn": NQN}
+
+
+@pytest.mark.parametrize(
+    ("info", "there"),
+    [
+        ({**TARGET, "vol_uuid": UUID}, True),
+        ({**TARGET, "vol_uuid": UUID.upper()}, True),
+        ({**TARGET, "vol_uuid": UUID.replace("f", "e")}, False),
+        ({**TARGET, "vol_uuid": None, "volume_nguid": NGUID}, True),
+        ({**TARGET, "volume_nguid": NGUID.replace("f", "e")}, False),
+        ({**TARGET, "vol_uuid": UUID, "volume_nguid": NGUID.replace("f", "e")}, True),
+        ({"vol_uuid": "cinder's", "volume_replicas": [{**TARGET, "vol_uuid": UUID}]}, True),
+        ({"vol_uuid": UUID, "volume_replicas": [{**TARGET, "vol_uuid": "another"}]}, False),
+        ({"nqn": NQN, "vol_uuid": "not what it is found by"}, True),
+    ],
+)
+def test_a_namespace_that_another_volume_has_by_now_is_not_the_recorded_one(
+    kernel: Kernel, info: dict[str, Any], there: bool
+) -> None:
+    hyphenated = "01234567-89ab-cdef-0123-456789abcdef"
+    path = kernel.namespace("nvme0n1", uuid=UUID, nguid=hyphenated)
+    seen = view(kernel)
+    assert seen.present({"path": path}, info) is there
+    assert seen.is_of({"path": path}, info) in ((None, True) if there else (False,))
+
+
+def test_a_namespace_without_identity_and_an_array_over_some_cannot_be_compared(
+    kernel: Kernel,
+) -> None:
+    kernel.disk("nvme0n2")
+    kernel.disk("md127")
+    seen = view(kernel)
+    for path in ("/dev/nvme0n2", "/dev/md127"):
+        assert seen.present({"path": path}, {**TARGET, "vol_uuid": UUID}) is True
+
+
+def test_a_device_is_looked_for_by_the_name_that_stays(kernel: Kernel) -> None:
+    """After a reboot its number may be another's."""
+    kernel.disk("nvme0n1")
+    kernel.disk("nvme1n1")
+    name = kernel.link(f"/dev/disk/by-id/nvme-uuid.{UUID}", "nvme1n1")
+    device = {"path": "/dev/nvme0n1", "stable_path": name}
+    assert view(kernel).present(device, {}) is True
+    (kernel.root / name[1:]).unlink()
+    assert view(kernel).present(device, {}) is False
 
 
 def test_a_file_of_a_share_is_there_while_the_share_is_and_is_never_touched(
@@ -237,20 +320,20 @@ def test_a_file_of_a_share_is_there_while_the_share_is_and_is_never_touched(
     """A server that is gone would keep whoever looks."""
     device = {"path": "/mnt/a/volume-1"}
     (kernel.root / "mnt/a").mkdir(parents=True)
-    assert view(kernel).present(device) is False, "not mounted, and nothing is there"
+    assert view(kernel).present(device, {}) is False, "not mounted, and nothing is there"
     kernel.mount("/mnt/a", "nas:/export")
     seen = view(kernel)
     monkeypatch.setattr(os.path, "lexists", lambda path: pytest.fail(f"touched {path}"))
-    assert seen.present(device) is True
+    assert seen.present(device, {}) is True
     kernel.mount("/mnt/b", "ceph@x:/", kind="ceph")
-    assert view(kernel).present({"path": "/mnt/b/file"}) is True
+    assert view(kernel).present({"path": "/mnt/b/file"}, {}) is True
 
 
 def test_a_file_of_this_machine_is_looked_for(kernel: Kernel) -> None:
     kernel.put("srv/volume-1", "")
     seen = view(kernel)
-    assert seen.present({"type": "local", "path": "/srv/volume-1"}) is True
-    assert seen.present({"type": "local", "path": "/srv/volume-2"}) is False
+    assert seen.present({"type": "local", "path": "/srv/volume-1"}, {}) is True
+    assert seen.present({"type": "local", "path": "/srv/volume-2"}, {}) is False
 
 
 # --- what cannot be read -----------------------------------------------------------------------

@@ -34,7 +34,8 @@ def recording(bench: Bench, path: str, **told: Any) -> Record:
         name: str(uuid.uuid4()) for name in ("attachment_id", "volume_id", "server_id", "serial")
     }
     device = {"path": path, **told.pop("device", {})}
-    record = Record(**ids, infos=(told,), devices={"d": device})
+    info = {"driver_volume_type": "iscsi", **told}
+    record = Record(**ids).having(info).connected(info, device)
     bench.records[record.attachment_id] = record
     return record
 

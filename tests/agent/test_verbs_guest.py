@@ -96,6 +96,20 @@ def test_guest_that_was_off_is_not_started(bench: Bench) -> None:
     assert bench.order(Verb.GUEST_START, given) == {"power_state": "shutdown"}
 
 
+def test_a_start_never_opens_a_name_that_a_device_had_before(bench: Bench) -> None:
+    """After a reboot of the host another volume may have it."""
+    lane = bench.attached()
+    given = GuestOrder(server_id=lane.server_id, lanes=(lane,), force=True)
+    bench.order(Verb.GUEST_STOP, given)
+    (path,) = bench.guests.disk(lane.server_id, lane.disk_serial).sources
+    with bench.store.edit() as state:
+        guest = state["guests"][lane.server_id]
+        guest["persistent"] = guest["persistent"].replace(path, "/dev/dm-0")
+    assert bench.guests.disk(lane.server_id, lane.disk_serial).sources == ("/dev/dm-0",)
+    bench.order(Verb.GUEST_START, given)
+    assert bench.guests.disk(lane.server_id, lane.disk_serial).sources == (path,)
+
+
 def test_removed_guest_is_gone_and_removing_it_again_is_success(bench: Bench) -> None:
     given = GuestOrder(server_id=bench.server())
     for _ in range(2):

@@ -56,6 +56,41 @@ def test_os_brick_is_asked_as_the_settings_say(
     ]
 
 
+def test_os_bricks_own_locks_are_where_it_is_told(tmp_path: Path) -> None:
+    from oslo_config import cfg
+
+    real(tmp_path)
+    assert cfg.CONF.os_brick.lock_path == str(tmp_path / "locks/os-brick")
+
+
+def test_a_guest_gets_the_name_that_stays_and_os_brick_its_own_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    class Connector:
+        def connect_volume(self, info: dict[str, Any]) -> dict[str, Any]:
+            info.clear()  # as os-brick takes keys out of NVMe's older form
+            return {"type": "block", "path": "/dev/nvme0n1"}
+
+        def disconnect_volume(self, info: dict[str, Any], device: dict[str, Any]) -> None:
+            asked.append((info, device))
+
+    stays = "/dev/disk/by-id/nvme-uuid.1"
+    monkeypatch.setattr(
+        "os_brick.initiator.connector.InitiatorConnector.factory", lambda *_, **__: Connector()
+    )
+    block = {"type": "block", "path": "/dev/nvme0n1"}
+    monkeypatch.setattr("host_agent.storage.brick._source", lambda path: {**block, "path": path})
+    monkeypatch.setattr("host_agent.storage.names.stable", {"/dev/nvme0n1": stays}.get)
+    brick, info = real(tmp_path), {"driver_volume_type": "nvmeof", "nqn": "n"}
+    connected = brick.connect(info)
+    assert info == {"driver_volume_type": "nvmeof", "nqn": "n"}
+    assert connected["path"] == connected["device"]["stable_path"] == stays
+    brick.disconnect(info, connected["device"])
+    assert asked == [(info, block)]
+
+
 def test_of_what_qemu_opens_itself_os_brick_is_asked_nothing(broken: Any) -> None:
     brick, connector = broken(RuntimeError("asked"))
     brick.connect(RBD)

@@ -1,0 +1,51 @@
+"""Names of devices that stay theirs.
+
+The kernel's own (/dev/dm-0, /dev/nvme0n1, /dev/sdb) are numbered as devices come, so after a reboot
+of the host they may be other volumes', and a guest's definition outlives that.  udev's names below
+/dev/disk/by-id are made of what the storage itself says of the volume.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+#: udev makes its names after the kernel has shown the device.  In seconds.
+UDEV_S_MAX, POLL_S = 5.0, 0.05
+
+#: Of what identifies a device in sysfs, how udev begins its name.  Not by the model and
+#: serial number of its NVMe controller: all namespaces of that have these.
+_NAMES = (("dm/uuid", "dm-uuid-", ""), ("wwid", "nvme-", ""), ("device/wwid", "wwn-0x", "naa."))
+
+
+def stable(path: str, root: Path = Path("/"), wait_s: float = UDEV_S_MAX) -> str | None:
+    """The name by which the device at `path` is found after any boot; None: it has none."""
+    real = os.path.realpath(root / path[1:])
+    name = _by_id(root / "sys/class/block" / Path(real).name)
+    end = time.monotonic() + wait_s
+    while name is not None:
+        if os.path.realpath(root / name[1:]) == real:
+            return name
+        if time.monotonic() >= end:
+            break
+        time.sleep(POLL_S)
+    return None
+
+
+def _by_id(block: Path) -> str | None:
+    for attribute, prefix, kind in _NAMES:
+        with suppress(OSError):
+            told = (block / attribute).read_text().strip()
+            if told.startswith(kind) and told:
+                return f"/dev/disk/by-id/{prefix}{told.removeprefix(kind)}"
+    return None
+
+
+def path_of(device: Mapping[str, Any]) -> str | None:
+    """Where a device is that connecting returned: by the name that stays, if it has one."""
+    path = device.get("stable_path") or device.get("path")
+    return path if isinstance(path, str) else None

@@ -1,0 +1,80 @@
+"""The names of devices that stay theirs, in made-up trees."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from host_agent.storage import names
+from tests.agent.kernel_tree import Kernel
+
+UUID = "f3f7c7a1-8b8c-4a9b-9c39-0d2f0a1b2c3d"
+WWID = "36001405aaaaaaaaaaaaaaaaaaaaaaaaa"
+
+
+@pytest.fixture
+def kernel(tmp_path: Path) -> Kernel:
+    return Kernel(tmp_path)
+
+
+def a_map(kernel: Kernel) -> str:
+    kernel.map("dm-0", WWID)
+    return kernel.link(f"/dev/disk/by-id/dm-uuid-mpath-{WWID}", "dm-0")
+
+
+def a_namespace(kernel: Kernel) -> str:
+    kernel.namespace("nvme0n1", wwid=f"uuid.{UUID}")
+    return kernel.link(f"/dev/disk/by-id/nvme-uuid.{UUID}", "nvme0n1")
+
+
+def a_disk(kernel: Kernel) -> str:
+    kernel.disk("sdb", wwid=f"naa.{WWID[1:]}")
+    return kernel.link(f"/dev/disk/by-id/wwn-0x{WWID[1:]}", "sdb")
+
+
+@pytest.mark.parametrize(
+    ("made", "device"), [(a_map, "dm-0"), (a_namespace, "nvme0n1"), (a_disk, "sdb")]
+)
+def test_a_device_has_the_name_that_udev_makes_of_its_identity(
+    kernel: Kernel, made: Any, device: str
+) -> None:
+    name = made(kernel)
+    link = kernel.link(f"/dev/disk/by-id/os-brick+dev+{device}", device)
+    for path in (f"/dev/{device}", name, link):
+        assert names.stable(path, kernel.root, wait_s=0) == name
+
+
+def test_a_name_that_leads_to_another_device_is_not_its(kernel: Kernel) -> None:
+    """As of a disk with two paths, one of which has the name."""
+    a_disk(kernel)
+    kernel.disk("sdc", wwid=f"naa.{WWID[1:]}")
+    assert names.stable("/dev/sdc", kernel.root, wait_s=0) is None
+
+
+@pytest.mark.parametrize("wwid", [None, "t10.ATA"])
+def test_a_device_without_identity_has_none(kernel: Kernel, wwid: str | None) -> None:
+    kernel.disk("sdb", wwid=wwid)
+    assert names.stable("/dev/sdb", kernel.root, wait_s=0) is None
+    assert names.stable("/dev/gone", kernel.root, wait_s=0) is None
+
+
+def test_the_name_is_waited_for(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """udev makes it later than the kernel shows the device."""
+    kernel.namespace("nvme0n1", wwid=f"uuid.{UUID}")
+    monkeypatch.setattr("time.sleep", lambda _s: a_namespace(kernel))
+    assert names.stable("/dev/nvme0n1", kernel.root) == f"/dev/disk/by-id/nvme-uuid.{UUID}"
+
+
+@pytest.mark.parametrize(
+    ("device", "path"),
+    [
+        ({"path": "/dev/dm-0"}, "/dev/dm-0"),
+        ({"path": "/dev/dm-0", "stable_path": "/dev/disk/by-id/x"}, "/dev/disk/by-id/x"),
+        ({"path": 7}, None),
+        ({}, None),
+    ],
+)
+def test_where_what_connecting_returned_is(device: dict[str, Any], path: str | None) -> None:
+    assert names.path_of(device) == path
