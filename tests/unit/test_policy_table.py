@@ -78,7 +78,8 @@ REQUESTS = {
         server_migration server_refresh server_convert refresh convert forget operation_act
         remnants
         remnant_acknowledge drift_ignore drift_unignore drift_repair drift_runs drift_run
-        drift_run_ask drift_run_stop drift_run_resume services service_update hypervisors hypervisors_detail
+        drift_run_ask drift_run_stop drift_run_resume services service_update hypervisors
+        hypervisors_detail
         hypervisor aggregates zones_detail volume_history host_history hosts host host_fence
         host_unfence events event_checkpoint event_verification event_activity event_stream
         console_checkpoint console_operation_act
