@@ -257,7 +257,7 @@ _OWN = _under(
     ("drift:list", READER, "list what differs"),
     ("drift:show", READER, "show a finding"),
     ("drift:classes", READER, "list the classes of drift"),
-    ("drift:ignore", ADMIN, "ignore a finding, or heed it again"),
+    ("drift:ignore", ADMIN, "ignore a finding, or ignore it no longer"),
     ("drift:repair", ADMIN, "repair it"),
     ("drift:looks", ADMIN, "list and show looks"),
     ("drift:look", ADMIN, "ask for a look, stop one, go on with one"),

@@ -10,25 +10,20 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from ledger.words.acts import ACTS
+
 BEGIN, END = "<!-- made by make docs -->", "<!-- until here -->"
 PROGRAM = "attachment-ledger"
 
-#: By command: what is typed behind it, and what for.
+#: By command: what is typed behind it, and what for; an act's stand in its row.
 EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
+    **{act.command: act.examples for act in ACTS},
     "operation list": (
         ("--parked", "what needs a person"),
         ("--server db-1 --long", "what was done to one server, in all columns"),
         ("--parked -f value -c ID", "whole ids, for a script"),
     ),
     "operation show": (("44e1", "one operation, by the beginning of its id"),),
-    "operation retry": (
-        ('44e1 --reason "the array is back" --wait', "try again, and wait for the end"),
-    ),
-    "operation skip": (
-        ('44e1 disconnect --reason "the host is gone" --dry-run', "what that would leave behind"),
-    ),
-    "operation unwind": (('44e1 --reason "not needed any more" --dry-run', "what it would undo"),),
-    "operation give-up": (('44e1 --reason "the volume is lost"', "end it as it is"),),
     "top": (("", "watch what is under way, parked first"), ("--once", "one screen, for a script")),
     "history volume": (
         ("63383fde", "all that happened to a volume"),
@@ -43,14 +38,7 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     "server remove volume": (("db-1 63383fde --wait", "detach"),),
     "server migrate": (("db-1 --live-migration --host hv2 --wait", "while the guest runs"),),
     "server evacuate": (("db-1 --wait", "its own host has been fenced"),),
-    "host fence": (
-        ('hv1 --reason "no answer" --evidence "powered off by IPMI"', "shut a dead host out"),
-    ),
     "drift list": (("--severity critical", "what differs, the worst of it"),),
-    "drift repair": (
-        ('9f2c --reason "Cinder is right"', "show what would mend it"),
-        ('9f2c --reason "Cinder is right" --apply --wait', "mend it"),
-    ),
     "history server": (("db-1", "all that was done to a server"),),
     "history attachment": (("7c1e --at 2026-11-17T14:02", "one attachment, until then"),),
     "history host": (("hv1 --limit 20", "the last that happened on a host"),),
@@ -68,7 +56,6 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
         ("44e1 --timeout 3600", "until it is over or parked; the exit code says which"),
     ),
     "remnant list": (("--host hv1", "what was left on a host"),),
-    "remnant acknowledge": (('5a0d --reason "removed by hand"', "it is gone"),),
     "request show": (
         (
             "req-b18f3e17-d785-4363-8e7f-460d0f9b6fbd",
@@ -76,15 +63,8 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
         ),
     ),
     "drift show": (("9f2c", "what each party says, and what to type"),),
-    "drift ignore": (
-        ('9f2c --reason "theirs, moves next week" --until 2026-12-01', "it is to stay until then"),
-    ),
-    "drift heed": (('9f2c --reason "was not theirs"', "it is to stay no longer"),),
-    "drift run": (("--host hv1 --wait", "look at one host now"),),
     "drift looks": (("--state under_way", "how far they are"),),
     "drift look": (("c0de", "what it found, held back, and could not see"),),
-    "drift stop": (('c0de --reason "Cinder is slow"', "have it rest where it is"),),
-    "drift resume": (('c0de --reason "Cinder is well"', "have it go on there"),),
     "drift classes": (("-f json", "all that can differ, with its meaning"),),
     "server list": (("--host hv1", "the servers of a host"),),
     "server show": (("db-1", "what it is, and what is being done to it"),),
@@ -128,7 +108,6 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "host list": (("", "whose agent is in contact, fenced, or suspect"),),
     "host show": (("hv1", "what it holds, and what waits for it"),),
-    "host unfence": (('hv1 --reason "repaired"', "let it work again"),),
     "host disable": (('hv1 --reason "kernel update"', "no servers come to it"),),
     "host enable": (("hv1", "they may come again"),),
     "flow list": (("", "what the ledger can do"),),

@@ -18,6 +18,7 @@ from typing import TextIO, cast
 
 from cliff import app
 
+from ledger.cli import acts
 from ledger.cli.base import Visible, complain, told_first
 from ledger.cli.cliff_parts import Table
 from ledger.cli.errors import ExitCode
@@ -28,6 +29,7 @@ DESCRIPTION = "The ledger of block-volume attachments: the service, its history,
 DEFAULT_URL = "http://127.0.0.1:8790"
 
 COMMANDS = {
+    **acts.COMMANDS,
     "attachment convert": "ledger.cli.servers.attachment_acts:Convert",
     "attachment list": "ledger.cli.servers.attachment:List",
     "attachment refresh": "ledger.cli.servers.attachment_acts:Refresh",
@@ -41,17 +43,11 @@ COMMANDS = {
     "db upgrade": "ledger.cli.local.db:Upgrade",
     "demo": "ledger.cli.local.demo:Demo",
     "drift classes": "ledger.cli.drift.drift:Classes",
-    "drift heed": "ledger.cli.drift.drift:Heed",
-    "drift ignore": "ledger.cli.drift.drift:Ignore",
     "drift list": "ledger.cli.drift.drift:List",
     "drift look": "ledger.cli.drift.looks:Show",
     "drift looks": "ledger.cli.drift.looks:Looks",
-    "drift resume": "ledger.cli.drift.looks:Resume",
-    "drift run": "ledger.cli.drift.looks:Run",
     "drift show": "ledger.cli.drift.drift:Show",
-    "drift stop": "ledger.cli.drift.looks:Stop",
     "event archive": "ledger.cli.log.retention:Archive",
-    "drift repair": "ledger.cli.drift.repair:Repair",
     "event checkpoint": "ledger.cli.log.audit:Checkpoint",
     "event list": "ledger.cli.log.event:List",
     "event restore": "ledger.cli.log.retention:Restore",
@@ -67,20 +63,13 @@ COMMANDS = {
     "history volume": "ledger.cli.log.history:OfVolume",
     "host disable": "ledger.cli.servers.host:Disable",
     "host enable": "ledger.cli.servers.host:Enable",
-    "host fence": "ledger.cli.servers.host:Fence",
     "host list": "ledger.cli.servers.host:List",
     "host show": "ledger.cli.servers.host:Show",
-    "host unfence": "ledger.cli.servers.host:Unfence",
-    "operation give-up": "ledger.cli.operations.operation_acts:GiveUp",
     "operation list": "ledger.cli.operations.operation:List",
-    "operation retry": "ledger.cli.operations.operation_acts:Retry",
     "operation show": "ledger.cli.operations.operation:Show",
-    "operation skip": "ledger.cli.operations.operation_acts:Skip",
-    "operation unwind": "ledger.cli.operations.operation_acts:Unwind",
     "operation wait": "ledger.cli.operations.operation_acts:Wait",
     "projection list": "ledger.cli.local.projection:List",
     "projection rebuild": "ledger.cli.local.projection:Rebuild",
-    "remnant acknowledge": "ledger.cli.operations.remnant:Acknowledge",
     "remnant list": "ledger.cli.operations.remnant:List",
     "request show": "ledger.cli.operations.request:Show",
     "serve": "ledger.cli.local.serve:Serve",

@@ -22,6 +22,7 @@ from ledger.http.openapi import document
 from ledger.http.probes import health
 from ledger.http.route import IDEMPOTENT, Route, get
 from ledger.native import (
+    acts,
     attachments,
     builds,
     flows,
@@ -158,16 +159,6 @@ _OWN = (
         query=schemas.OperationQuery,
         rules=("attachment-ledger:operations:show",),
     ),
-    Route(
-        name="operation_act",
-        method="POST",
-        path="/v1/operations/{operation_id}/actions",
-        handler=operations.act,
-        body=schemas.OperationAct,
-        query=schemas.ActQuery,
-        answers={200: schemas_remnants.OperationActed},
-        rules=("attachment-ledger:operations:act",),
-    ),
     get(
         "remnants",
         "/v1/remnants",
@@ -175,15 +166,6 @@ _OWN = (
         schemas_remnants.Remnants,
         query=schemas_remnants.RemnantsQuery,
         rules=("attachment-ledger:remnants:list",),
-    ),
-    Route(
-        name="remnant_acknowledge",
-        method="POST",
-        path="/v1/remnants/{remnant_id}/acknowledge",
-        handler=remnants.acknowledge,
-        body=schemas.Why,
-        answers={200: schemas_remnants.RemnantShown},
-        rules=("attachment-ledger:remnants:acknowledge",),
     ),
     get(
         "attachments",
@@ -214,24 +196,6 @@ _OWN = (
         hosts.host,
         schemas.HostShown,
         rules=("attachment-ledger:hosts:show",),
-    ),
-    Route(
-        name="host_fence",
-        method="POST",
-        path="/v1/hosts/{host}/fence",
-        handler=hosts.fence,
-        body=schemas.Fence,
-        answers={200: schemas.HostShown},
-        rules=("attachment-ledger:hosts:fence",),
-    ),
-    Route(
-        name="host_unfence",
-        method="POST",
-        path="/v1/hosts/{host}/unfence",
-        handler=hosts.unfence,
-        body=schemas.Why,
-        answers={200: schemas.HostShown},
-        rules=("attachment-ledger:hosts:unfence",),
     ),
     get(
         "flows",
@@ -398,5 +362,6 @@ ROUTES: tuple[Route, ...] = (
     *_OWN,
     *_OWN_SERVERS,
     *DRIFT,
+    *acts.ROUTES,
     *_LOG,
 )

@@ -12,7 +12,7 @@ from ledger.http.call import Call, answer
 from ledger.http.components import Components
 from ledger.http.problem import ApiError
 from ledger.http.schemas import NoQuery
-from ledger.native.schemas import Fence, Hosts, HostShown, Why
+from ledger.native.schemas import Hosts, HostShown
 
 Row = dict[str, Any]
 
@@ -30,11 +30,11 @@ async def host(call: Call) -> web.StreamResponse:
     return answer(_shown(call.components, await host_row(call)))
 
 
-async def fence(call: Call) -> web.StreamResponse:
+async def fence(call: Call, *, reason: str, evidence: str, force: bool) -> web.StreamResponse:
     """POST fence: what the host was asked to do and has not answered fails at once."""
     row = await host_row(call)
-    name, body = row["host"], await call.json(Fence)
-    if not body.force and is_alive(call.components, row["seen_at"]):
+    name = row["host"]
+    if not force and is_alive(call.components, row["seen_at"]):
         since = row["seen_at"].isoformat(timespec="seconds")
         raise ApiError(
             409,
@@ -43,9 +43,7 @@ async def fence(call: Call) -> web.StreamResponse:
             hint='If it is cut off from the storage all the same, say so with "force": true.',
         )
     service, context = call.components.service, call.context("operator")
-    position = await call.bulkheads.operators(
-        service.fence, name, body.reason, body.evidence, context
-    )
+    position = await call.bulkheads.operators(service.fence, name, reason, evidence, context)
     await call.written(position)
     await call.request.app[AGENT_BATCHER].speakers.free(name)
     # After a fence no intent that did not know of it is stored: one look finds all.
@@ -55,12 +53,11 @@ async def fence(call: Call) -> web.StreamResponse:
     return await _answer_again(call)
 
 
-async def unfence(call: Call) -> web.StreamResponse:
+async def unfence(call: Call, *, reason: str) -> web.StreamResponse:
     """POST unfence: it gets work again, in its new epoch."""
     name = (await host_row(call))["host"]
-    body = await call.json(Why)
     position = await call.bulkheads.operators(
-        call.components.service.unfence, name, body.reason, call.context("operator")
+        call.components.service.unfence, name, reason, call.context("operator")
     )
     await call.written(position)
     return await _answer_again(call)

@@ -18,13 +18,11 @@ from ledger.native.drift.remnants import summary
 from ledger.native.drift.schemas_remnants import OperationActed
 from ledger.native.schemas import (
     ActQuery,
-    OperationAct,
     OperationQuery,
     Operations,
     OperationShown,
     OperationsQuery,
     OperationSummary,
-    SkipStep,
 )
 from ledger.native.scope import refuse_foreign_server, refuse_host_filter
 
@@ -82,26 +80,20 @@ async def operation(call: Call) -> web.StreamResponse:
 LEAVING = frozenset({"skip", "give_up"})
 
 
-async def act(call: Call) -> web.StreamResponse:
+async def act(
+    call: Call, name: str, *, reason: str, lane: int = 0, step: str = ""
+) -> web.StreamResponse:
     """POST actions: retry, skip, unwind or give up; answered when it can be read."""
     dry_run = call.query(ActQuery).dry_run
     operation_id = str((await operation_row(call))["operation_id"])
-    wanted = await call.json(OperationAct)
-    if len(wanted.model_fields_set) != 1:
-        raise ApiError(400, "invalid", "Name exactly one of retry, skip, unwind, give_up.")
-    [name] = wanted.model_fields_set
-    how = getattr(wanted, name)
-    if how is None:
-        raise ApiError(400, "invalid", f"'{name}' needs an object with a reason.")
-    skip = how if isinstance(how, SkipStep) else None
     acted = await call.bulkheads.operators(
         call.components.service.act,
         operation_id,
         name,
-        how.reason,
+        reason,
         call.context("operator"),
-        lane=skip.lane if skip else 0,
-        step=skip.step if skip else "",
+        lane=lane,
+        step=step,
         dry_run=dry_run,
     )
     await call.written(acted.position)

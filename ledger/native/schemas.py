@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from pydantic import (
-    ConfigDict,
     Field,
     StringConstraints,
 )
@@ -27,7 +26,6 @@ from ledger.http.schemas import (
     Leftovers,
     Limit,
     Position,
-    Reason,
     Shown,
     Topic,
     WaitS,
@@ -87,38 +85,6 @@ class ActQuery(Asked):
     """`dry_run`: say what the act would leave behind, and change nothing."""
 
     dry_run: bool = False
-
-
-class Why(Asked):
-    reason: Reason
-
-
-class SkipStep(Asked):
-    lane: Annotated[int, Field(ge=-1, le=63)] = 0  # -1: the step for the whole server
-    step: Annotated[str, StringConstraints(min_length=1, max_length=64)]
-    reason: Reason
-
-
-class OperationAct(Asked):
-    """Exactly one of the acts."""
-
-    model_config = ConfigDict(json_schema_extra={"minProperties": 1, "maxProperties": 1})
-
-    retry: Why | None = None
-    skip: SkipStep | None = None
-    unwind: Why | None = None
-    give_up: Why | None = None
-
-
-class Fence(Asked):
-    """`evidence`: how the operator knows that the host touches no volume any more.
-
-    `force`: although its agent is in contact (a host may be cut off from its storage alone).
-    """
-
-    reason: Reason
-    evidence: Reason
-    force: bool = False
 
 
 # -------------------------------------------------------------------------- answers

@@ -190,9 +190,9 @@ class Cases:
         """Nobody has these differences any more."""
         self._change(findings, lambda finding: judge.miss(finding, sight))
 
-    def heed(self, findings: Sequence[str], now_s: float) -> None:
+    def unignore(self, findings: Sequence[str], now_s: float) -> None:
         """Those of these that are ignored no longer, by the database's clock."""
-        self._change(findings, lambda finding: _heed(finding, now_s))
+        self._change(findings, lambda finding: _unignore(finding, now_s))
 
     def _change(self, findings: Sequence[str], change: Callable[[Finding], None]) -> None:
         for batch in batched(findings, BATCH):
@@ -212,7 +212,7 @@ def _place(case: Case) -> str:
     return f"{case.key.id} on {host}" if host else case.key.id
 
 
-def _heed(finding: Finding, now_s: float) -> None:
+def _unignore(finding: Finding, now_s: float) -> None:
     until = finding.ignored_until
     if finding.state is FindingState.IGNORED and until is not None and until <= now_s:
         finding.record(Finding.DriftHeeded, reason="its time is over")

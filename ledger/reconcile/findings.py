@@ -1,5 +1,5 @@
 """What people do about looks and what they find: have a finding ignored, for a while or for good,
-and heed it again; have a look rest, and go on.
+and ignore it no longer; have a look rest, and go on.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Findings:
 
         return run_optimistically(self._store, change)
 
-    def heed(self, finding_id: str, reason: str, context: EventContext) -> int:
+    def unignore(self, finding_id: str, reason: str, context: EventContext) -> int:
         """It is ignored no longer.  Raises IllegalTransitionError if it is not ignored."""
 
         def change(unit: Unit) -> int:

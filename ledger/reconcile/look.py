@@ -259,7 +259,7 @@ class _Look:
         if not self._state.scope:
             now_s = self._reads.one("now")
             for page in self._reads.paged("ignored", "finding_id", None):
-                self._cases.heed([row["finding_id"] for row in page], now_s)
+                self._cases.unignore([row["finding_id"] for row in page], now_s)
 
     def _is_over(self, finding: Row) -> bool:
         drift_class = BY_NAME[finding["drift_class"]]

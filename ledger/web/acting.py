@@ -17,12 +17,12 @@ from aggregates.errors import DomainError
 from ledger.http.call import Call
 from ledger.http.problem import ApiError
 from ledger.http.route import Route
-from ledger.web import browser
-from ledger.web.acts import ACTS, Act
+from ledger.web import acts, browser
 from ledger.web.browser import SESSIONS
 from ledger.web.pages import Page
 from ledger.web.reads import BY_NAME, answer_of, answer_to, read_all
 from ledger.web.rendering import rendered
+from ledger.words.acts import ACTS, Act
 from ledger.words.consequences import (
     DRY_RUN_REASON,
     Known,
@@ -40,9 +40,13 @@ def offered(call: Call, page: Page, read: Mapping[str, Any]) -> list[dict[str, s
     """What the caller can do about what a page shows: the title, where, and what it would do."""
     ids = {**call.request.match_info, "scope": urlencode(second_look(read.get("finding") or {}))}
     return [
-        {"title": act.title, "link": act.links[page.name].format(**ids), "will": _line(act, read)}
+        {
+            "title": act.title,
+            "link": acts.links(act)[page.name].format(**ids),
+            "will": _line(act, read),
+        }
         for act in ACTS
-        if page.name in act.links and _may(call, act) and act.possible(read)
+        if page.name in acts.links(act) and _may(call, act) and acts.possible(act, read)
     ]
 
 
@@ -51,7 +55,7 @@ def _may(call: Call, act: Act) -> bool:
 
 
 def _line(act: Act, read: Mapping[str, Any]) -> str:
-    if act.wraps:
+    if act.of.wraps:
         return will(dict(read["operation"]), act.name)
     return act.words.partition("\n")[0]
 
@@ -60,10 +64,10 @@ async def show(call: Call, act: Act) -> web.StreamResponse:
     """GET: what it would do, and the form."""
     given = call.request.query
     for name in given:
-        if name not in act.given:
+        if name not in acts.given(act):
             raise ApiError(400, "invalid", f"This page has no parameter {name[:100]!r}.")
-    read = _chosen(await read_all(call, act.reads, {}), given.get("step"))
-    possible = act.possible(read)
+    read = _chosen(await read_all(call, acts.reads(act), {}), given.get("step"))
+    possible = acts.possible(act, read)
     would = await _would(call, act, read) if possible else {}
     request = call.request
     shown = {**read, **would, "act": act, "possible": possible, "given": dict(given)}
@@ -111,9 +115,9 @@ async def do(call: Call, act: Act) -> web.StreamResponse:
 async def _done(call: Call, act: Act, sent: Mapping[str, str], key: str) -> str:
     """Where to go on.  Raises what the API raises: then nothing was done, or it is not known."""
     ids = call.request.match_info
-    names = {part: ids[own] for part, own in act.names.items()}
-    answer = await answer_to(call, act.route, act.body(sent), key=key, ids=names)
-    return act.then.format(**{**ids, **_ids_of(answer)})
+    body = acts.body(act, sent)
+    answer = await answer_to(call, act.route, body, key=key, ids=acts.ids(act, ids))
+    return (act.then or act.of.then).format(**{**ids, **_ids_of(answer)})
 
 
 def _ids_of(answer: Mapping[str, Any]) -> dict[str, str]:
@@ -125,7 +129,7 @@ def _ids_of(answer: Mapping[str, Any]) -> dict[str, str]:
 
 async def _would(call: Call, act: Act, read: Mapping[str, Any]) -> dict[str, Any]:
     """What it would do, asked by dry runs; `refused` if it would not be done."""
-    if act.wraps:
+    if act.of.wraps:
         return {"would": await _on_operation(call, act, read["operation"])}
     if act.name == "repair":
         return {"plan": await _repair(call), "other": await _other_repair(call, read["finding"])}
@@ -181,7 +185,7 @@ def _routes_of(act: Act) -> tuple[Route, Route]:
         return Route(
             name=f"console_{act.route}",
             method=method,
-            path=act.path,
+            path=acts.page(act),
             handler=handler,
             answers=answers,
             rules=BY_NAME[act.route].rules,

@@ -12,29 +12,6 @@ from typing import Any
 
 Operation = dict[str, Any]
 
-#: Each act in words, for who has to choose; the first sentence is what it does.
-ACTS = {
-    "retry": (
-        "Try the failed steps of a parked operation again, or at once what one that runs puts off."
-    ),
-    "skip": "Go on as if a step were done: you vouch for it, and say why.",
-    "unwind": "Undo an operation; refused once its pivot is passed.",
-    "give_up": "End a parked operation as it is; what is left stays as the log shows it.",
-    "repair": "Mend what differs, after everybody that it names was asked again.",
-    "ignore": "Say that a difference is to stay, until a moment or for good.",
-    "heed": "Ignore a difference no longer; the next look that sees it confirms it.",
-    "look": "Look for drift now: everywhere, or at one host, server or volume.",
-    "stop": "Have a look rest where it is, until it is resumed or another one begins.",
-    "resume": "Have a look go on where it was stopped.",
-    "fence": """Fence a host: you vouch that nothing on it touches volumes any more.
-
-Its results are refused from now on; what it was asked to do ends, or is done without
-it.  Fencing a host that still runs guests corrupts their data once the volumes are used
-elsewhere: be sure that it is powered off or cut off from the storage, and say how you know.""",
-    "unfence": "Let a fenced host work again.",
-    "acknowledge": "Say that somebody has seen to what was left: it is gone, or is to stay.",
-}
-
 #: Recorded nowhere, for a dry run changes nothing.
 DRY_RUN_REASON = "to see what it would do"
 #: The acts that may leave something behind.

@@ -220,7 +220,7 @@ async def test_users_are_not_told_what_is_not_theirs(
     assert answer.status == status, await answer.text()
 
 
-@pytest.mark.parametrize("name", ["ignore", "heed"])
+@pytest.mark.parametrize("name", ["ignore", "unignore"])
 async def test_only_operators_act_on_findings(name: str, api: Api, ledger: Ledger) -> None:
     seen = await found(api, ledger)
     assert (await act(api, seen, name, who="member"))[0] == 403
@@ -237,12 +237,12 @@ async def test_an_ignored_finding_is_out_of_the_list_until_it_is_heeded(
     status, told = await act(api, seen, "ignore", {**WHY, "until": until.isoformat()}, "operator")
     assert (status, told["state"], told["ignored_reason"]) == (200, "ignored", "known")
     assert datetime.fromisoformat(told["ignored_until"]) == until
-    assert told["acts"] == ["heed"]
+    assert told["acts"] == ["unignore"]
     assert (await api.get("/v1/drift"))["findings"] == []
     assert len((await api.get("/v1/drift?state=ignored"))["findings"]) == 1
     assert told["history"][-1]["actor"] == "operator"
 
-    status, told = await act(api, seen, "heed", {"reason": "look at it"})
+    status, told = await act(api, seen, "unignore", {"reason": "look at it"})
     assert (status, told["state"], told["ignored_reason"]) == (200, "suspected", None)
     assert len((await api.get("/v1/drift"))["findings"]) == 1
 
@@ -260,7 +260,7 @@ async def test_what_cannot_be_ignored_or_heeded_is_refused(api: Api, ledger: Led
         ("ignore", over, 400, "moment_over"),
         ("ignore", {}, 400, "invalid"),
         ("ignore", {**WHY, "until": "tomorrow"}, 400, "invalid"),
-        ("heed", WHY, 409, "finding_state"),
+        ("unignore", WHY, 409, "finding_state"),
     ):
         told = await act(api, seen, name, body)
         assert (told[0], told[1]["code"]) == (status, code)
@@ -271,7 +271,7 @@ async def test_what_cannot_be_ignored_or_heeded_is_refused(api: Api, ledger: Led
 
 
 async def test_an_unknown_finding_is_not_found(api: Api) -> None:
-    for method, path in (("GET", ""), ("POST", "/ignore"), ("POST", "/heed")):
+    for method, path in (("GET", ""), ("POST", "/ignore"), ("POST", "/unignore")):
         answer = await api.ask(method, f"/v1/drift/{uuid4()}{path}", json=WHY)
         assert (answer.status, (await answer.json())["code"]) == (404, "finding_not_found")
 

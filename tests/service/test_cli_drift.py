@@ -245,13 +245,15 @@ def test_a_finding_is_ignored_and_heeded_with_a_reason(
     run: Run, stub: Stub, capsys: pytest.CaptureFixture[str]
 ) -> None:
     until = "2026-12-01T00:00:00Z"
-    ignored = details(state="ignored", ignored_until=until, ignored_reason="known", acts=["heed"])
+    ignored = details(
+        state="ignored", ignored_until=until, ignored_reason="known", acts=["unignore"]
+    )
     stub.answers[f"POST {PATH}/ignore"] = ignored
-    stub.answers[f"POST {PATH}/heed"] = details(state="suspected")
+    stub.answers[f"POST {PATH}/unignore"] = details(state="suspected")
     assert run("drift", "ignore", FINDING, "--reason", "known", "--until", "2026-12-01") == 0
     assert "until 2026-12-01 00:00:00Z: known" in capsys.readouterr().out
     assert run("drift", "ignore", FINDING, "--reason", "for good") == 0
-    assert run("drift", "heed", FINDING, "--reason", "now") == 0
+    assert run("drift", "unignore", FINDING, "--reason", "now") == 0
     assert [asked.body for asked in stub.asked] == [
         {"reason": "known", "until": until},
         {"reason": "for good"},

@@ -30,7 +30,8 @@ PLAN = {
 
 
 async def begun(_request: web.Request) -> web.Response:
-    return web.Response(status=202, headers=accepting.headers(OPERATION))
+    answer = {"finding_id": FINDING, "operation_id": OPERATION}
+    return web.json_response(answer, status=202, headers=accepting.headers(OPERATION))
 
 
 def test_without_apply_the_plan_is_shown_and_nothing_is_done(

@@ -12,8 +12,8 @@ from aiohttp import ClientResponse
 
 from ledger.config import AuthMode, Settings
 from ledger.log.application import Ledger
-from ledger.web.acts import ACTS
-from ledger.words.consequences import ACTS as WORDS
+from ledger.web import acts
+from ledger.words.acts import ACTS, BY_NAME
 from ledger.words.consequences import will
 from tests.service.api_world import HOST, Api, guest, running_api
 from tests.service.test_api_drift import found
@@ -89,7 +89,7 @@ async def test_what_would_stay_behind_is_said_and_nothing_is_changed(
 ) -> None:
     head = await api.head()
     _, html = await form(api, f"/ui/operations/{parked['operation_id']}/{act}")
-    assert WORDS[act] in html.text
+    assert BY_NAME[act].words in html.text
     assert will(parked, act) in html.text
     assert f"leaves behind: devices and sessions of volume {parked['volume_ids'][0]}" in html.text
     assert await api.head() == head
@@ -148,7 +148,7 @@ async def test_every_act_of_a_finding_leads_to_what_came_of_it(api: Api, ledger:
     ignored = await api.get(f"/v1/drift/{seen.id}")
     assert (ignored["state"], ignored["ignored_reason"]) == ("ignored", "as it should be")
     assert ignored["ignored_until"].startswith(until[:19])
-    assert await done(api, f"{path}/heed", reason="it is not") == path
+    assert await done(api, f"{path}/unignore", reason="it is not") == path
     assert (await api.get(f"/v1/drift/{seen.id}"))["state"] != "ignored"
 
 
@@ -237,7 +237,7 @@ async def test_nobody_may_do_more_than_by_the_api(api: Api) -> None:
     await api.server()
     ids = dict.fromkeys(("operation_id", "finding_id", "look_id"), api.looker.id)
     for act in ACTS:
-        path = act.path.format(host=HOST, **ids)
+        path = acts.page(act).format(host=HOST, **ids)
         for who in ("member", "reader", "stranger"):
             await shown(api, path, who, 403)
             assert (await send(api, path, {"form": "x", "reason": WHY}, who)).status == 403

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from ledger.auth.rate import Rate
-from ledger.web import acting, console, drawn, sessions, texts
-from ledger.web.acts import ACTS
+from ledger.web import acting, acts, console, drawn, sessions, texts
 from ledger.web.sessions import (
     AGE_S,
     FORMS_MAX,
@@ -20,6 +19,7 @@ from ledger.web.sessions import (
     SESSIONS_OF_USER_MAX,
     Sessions,
 )
+from ledger.words.acts import BY_NAME as ACTS
 from ledger.words.consequences import dry_runs
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -261,13 +261,12 @@ def test_a_form_is_of_its_session_and_path_and_there_are_so_many() -> None:
 def test_of_several_steps_that_are_left_the_one_that_is_chosen_is_meant() -> None:
     left = [{"lane": 0, "step": "unplug"}, {"lane": 1, "step": "unplug"}]
     read = {"operation": {"left": left, "acts": ["skip"], "steps": [], "unwinding": False}}
-    [skip] = [act for act in ACTS if act.name == "skip"]
     for lane, step in ((0, None), (0, "0 unplug"), (1, "1 unplug")):
         chosen = acting._chosen(read, step)["operation"]
         assert chosen["left"][0]["lane"] == lane
         told = dict(dry_runs(chosen))["skip"]["skip"]
         assert (told["lane"], told["step"]) == (lane, "unplug"), "and of it the dry run is"
-    sent = skip.body({"step": "1 unplug", "reason": "gone"})
+    sent = acts.body(ACTS["skip"], {"step": "1 unplug", "reason": "gone"})
     assert sent == {"skip": {"lane": 1, "step": "unplug", "reason": "gone"}}
 
 

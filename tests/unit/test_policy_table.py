@@ -77,12 +77,13 @@ REQUESTS = {
         migrate:host unshelve:host evacuate shelveOffload os-resetState unlock:OVERRIDE
         server_migration server_refresh server_convert refresh convert forget operation_act
         remnants
-        remnant_acknowledge drift_ignore drift_heed drift_repair drift_runs drift_run drift_run_ask
-        drift_run_stop drift_run_resume services service_update hypervisors hypervisors_detail
+        remnant_acknowledge drift_ignore drift_unignore drift_repair drift_runs drift_run
+        drift_run_ask drift_run_stop drift_run_resume services service_update hypervisors
+        hypervisors_detail
         hypervisor aggregates zones_detail volume_history host_history hosts host host_fence
         host_unfence events event_checkpoint event_verification event_activity event_stream
         console_checkpoint console_operation_act
-        console_remnant_acknowledge console_drift_ignore console_drift_heed console_drift_repair
+        console_remnant_acknowledge console_drift_ignore console_drift_unignore console_drift_repair
         console_drift_run_ask console_drift_run_stop console_drift_run_resume console_host_fence
         console_host_unfence""",
     "in Cinder's name": "assisted_snapshot assisted_deletion external_events",

@@ -27,8 +27,9 @@ from ledger.cli import examples
 from ledger.cli.errors import ExitCode
 from ledger.cli.shell import COMMANDS, Shell
 from ledger.trial.cinder.handlers import ROUTES as CINDER_ROUTES
+from ledger.words.acts import ACTS
 from projections.catalog import ALL
-from tests.pages import drift_page, events_page, flow_pages, policy_page, reference_page
+from tests.pages import acts_page, drift_page, events_page, flow_pages, policy_page, reference_page
 
 ROOT = Path(__file__).parents[2]
 CLI = (ROOT / "docs/cli.md").read_text()
@@ -68,6 +69,13 @@ def test_the_tables_of_what_differs_are_what_the_classes_say() -> None:
     assert text == drift_page.page(text), "run: make docs"
     shown = re.findall(r"^\| `(\w+)` \| (?:critical|warning|info) \|", text, re.MULTILINE)
     assert shown == [each.name for each in CLASSES]
+
+
+def test_the_acts_of_the_manual_are_the_rows_of_the_table() -> None:
+    text = (ROOT / "docs/acts.md").read_text()
+    assert text == acts_page.page(text), "run: make docs"
+    assert re.findall(r"^### (.+)", text, re.MULTILINE) == [act.title for act in ACTS]
+    assert max(map(len, text.splitlines())) <= 120, "it is read on a screen"
 
 
 def test_the_examples_of_the_manual_are_those_of_help() -> None:
@@ -198,7 +206,8 @@ def _command(span: str) -> str | None:
 
 def test_every_command_is_in_the_manual() -> None:
     told = {command for commands, _ in _command_rows() for command in commands}
-    assert set(COMMANDS) - told == set()
+    acts = {act.command for act in ACTS}  # on a page of their own, docs/acts.md
+    assert set(COMMANDS) - told == acts
 
 
 def test_an_option_that_the_manual_names_exists() -> None:
@@ -305,6 +314,7 @@ def test_a_name_that_a_document_quotes_is_in_the_code(document: Path) -> None:
     quoted = set(re.findall(r"`([A-Za-z][A-Za-z0-9]*(?:_[A-Za-z0-9]+)+)`", prose))
     ours = {name for name in quoted - FOREIGN if "__" not in name}  # variables, tried elsewhere
     known = words_of_the_code() | {f"{each}_total" for each in words_of_the_code()}
+    known |= {act.route for act in ACTS}
     assert {name.removeprefix("ATTACHMENT_LEDGER_AGENT_") for name in ours} - known == set()
 
 

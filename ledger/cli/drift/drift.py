@@ -1,4 +1,4 @@
-"""`drift list|show|ignore|heed|classes`: what ledger, Cinder and hosts say differently."""
+"""`drift list|show|classes`: what ledger, Cinder and hosts say differently."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import argparse
 from collections.abc import Iterator
 from typing import Any
 
-from ledger.cli.base import Lister, ShowOne, add_at, add_limit, add_reason, clock, moment
+from ledger.cli.base import Lister, ShowOne, add_at, add_limit, clock
 from ledger.cli.naming import named
 from ledger.cli.table import plain
-from ledger.words.consequences import ACTS, second_look
+from ledger.words.acts import BY_NAME
+from ledger.words.consequences import second_look
 from ledger.words.sentences import left_text
 
 Finding = dict[str, Any]
@@ -21,15 +22,6 @@ COLUMNS = (
 )
 CLASS_COLUMNS = ("Class", "Of", "Severity", "Repair", "Compares", "Meaning", "By hand")
 CLASS_TABLE = 4  # columns that fit
-
-#: The commands of the acts that the API offers.
-_ACTS = {
-    "repair": "drift repair {id} --reason TEXT",
-    "ignore": "drift ignore {id} --reason TEXT",
-    "heed": "drift heed {id} --reason TEXT",
-    "acknowledge": "remnant acknowledge {id} --reason TEXT",
-    "operation": "operation show {id}",
-}
 
 
 class List(Lister):
@@ -63,53 +55,16 @@ class List(Lister):
         return COLUMNS, [_row(finding) for finding in found]
 
 
-class _OfFinding(ShowOne):
+class Show(ShowOne):
+    """Show a finding: what it means, what each party says, what to do, and its history."""
+
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument("id", metavar="<finding>", type=named("finding"))
         return parser
 
-
-class Show(_OfFinding):
-    """Show a finding: what it means, what each party says, what to do, and its history."""
-
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         return shown(self.client.get(f"/v1/drift/{parsed_args.id}"))
-
-
-class Ignore(_OfFinding):
-    __doc__ = ACTS["ignore"]
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        add = parser.add_argument
-        add_reason(parser)
-        add(
-            "--until",
-            type=moment,
-            metavar="TIME",
-            help="when it is to be heeded again: ISO 8601, UTC unless it has an offset",
-        )
-        return parser
-
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        body = {"reason": parsed_args.reason}
-        if parsed_args.until:
-            body["until"] = parsed_args.until
-        return shown(self.client.post(f"/v1/drift/{parsed_args.id}/ignore", body))
-
-
-class Heed(_OfFinding):
-    __doc__ = ACTS["heed"]
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        add_reason(parser)
-        return parser
-
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        body = {"reason": parsed_args.reason}
-        return shown(self.client.post(f"/v1/drift/{parsed_args.id}/heed", body))
 
 
 class Classes(Lister):
@@ -175,8 +130,10 @@ def next_commands(finding: Finding) -> Iterator[str]:
         yield f"attachment-ledger drift run --{kind} {which} --wait"
         yield "    looks again: what a second look sees is confirmed, and may be repaired"
     for act in finding["acts"]:
-        if act in _ACTS:
-            yield "attachment-ledger " + _ACTS[act].format(id=finding["finding_id"])
+        if act == "operation":
+            yield f"attachment-ledger operation show {finding['finding_id']}"
+        elif act in BY_NAME:
+            yield BY_NAME[act].typed(finding["finding_id"])
         if act == "repair":
             yield "    shows what it would do; with --apply it does it"
 

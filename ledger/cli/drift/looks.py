@@ -1,4 +1,4 @@
-"""`drift run|look|looks|stop|resume`: looking for drift now, having that rest, how it ended."""
+"""`drift look|looks`: how looks for drift are, and what acts on them print."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import argparse
 import time
 from typing import Any
 
-from ledger.cli.base import Lister, ShowOne, add_limit, clock, complain, note
+from ledger.cli.base import Lister, Reporting, ShowOne, add_limit, clock, columns, complain, note
 from ledger.cli.errors import ExitCode
 from ledger.cli.naming import named
-from ledger.words.consequences import ACTS
 
 Look = dict[str, Any]
 
@@ -73,95 +72,43 @@ class Show(ShowOne):
         return shown(self.client.get(f"/v1/drift/runs/{parsed_args.id}"))
 
 
-class Run(ShowOne):
-    __doc__ = ACTS["look"]
+def asked(command: Reporting, arguments: argparse.Namespace, look: Look) -> tuple[Any, Any]:
+    """A look that is asked for, or (`--wait`) as it has ended."""
+    if not arguments.wait:
+        note("It begins soon; see: attachment-ledger drift looks")
+        return columns(look)
+    return shown(_waited(command, look["look_id"], arguments.timeout))
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        from ledger.cli.operations.waiting import add_timeout
 
-        parser = super().get_parser(prog_name)
-        what = parser.add_mutually_exclusive_group()
-        what.add_argument("--host", metavar="NAME")
-        what.add_argument("--server", metavar="ID", type=named("server"))
-        what.add_argument("--volume", metavar="ID", type=named("volume"))
-        parser.add_argument(
-            "--believe",
-            metavar="CLASS",
-            action="append",
-            default=[],
-            help="whatever differs of it, however many these are; more than once: of each",
+def _waited(command: Reporting, look_id: str, timeout_s: float) -> Look:
+    """The look when it has ended; the exit code says how."""
+    from ledger.cli.operations import waiting
+
+    def look(hold_s: float) -> Look:
+        time.sleep(min(hold_s, ASKED_INTERVAL_S))
+        answer: Look = command.client.get(f"/v1/drift/runs/{look_id}")
+        return answer
+
+    seen = waiting.until(look, _is_over, progress, timeout_s)
+    if not _is_over(seen):
+        command.exit_code = ExitCode.TIMED_OUT
+        complain(
+            f"look {look_id} has not ended after {timeout_s:g} s; it goes on.",
+            "See how far it is: attachment-ledger drift looks",
         )
-        parser.add_argument("--reason", metavar="TEXT", help="why so many are to be believed")
-        parser.add_argument("--wait", action="store_true", help="until the look has ended")
-        add_timeout(parser)
-        return parser
-
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        scope = {name: getattr(parsed_args, name) for name in ("host", "server", "volume")}
-        scope = {name: which for name, which in scope.items() if which}
-        belief = {"believe": parsed_args.believe, "reason": parsed_args.reason}
-        belief = {name: value for name, value in belief.items() if value}
-        asked = self.client.post("/v1/drift/runs", {**scope, **belief})
-        if not parsed_args.wait:
-            note("It begins soon; see: attachment-ledger drift looks")
-            return self.dict2columns(asked)
-        return shown(self._waited(asked["look_id"], parsed_args.timeout))
-
-    def _waited(self, look_id: str, timeout_s: float) -> Look:
-        """The look when it has ended; the exit code says how."""
-        from ledger.cli.operations import waiting
-
-        def look(hold_s: float) -> Look:
-            time.sleep(min(hold_s, ASKED_INTERVAL_S))
-            answer: Look = self.client.get(f"/v1/drift/runs/{look_id}")
-            return answer
-
-        seen = waiting.until(look, _is_over, progress, timeout_s)
-        if not _is_over(seen):
-            self.exit_code = ExitCode.TIMED_OUT
-            complain(
-                f"look {look_id} has not ended after {timeout_s:g} s; it goes on.",
-                "See how far it is: attachment-ledger drift looks",
-            )
-        elif seen["state"] == "stopped":
-            self.exit_code = ExitCode.OPERATION_FAILED
-            complain(
-                f"look {look_id} is stopped at {share(seen)}.",
-                f"Have it go on: attachment-ledger drift resume {look_id} --reason TEXT",
-            )
-        elif seen["outcome"] != "completed":
-            self.exit_code = ExitCode.OPERATION_FAILED
-            complain(f"look {look_id} is {seen['outcome']}: {seen['trouble'] or 'no reason told'}")
-        else:
-            _say(seen)
-            note("See what differs: attachment-ledger drift list")
-        return seen
-
-
-class _OfLook(ShowOne):
-    act = ""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument("id", metavar="<look>", type=named("look"))
-        parser.add_argument("--reason", required=True, metavar="TEXT")
-        return parser
-
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        path = f"/v1/drift/runs/{parsed_args.id}/{self.act}"
-        return shown(self.client.post(path, {"reason": parsed_args.reason}))
-
-
-class Stop(_OfLook):
-    __doc__ = ACTS["stop"]
-
-    act = "stop"
-
-
-class Resume(_OfLook):
-    __doc__ = ACTS["resume"]
-
-    act = "resume"
+    elif seen["state"] == "stopped":
+        command.exit_code = ExitCode.OPERATION_FAILED
+        complain(
+            f"look {look_id} is stopped at {share(seen)}.",
+            f"Have it go on: attachment-ledger drift resume {look_id} --reason TEXT",
+        )
+    elif seen["outcome"] != "completed":
+        command.exit_code = ExitCode.OPERATION_FAILED
+        complain(f"look {look_id} is {seen['outcome']}: {seen['trouble'] or 'no reason told'}")
+    else:
+        _say(seen)
+        note("See what differs: attachment-ledger drift list")
+    return seen
 
 
 # ------------------------------------------------------------------------------- in words

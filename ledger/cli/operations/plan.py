@@ -16,6 +16,7 @@ from handlers.engine.verbs import VERBS
 from ledger.cli.base import clock
 from ledger.cli.errors import ExitCode
 from ledger.cli.table import Called, age, span
+from ledger.words.acts import BY_NAME
 from ledger.words.consequences import Known, consequences, stands
 from ledger.words.sentences import error_text, left_text
 
@@ -25,12 +26,6 @@ Operation = dict[str, Any]
 Step = dict[str, Any]
 
 NOTHING = Known()
-_ACTS = {
-    "retry": "operation retry {id} --reason TEXT",
-    "skip": "operation skip {id} {step} --reason TEXT",
-    "unwind": "operation unwind {id} --reason TEXT",
-    "give_up": "operation give-up {id} --reason TEXT",
-}
 
 
 def exit_code(operation: Operation) -> ExitCode:
@@ -173,8 +168,9 @@ def next_commands(operation: Operation, known: Known = NOTHING) -> Iterator[str]
     first = (operation["left"] or [{"step": "STEP", "lane": 0}])[0]
     step = first["step"] + (f" --lane {first['lane']}" if first["lane"] else "")
     for act in operation["acts"]:
-        if act in _ACTS:
-            yield "attachment-ledger " + _ACTS[act].format(id=operation["operation_id"], step=step)
+        if act in BY_NAME:
+            which = [operation["operation_id"], *([step] if act == "skip" else [])]
+            yield BY_NAME[act].typed(" ".join(which))
             yield from (f"    {line}" for line in consequences(operation, act, known))
 
 

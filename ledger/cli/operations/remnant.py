@@ -1,13 +1,12 @@
-"""`remnant list|acknowledge`: what skipped and given-up operations may have left behind."""
+"""`remnant list`: what skipped and given-up operations may have left behind."""
 
 from __future__ import annotations
 
 import argparse
 from typing import Any
 
-from ledger.cli.base import Lister, ShowOne, add_limit, add_reason, clock
+from ledger.cli.base import Lister, add_limit, clock
 from ledger.cli.naming import named
-from ledger.words.consequences import ACTS
 
 COLUMNS = ("ID", "State", "What", "Operation", "Act", "Reason", "Left", "Acknowledged")
 
@@ -46,17 +45,3 @@ class List(Lister):
             for remnant in self.client.get("/v1/remnants", **query)["remnants"]
         ]
         return COLUMNS, rows
-
-
-class Acknowledge(ShowOne):
-    __doc__ = ACTS["acknowledge"]
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument("id", metavar="<remnant>", type=named("remnant"))
-        add_reason(parser, "how")
-        return parser
-
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        path = f"/v1/remnants/{parsed_args.id}/acknowledge"
-        return self.dict2columns(self.client.post(path, {"reason": parsed_args.reason}))

@@ -1,18 +1,19 @@
-"""`host list|show|fence|unfence|disable|enable`: the hypervisors, and who is shut out."""
+"""`host list|show|disable|enable`: the hypervisors, and who is shut out."""
 
 from __future__ import annotations
 
 import argparse
 from typing import Any
 
-from ledger.cli.base import Lister, ShowOne, add_reason, clock
+from ledger.cli.base import Lister, ShowOne, clock, columns
 from ledger.cli.naming import named
-from ledger.words.consequences import ACTS
+
+Host = dict[str, Any]
 
 COLUMNS = ("Host", "State", "Epoch", "Guests", "Attachments", "Commands", "Last contact", "Version")
 
 
-def state(host: dict[str, Any]) -> str:
+def state(host: Host) -> str:
     """In a word: fenced, suspect (it may still have leftovers), up or down; whether disabled."""
     if host["fenced"]:
         return "fenced"
@@ -52,16 +53,7 @@ class _OfHost(ShowOne):
         return parser
 
     def shown(self, name: str) -> tuple[Any, Any]:
-        from ledger.cli.operations.plan import Lines
-
-        host = self.client.get(f"/v1/hosts/{name}")
-        left = [
-            f"{kind[:-1]} {each}"
-            for kind, some in (host["leftovers"] or {}).items()
-            for each in some
-        ]
-        shown = {**host, "leftovers": Lines(host["leftovers"], left)}
-        return self.dict2columns({"host": host["host"], "state": state(host), **shown})
+        return shown(self.client.get(f"/v1/hosts/{name}"))
 
 
 class Show(_OfHost):
@@ -72,46 +64,6 @@ class Show(_OfHost):
     """
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        return self.shown(parsed_args.host)
-
-
-class Fence(_OfHost):
-    __doc__ = ACTS["fence"]
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        add = parser.add_argument
-        add_reason(parser)
-        add("--evidence", required=True, metavar="TEXT", help="how you know that it is down")
-        add(
-            "--force", action="store_true", help="fence it although its agent was in contact lately"
-        )
-        return parser
-
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        from ledger.cli.client import ApiError
-
-        body = {name: getattr(parsed_args, name) for name in ("reason", "evidence", "force")}
-        try:
-            self.client.post(f"/v1/hosts/{parsed_args.host}/fence", body)
-        except ApiError as error:
-            if error.code == "host_answers":
-                error.hint = "If it is cut off from the storage all the same: --force"
-            raise
-        return self.shown(parsed_args.host)
-
-
-class Unfence(_OfHost):
-    __doc__ = ACTS["unfence"]
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        add_reason(parser)
-        return parser
-
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        body = {"reason": parsed_args.reason}
-        self.client.post(f"/v1/hosts/{parsed_args.host}/unfence", body)
         return self.shown(parsed_args.host)
 
 
@@ -140,3 +92,12 @@ def _set(command: _OfHost, host: str, action: str, **more: str) -> None:
     """By Nova's call, in its first form: it names hosts, and no ids have to be looked up."""
     body = {"host": host, "binary": "nova-compute", **more}
     command.client.send("PUT", f"/v2.1/os-services/{action}", body=body)
+
+
+def shown(host: Host) -> tuple[Any, Any]:
+    from ledger.cli.operations.plan import Lines
+
+    left = [
+        f"{kind[:-1]} {each}" for kind, some in (host["leftovers"] or {}).items() for each in some
+    ]
+    return columns({**host, "state": state(host), "leftovers": Lines(host["leftovers"], left)})

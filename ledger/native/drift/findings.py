@@ -27,10 +27,8 @@ from ledger.native.drift.schemas_drift import (
     FindingDetails,
     FindingQuery,
     FindingShown,
-    Ignore,
 )
 from ledger.native.log.schemas_events import Event
-from ledger.native.schemas import Why
 from ledger.native.scope import refuse_foreign_server, refuse_host_filter
 from projections.findings import FINDINGS
 from projections.reads.drift import Wanted
@@ -99,33 +97,29 @@ async def finding(call: Call) -> web.StreamResponse:
     return await _answer(call, await _row(call, at), at)
 
 
-async def ignore(call: Call) -> web.StreamResponse:
+async def ignore(call: Call, *, reason: str, until: datetime | None) -> web.StreamResponse:
     """POST ignore: the difference is to stay, for a while or for good."""
     row = await _row(call)
-    body = await call.json(Ignore)
     _refuse_fact(row)
-    until = None if body.until is None else body.until.timestamp()
-    if until is not None and until <= call.components.clock():
+    until_s = None if until is None else until.timestamp()
+    if until_s is not None and until_s <= call.components.clock():
         raise ApiError(400, "moment_over", "'until' must be in the future.")
     _refuse_unless(row, row["state"] != FindingState.OVER, "is over: there is nothing to ignore.")
     context, findings = call.context("operator"), call.components.findings
     position = await call.bulkheads.operators(
-        findings.ignore, row["finding_id"], body.reason, until, context
+        findings.ignore, row["finding_id"], reason, until_s, context
     )
     await call.written(position)
     return await _answer(call, await _row(call))
 
 
-async def heed(call: Call) -> web.StreamResponse:
-    """POST heed: it is ignored no longer; the next look that sees it confirms it."""
+async def unignore(call: Call, *, reason: str) -> web.StreamResponse:
+    """POST unignore: it is ignored no longer; the next look that sees it confirms it."""
     row = await _row(call)
-    body = await call.json(Why)
     _refuse_fact(row)
     _refuse_unless(row, row["state"] == FindingState.IGNORED, "is not ignored.")
     context, findings = call.context("operator"), call.components.findings
-    position = await call.bulkheads.operators(
-        findings.heed, row["finding_id"], body.reason, context
-    )
+    position = await call.bulkheads.operators(findings.unignore, row["finding_id"], reason, context)
     await call.written(position)
     return await _answer(call, await _row(call))
 
@@ -216,7 +210,7 @@ def _acts(row: Row, known: DriftClass | None) -> list[str]:
     if row["drift_class"] in _FACTS:
         return ["acknowledge"] if _FACTS[row["drift_class"]] is Remnant else ["operation"]
     if row["state"] == FindingState.IGNORED:
-        return ["heed"]
+        return ["unignore"]
     repairable = row["state"] == FindingState.CONFIRMED and known and known.repair
     if known and _cannot(row, known):
         return ["ignore"]

@@ -23,10 +23,8 @@ from ledger.native.drift.schemas_drift import (
     LookShown,
     LooksQuery,
     LookStanding,
-    LookWanted,
 )
 from ledger.native.hosts import host_row_of
-from ledger.native.schemas import Why
 from ledger.native.server_row import no_server
 from ledger.words.looks import held_back
 
@@ -34,7 +32,6 @@ Row = dict[str, Any]
 
 _log = structlog.get_logger(__name__)
 _NO_LOOK = "Look {} could not be found."
-_SCOPES = {"host", "server", "volume"}
 _IS = {
     LookStanding.ASKED.value: "asked for and not begun",
     LookStanding.UNDER_WAY.value: "under way",
@@ -62,21 +59,20 @@ async def look(call: Call) -> web.StreamResponse:
     return answer(_shown(await _row(call)))
 
 
-async def stop(call: Call) -> web.StreamResponse:
+async def stop(call: Call, *, reason: str) -> web.StreamResponse:
     """POST stop: it rests where it is, until it is resumed or another look begins."""
-    return await _acted(call, LookState.UNDER_WAY, call.components.findings.stop_look)
+    return await _acted(call, LookState.UNDER_WAY, call.components.findings.stop_look, reason)
 
 
-async def resume(call: Call) -> web.StreamResponse:
+async def resume(call: Call, *, reason: str) -> web.StreamResponse:
     """POST resume: it goes on where it was stopped."""
-    return await _acted(call, LookState.STOPPED, call.components.findings.resume_look)
+    return await _acted(call, LookState.STOPPED, call.components.findings.resume_look, reason)
 
 
 async def _acted(
-    call: Call, only: LookState, act: Callable[[str, str, EventContext], int]
+    call: Call, only: LookState, act: Callable[[str, str, EventContext], int], reason: str
 ) -> web.StreamResponse:
     row = await _row(call)
-    body = await call.json(Why)
     if row["state"] != only:
         raise ApiError(
             409,
@@ -85,7 +81,7 @@ async def _acted(
             hint=f"See how far it is: GET /v1/drift/runs/{row['look_id']}",
         )
     context = call.context("operator")
-    position = await call.bulkheads.operators(act, row["look_id"], body.reason, context)
+    position = await call.bulkheads.operators(act, row["look_id"], reason, context)
     await call.written(position)
     return answer(_shown(await _row(call)))
 
@@ -99,26 +95,27 @@ async def _row(call: Call) -> Row:
     return row
 
 
-async def ask(call: Call) -> web.StreamResponse:
+async def ask(
+    call: Call, *, believe: list[str], reason: str | None, **whose: str | None
+) -> web.StreamResponse:
     """POST /v1/drift/runs: a look now, at everything or at one host, server or volume."""
-    wanted = await call.json(LookWanted)
-    scope = wanted.model_dump(include=_SCOPES, exclude_none=True)
+    scope = {kind: which for kind, which in whose.items() if which is not None}
     if len(scope) > 1:
         raise ApiError(400, "invalid", "Name at most one of host, server, volume.")
-    _refuse_belief(wanted)
+    _refuse_belief(believe, reason)
     await _refuse_nothing(call, scope)
-    ask = partial(call.components.looker.ask, believe=wanted.believe, reason=wanted.reason)
+    ask = partial(call.components.looker.ask, believe=believe, reason=reason)
     look_id = await call.bulkheads.operators(ask, scope, "asked", call.context("operator"))
     return answer(LookAsked.model_validate({"look_id": look_id, "scope": scope}), 202)
 
 
-def _refuse_belief(wanted: LookWanted) -> None:
+def _refuse_belief(believe: list[str], reason: str | None) -> None:
     """Without a reason, or of what no look finds.  ApiError 400."""
-    for name in wanted.believe:
+    for name in believe:
         refuse_unknown(name)
         if BY_NAME[name].row is None:
             raise ApiError(400, "invalid", f"No look finds {name}: the log itself says so.")
-    if bool(wanted.believe) is not bool(wanted.reason):
+    if bool(believe) is not bool(reason):
         raise ApiError(400, "invalid", "'believe' and 'reason' are given together, or neither is.")
 
 

@@ -16,7 +16,6 @@ from ledger.native.drift.schemas_remnants import (
     RemnantsQuery,
     RemnantSummary,
 )
-from ledger.native.schemas import Why
 
 Row = dict[str, Any]
 
@@ -43,16 +42,15 @@ async def remnants(call: Call) -> web.StreamResponse:
     return answer(Remnants(remnants=[_shown(row) for row in rows], next=last))
 
 
-async def acknowledge(call: Call) -> web.StreamResponse:
+async def acknowledge(call: Call, *, reason: str) -> web.StreamResponse:
     """POST acknowledge: somebody has seen to it, and says how."""
     remnant_id = call.id("remnant_id", _NO_REMNANT)
     row = await _row(call, remnant_id)
-    body = await call.json(Why)
     if row["state"] != RemnantState.OPEN:
         why = f"Remnant {remnant_id} was acknowledged before: {row['acknowledged_reason']}"
         raise ApiError(409, "acknowledged", why)
     service, context = call.components.service, call.context("operator")
-    position = await call.bulkheads.operators(service.acknowledge, remnant_id, body.reason, context)
+    position = await call.bulkheads.operators(service.acknowledge, remnant_id, reason, context)
     await call.written(position)
     return answer(_shown(await _row(call, remnant_id)))
 

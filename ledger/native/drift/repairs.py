@@ -18,21 +18,15 @@ from handlers.results.progress import plan_of
 from ledger.core.requests import Fleet
 from ledger.http.call import Call, answer
 from ledger.native import accepting
-from ledger.native.drift.schemas_repairs import (
-    RepairAccepted,
-    RepairProposed,
-    RepairStep,
-    RepairWanted,
-)
+from ledger.native.drift.schemas_repairs import RepairAccepted, RepairProposed, RepairStep
 
 
-async def repair(call: Call) -> web.StreamResponse:
+async def repair(call: Call, *, reason: str, apply: bool, repair: str | None) -> web.StreamResponse:
     """A dry run, unless it is to be applied."""
     finding_id = call.id("finding_id", "Finding {} could not be found.")
-    body = await call.json(RepairWanted)
-    request = RepairDrift(finding_id=finding_id, reason=body.reason, repair=body.repair)
+    request = RepairDrift(finding_id=finding_id, reason=reason, repair=repair)
     fleet = await accepting.fleet(call)
-    if not body.apply:
+    if not apply:
         return answer(await _proposed(call, request, fleet))
     key, context = accepting.idempotency_key(call), call.context("operator")
     done = await accepting.accepted(

@@ -12,7 +12,7 @@ from pydantic import AwareDatetime, BeforeValidator, Field, StringConstraints, T
 from aggregates.finding import FindingState
 from aggregates.look import LookState
 from handlers.drift.classes import Severity
-from ledger.http.schemas import Asked, HostName, Id, Instant, Limit, Position, Reason, Shown
+from ledger.http.schemas import Asked, HostName, Id, Instant, Limit, Position, Shown
 from ledger.native.log.schemas_events import Event
 
 _INSTANT: TypeAdapter[Any] = TypeAdapter(AwareDatetime)
@@ -116,13 +116,6 @@ class FindingDetails(FindingShown):
     history: list[Event]
 
 
-class Ignore(Asked):
-    """`until`: when it is to be heeded again; absent: it is ignored for good."""
-
-    reason: Reason
-    until: Moment | None = None
-
-
 class DriftClassShown(Shown):
     """`compares`: whose words are held against each other; `again`: whom the repair asks anew.
 
@@ -151,20 +144,6 @@ class LooksQuery(Asked):
     state: LookState | None = None
     limit: Limit | None = None
     after: Position | None = None
-
-
-class LookWanted(Asked):
-    """One host, server or volume; none of them: everything.
-
-    `believe`: classes of which all that differs is believed, however many new findings that makes
-    (of a class that an earlier look shows as `braked`); with the `reason`, which is kept.
-    """
-
-    host: HostName | None = None
-    server: Id | None = None
-    volume: Id | None = None
-    believe: list[ClassName] = Field(default_factory=list, max_length=100)
-    reason: Reason | None = None
 
 
 class LookAsked(Shown):

@@ -13,14 +13,6 @@ from ledger.http.schemas import Asked, HostName, Id, Position, Reason, Shown
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z_]{1,64}$")]
 
 
-class RepairWanted(Asked):
-    """`apply` false: a dry run.  `repair`: which one, where a class has two (attachment_lost)."""
-
-    reason: Reason
-    apply: bool = False
-    repair: Name | None = None
-
-
 class RepairStep(Shown):
     """`does`: the step in words; `place`: a host, or "ledger": the service itself."""
 

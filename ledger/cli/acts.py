@@ -1,0 +1,101 @@
+"""The commands of acts, made of the rows of `ledger.words.acts`: each found here by its act's name.
+
+What a command has said is the body of the act's route; the answer is printed by a function of the
+module of such things.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pkgutil import resolve_name
+from typing import Any, cast
+
+from ledger.cli.base import moment
+from ledger.cli.naming import named
+from ledger.cli.operations.operating import Waiting
+from ledger.words.acts import BY_NAME, Act, Field, Kind
+
+COMMANDS = {act.command: f"{__name__}:{name}" for name, act in BY_NAME.items()}
+
+_Rows = tuple[Any, Any]
+
+#: By what a field holds, how it is typed; else it is `--NAME TEXT`.
+_TYPED: dict[Kind, dict[str, Any]] = {
+    Kind.TEXT: {"metavar": "TEXT"},
+    Kind.MOMENT: {"metavar": "TIME", "type": moment},
+    Kind.FLAG: {"action": "store_true"},
+    Kind.APPLY: {"action": "store_true"},
+    Kind.NAME: {"metavar": "NAME"},
+    Kind.CLASSES: {"metavar": "CLASS", "action": "append", "default": []},
+    Kind.LANE: {"metavar": "N", "type": int, "default": 0},
+    Kind.HOST: {"metavar": "NAME"},
+    Kind.SERVER: {"metavar": "ID", "type": named("server")},
+    Kind.VOLUME: {"metavar": "ID", "type": named("volume")},
+}
+#: Of these at most one is given.
+_ONE_OF = {Kind.HOST, Kind.SERVER, Kind.VOLUME}
+
+
+class ActCommand(Waiting):
+    act: Act
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        from ledger.cli.operations.waiting import add_timeout
+
+        parser = super().get_parser(prog_name)
+        add, of = parser.add_argument, self.act.of
+        if of.kind:
+            add("id", metavar=f"<{of.kind}>", type=named(of.kind))
+        alone = [each for each in self.act.fields if each.kind in _ONE_OF]
+        if alone:
+            group = parser.add_mutually_exclusive_group()
+            for each in alone:
+                _add(group, each)
+        for each in self.act.fields:
+            if each not in alone:
+                _add(parser, each)
+        if self.act.of.dry_run:
+            text = "change nothing; say what it would do, and what would stay behind"
+            add("--dry-run", action="store_true", help=text)
+        if wait := self.act.wait or of.wait:
+            add("--wait", action="store_true", help=wait)
+            add_timeout(parser)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        from ledger.cli.client import BEGIN_TIMEOUT_S, TIMEOUT_S, ApiError
+
+        act, said = self.act, vars(parsed_args)
+        body = {each.name: said[each.name] for each in act.fields}
+        body = {name: value for name, value in body.items() if value not in (None, [])}
+        try:
+            answer = self.client.send(
+                "POST",
+                re.sub(r"{\w+}", said.get("id", ""), act.path),
+                body={act.name: body} if act.of.wraps else body,
+                query={"dry_run": "true"} if said.get("dry_run") else None,
+                timeout_s=BEGIN_TIMEOUT_S if act.begins else TIMEOUT_S,
+            )
+        except ApiError as error:
+            error.hint = act.hints.get(error.code, error.hint)
+            raise
+        if ends := act.ends or act.of.ends:
+            return cast("_Rows", resolve_name(f"ledger.cli.{ends}")(self, parsed_args, answer))
+        return cast("_Rows", resolve_name(f"ledger.cli.{act.of.shown}")(answer))
+
+
+def _add(parser: argparse._ActionsContainer, each: Field) -> None:
+    if each.kind is Kind.STEP:
+        parser.add_argument(each.name, metavar=f"<{each.name}>", help=each.help)
+        return
+    needed: dict[str, Any] = {"required": True} if each.needed else {}
+    parser.add_argument(f"--{each.name}", help=each.help, **_TYPED[each.kind], **needed)
+
+
+def __getattr__(name: str) -> type[ActCommand]:
+    """The command of the act that is called so."""
+    if name not in BY_NAME:
+        raise AttributeError(name)
+    act = BY_NAME[name]
+    return type(name, (ActCommand,), {"act": act, "__doc__": act.words})

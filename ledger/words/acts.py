@@ -1,0 +1,449 @@
+"""What operators can do through our own API: each act is one row of `ACTS`.
+
+Of a row are made its route with the body that it is sent (`ledger.native.acts`), its command
+(`ledger.cli.acts`), its form in the console (`ledger.web.acts`), and its part of docs/acts.md
+(`tests.pages.acts_page`).  What only one of these knows is a function there, which the row names as
+`module:function`.  Pure, and quick to import: the help of the command line comes at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from ledger.words.consequences import second_look
+
+Shown = Mapping[str, Any]
+
+
+class Kind(StrEnum):
+    """What a field holds: its type in the API, how it is typed, and how a form asks for it."""
+
+    TEXT = "text"
+    MOMENT = "moment"
+    FLAG = "flag"
+    APPLY = "apply"  # a dry run without it; a form has shown that before
+    NAME = "name"
+    CLASSES = "classes"
+    STEP = "step"
+    LANE = "lane"
+    HOST = "host"
+    SERVER = "server"
+    VOLUME = "volume"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Field:
+    """`help`: of the command line; `label`: of a form, where that says it otherwise."""
+
+    name: str
+    kind: Kind = Kind.TEXT
+    help: str | None = None
+    label: str = ""
+    needed: bool = False
+
+
+REASON = Field(name="reason", help="why; stored permanently in the history", needed=True)
+#: What a command that begins an operation, or acts on one, can wait for.
+_ITS_END = "until the operation ends or needs an operator"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Thing:
+    """What acts are done to; in the texts, `{act}` is the act's name.
+
+    `kind`: as people name one of them; "": nothing has to be named.
+
+    `rule`: of the policy.  `path` and `route`: of the API; `handler`: its function in
+    `ledger.native`; `answers`: its models by status.  With `wraps` all its acts are one route, and
+    an act's name is around its fields.
+
+    `page`: of the console; `seen`: what its pages call the thing, which the route `read` shows;
+    `then`: where one is led; `offered`: by page, where, if not just on the page of the thing.
+
+    `command`: of the command line; its function `shown` makes rows of the answer, or `ends` goes on
+    with it.  `dry_run`: whether it has one; `wait`: what it can wait for.
+    """
+
+    kind: str
+    rule: str
+    path: str
+    route: str
+    handler: str
+    answers: Mapping[int, str]
+    page: str
+    seen: str
+    read: str = ""
+    then: str
+    command: str
+    shown: str = ""
+    ends: str = ""
+    wraps: bool = False
+    dry_run: bool = False
+    wait: str = ""
+    offered: Mapping[str, str] = field(default_factory=dict)
+
+
+OPERATION = Thing(
+    kind="operation",
+    rule="operations:act",
+    path="/v1/operations/{operation_id}/actions",
+    route="operation_act",
+    handler="operations:act",
+    answers={200: "schemas_remnants:OperationActed"},
+    page="/ui/operations/{operation_id}/{act}",
+    seen="operation",
+    read="operation",
+    then="/ui/operations/{operation_id}",
+    command="operation {act}",
+    ends="operation_acts:acted",
+    wraps=True,
+    dry_run=True,
+    wait=_ITS_END,
+)
+FINDING = Thing(
+    kind="finding",
+    rule="drift:{act}",
+    path="/v1/drift/{finding_id}/{act}",
+    route="drift_{act}",
+    handler="drift:{act}",
+    answers={200: "schemas_drift:FindingDetails"},
+    page="/ui/drift/{finding_id}/{act}",
+    seen="finding",
+    read="drift_finding",
+    then="/ui/drift/{finding_id}",
+    command="drift {act}",
+    shown="drift:shown",
+)
+REMNANT = Thing(  # in the console it is the finding that it is, too
+    kind="remnant",
+    rule="remnants:{act}",
+    path="/v1/remnants/{remnant_id}/{act}",
+    route="remnant_{act}",
+    handler="remnants:{act}",
+    answers={200: "schemas_remnants:RemnantShown"},
+    page="/ui/drift/{finding_id}/{act}",
+    seen="finding",
+    read="drift_finding",
+    then="/ui/drift/{finding_id}",
+    command="remnant {act}",
+    shown="base:columns",
+)
+HOST = Thing(
+    kind="host",
+    rule="hosts:{act}",
+    path="/v1/hosts/{host}/{act}",
+    route="host_{act}",
+    handler="hosts:{act}",
+    answers={200: "schemas:HostShown"},
+    page="/ui/hosts/{host}/{act}",
+    seen="host",
+    read="host",
+    then="/ui/hosts/{host}",
+    command="host {act}",
+    shown="host:shown",
+)
+LOOK = Thing(
+    kind="look",
+    rule="drift:look",
+    path="/v1/drift/runs/{look_id}/{act}",
+    route="drift_run_{act}",
+    handler="looks:{act}",
+    answers={200: "schemas_drift:LookShown"},
+    page="/ui/looks/{look_id}/{act}",
+    seen="look",
+    read="drift_run",
+    then="/ui/drift",
+    command="drift {act}",
+    shown="drift_looks:shown",
+)
+DRIFT = Thing(
+    kind="",
+    rule="drift:look",
+    path="/v1/drift/runs",
+    route="drift_run_ask",
+    handler="looks:ask",
+    answers={202: "schemas_drift:LookAsked"},
+    page="/ui/look",
+    seen="finding",
+    offered={
+        "drift": "/ui/look",
+        "host": "/ui/look?host={host}",
+        "server": "/ui/look?server={server_id}",
+        "volume": "/ui/look?volume={volume_id}",
+        "finding": "/ui/look?{scope}",
+    },
+    then="/ui/drift",
+    command="drift run",
+    ends="drift_looks:asked",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Act:
+    """`words`: the first paragraph says what it does, the others what to know before.
+
+    `fields`: what is said, and `body` what their model is called, which `note` describes.
+    `begins`: an operation, so a request may have an Idempotency-Key.
+    `possible`: by the thing as it is shown; None: while that names the act among its own (`acts`).
+
+    Of the command line: `hints`, by code of a refusal, what to type then; `examples`, what is
+    typed behind it, and what for.
+
+    `rule`, `handler`, `answers`, `wait`, `ends` and `then` stand in the place of the thing's.
+    """
+
+    name: str
+    of: Thing
+    title: str
+    words: str
+    examples: tuple[tuple[str, str], ...]
+    fields: tuple[Field, ...] = (REASON,)
+    body: str = "Why"
+    note: str = ""
+    begins: bool = False
+    possible: Callable[[Shown], bool] | None = None
+    wait: str = ""
+    hints: Mapping[str, str] = field(default_factory=dict)
+    rule: str = ""
+    handler: str = ""
+    answers: Mapping[int, str] = field(default_factory=dict)
+    ends: str = ""
+    then: str = ""
+
+    def filled(self, text: str) -> str:
+        """A text of the thing, for this act."""
+        return text.replace("{act}", self.name)
+
+    @property
+    def command(self) -> str:
+        return self.filled(self.of.command).replace("_", "-")
+
+    @property
+    def route(self) -> str:
+        return self.filled(self.of.route)
+
+    @property
+    def path(self) -> str:
+        return self.filled(self.of.path)
+
+    def offered(self, thing: Shown) -> bool:
+        """Whether it can be done to the thing as it is shown; the log has the last word."""
+        return self.possible(thing) if self.possible else self.name in thing["acts"]
+
+    def typed(self, which: str) -> str:
+        """Its command line for a thing, with what has to be said."""
+        said = [f"--{each.name} TEXT" for each in self.fields if each.needed and each.kind in _SAID]
+        return " ".join([f"attachment-ledger {self.command} {which}", *said])
+
+
+_SAID = {Kind.TEXT, Kind.MOMENT}
+STEP = Field(name="step", kind=Kind.STEP, help="the first step that is left", needed=True)
+LANE = Field(
+    name="lane",
+    kind=Kind.LANE,
+    help="the lane, if there are several volumes; -1 for a step of the whole server",
+)
+
+ACTS = (
+    Act(
+        name="retry",
+        of=OPERATION,
+        title="Retry",
+        words=(
+            "Try the failed steps of a parked operation again, or at once what one that runs puts "
+            "off."
+        ),
+        examples=(('44e1 --reason "the array is back" --wait', "try again, and wait for the end"),),
+    ),
+    Act(
+        name="skip",
+        of=OPERATION,
+        title="Skip a step",
+        words="Go on as if a step were done: you vouch for it, and say why.",
+        fields=(LANE, STEP, REASON),
+        body="SkipStep",
+        examples=(
+            (
+                '44e1 disconnect --reason "the host is gone" --dry-run',
+                "what that would leave behind",
+            ),
+        ),
+    ),
+    Act(
+        name="unwind",
+        of=OPERATION,
+        title="Undo",
+        words="Undo an operation; refused once its pivot is passed.",
+        examples=(('44e1 --reason "not needed any more" --dry-run', "what it would undo"),),
+    ),
+    Act(
+        name="give_up",
+        of=OPERATION,
+        title="Give up",
+        words="End a parked operation as it is; what is left stays as the log shows it.",
+        examples=(('44e1 --reason "the volume is lost"', "end it as it is"),),
+    ),
+    Act(
+        name="repair",
+        of=FINDING,
+        title="Repair",
+        words="Mend what differs, after everybody that it names was asked again.",
+        fields=(
+            REASON,
+            Field(name="apply", kind=Kind.APPLY, help="do it; else nothing is changed"),
+            Field(
+                name="repair",
+                kind=Kind.NAME,
+                help="which one, where there are two (forget_attachment)",
+            ),
+        ),
+        body="RepairWanted",
+        note=(
+            "`apply` false: a dry run.  `repair`: which one, where a class has two "
+            "(attachment_lost)."
+        ),
+        handler="repairs:repair",
+        answers={200: "schemas_repairs:RepairProposed", 202: "schemas_repairs:RepairAccepted"},
+        begins=True,
+        then="/ui/operations/{operation_id}",
+        ends="drift_repair:acted",
+        wait=_ITS_END,
+        examples=(
+            ('9f2c --reason "Cinder is right"', "show what would mend it"),
+            ('9f2c --reason "Cinder is right" --apply --wait', "mend it"),
+        ),
+    ),
+    Act(
+        name="ignore",
+        of=FINDING,
+        title="Ignore",
+        words="Say that a difference is to stay, until a moment or for good.",
+        fields=(
+            REASON,
+            Field(
+                name="until",
+                kind=Kind.MOMENT,
+                help="when it is no longer to be ignored: ISO 8601, UTC unless it has an offset",
+                label="Until (UTC, as 2026-01-31T12:00:00Z); empty: for good",
+            ),
+        ),
+        body="Ignore",
+        note="`until`: when it is no longer to be ignored; absent: it is ignored for good.",
+        examples=(
+            (
+                '9f2c --reason "theirs, moves next week" --until 2026-12-01',
+                "it is to stay until then",
+            ),
+        ),
+    ),
+    Act(
+        name="unignore",
+        of=FINDING,
+        title="Ignore no longer",
+        words="Ignore a difference no longer; the next look that sees it confirms it.",
+        rule="drift:ignore",
+        examples=(('9f2c --reason "was not theirs"', "it is to stay no longer"),),
+    ),
+    Act(
+        name="acknowledge",
+        of=REMNANT,
+        title="Acknowledge",
+        words="Say that somebody has seen to what was left: it is gone, or is to stay.",
+        fields=(Field(name="reason", help="how; stored permanently in the history", needed=True),),
+        examples=(('5a0d --reason "removed by hand"', "it is gone"),),
+    ),
+    Act(
+        name="look",
+        of=DRIFT,
+        title="Look now",
+        words="Look for drift now: everywhere, or at one host, server or volume.",
+        fields=(
+            Field(name="host", kind=Kind.HOST),
+            Field(name="server", kind=Kind.SERVER),
+            Field(name="volume", kind=Kind.VOLUME),
+            Field(
+                name="believe",
+                kind=Kind.CLASSES,
+                help="whatever differs of it, however many these are; more than once: of each",
+                label="Classes to believe however many differ, with commas; empty: as always",
+            ),
+            Field(
+                name="reason",
+                help="why so many are to be believed",
+                label="Why these are believed; stored permanently in the history",
+            ),
+        ),
+        body="LookWanted",
+        note=(
+            "One host, server or volume; none of them: everything.\n\n"
+            "`believe`: classes of which all that differs is believed, however many new findings "
+            "that makes\n(of a class that an earlier look shows as `braked`); with the `reason`, "
+            "which is kept."
+        ),
+        possible=lambda finding: bool(second_look(dict(finding))),
+        wait="until the look has ended",
+        examples=(("--host hv1 --wait", "look at one host now"),),
+    ),
+    Act(
+        name="stop",
+        of=LOOK,
+        title="Stop",
+        words="Have a look rest where it is, until it is resumed or another one begins.",
+        possible=lambda look: bool(look["state"] == "under_way"),
+        examples=(('c0de --reason "Cinder is slow"', "have it rest where it is"),),
+    ),
+    Act(
+        name="resume",
+        of=LOOK,
+        title="Resume",
+        words="Have a look go on where it was stopped.",
+        possible=lambda look: bool(look["state"] == "stopped"),
+        examples=(('c0de --reason "Cinder is well"', "have it go on there"),),
+    ),
+    Act(
+        name="fence",
+        of=HOST,
+        title="Fence",
+        words="""Fence a host: you vouch that nothing on it touches volumes any more.
+
+Its results are refused from now on; what it was asked to do ends, or is done without
+it.  Fencing a host that still runs guests corrupts their data once the volumes are used
+elsewhere: be sure that it is powered off or cut off from the storage, and say how you know.""",
+        fields=(
+            REASON,
+            Field(name="evidence", help="how you know that it is down", needed=True),
+            Field(
+                name="force",
+                kind=Kind.FLAG,
+                help="fence it although its agent was in contact lately",
+            ),
+        ),
+        body="Fence",
+        note=(
+            "`evidence`: how the operator knows that the host touches no volume any more.\n\n"
+            "`force`: although its agent is in contact (a host may be cut off from its storage "
+            "alone)."
+        ),
+        possible=lambda host: not host["fenced"],
+        hints={"host_answers": "If it is cut off from the storage all the same: --force"},
+        examples=(
+            (
+                'hv1 --reason "no answer" --evidence "powered off by IPMI"',
+                "shut a dead host out",
+            ),
+        ),
+    ),
+    Act(
+        name="unfence",
+        of=HOST,
+        title="Unfence",
+        words="Let a fenced host work again.",
+        possible=lambda host: bool(host["fenced"]),
+        examples=(('hv1 --reason "repaired"', "let it work again"),),
+    ),
+)
+
+BY_NAME = {act.name: act for act in ACTS}

@@ -1,0 +1,55 @@
+"""Each act is one row: its handler, its command and its form take what the row says."""
+
+from __future__ import annotations
+
+import inspect
+from pkgutil import resolve_name
+
+import pytest
+
+from ledger.auth.rules import RULES
+from ledger.cli.shell import COMMANDS
+from ledger.native import acts as api
+from ledger.web import acts as web
+from ledger.words.acts import ACTS, Act, Kind
+
+every = pytest.mark.parametrize("act", ACTS, ids=[act.name for act in ACTS])
+
+
+@every
+def test_the_handler_takes_what_is_said_and_nothing_else(act: Act) -> None:
+    [route] = [each for each in api.ROUTES if each.name == act.route]
+    said = dict.fromkeys(each.name for each in act.fields)
+    name = [act.name] if act.of.wraps else []
+    inspect.signature(inspect.unwrap(route.handler)).bind(None, *name, **said)
+    assert {rule.partition(":")[2] for rule in route.rules} == {act.filled(act.rule or act.of.rule)}
+    assert set(route.rules) <= {rule.name for rule in RULES}
+
+
+@every
+def test_the_command_is_the_acts_and_knows_what_to_print(act: Act) -> None:
+    command = resolve_name(COMMANDS[act.command])
+    assert command.act is act
+    assert inspect.getdoc(command) == act.words
+    ends = act.ends or act.of.ends
+    given = (None, None, None) if ends else (None,)
+    inspect.signature(resolve_name(f"ledger.cli.{ends or act.of.shown}")).bind(*given)
+
+
+@every
+def test_the_body_of_a_form_is_one_that_the_route_takes(act: Act) -> None:
+    sent = {each.name: "x" for each in act.fields if each.needed}
+    sent |= {each.name: "0 unplug" for each in act.fields if each.kind is Kind.STEP}
+    body = web.body(act, sent)
+    [route] = [each for each in api.ROUTES if each.name == act.route]
+    assert isinstance(route.body, type)
+    route.body.model_validate(body, strict=True)
+    told = body[act.name] if act.of.wraps else body
+    assert set(told) <= {each.name for each in act.fields}
+    with pytest.raises(ValueError, match="Extra inputs"):
+        route.body.model_validate({**body, "unknown": 1}, strict=True)
+
+
+def test_each_act_is_another_command_and_another_page() -> None:
+    for told in ([act.command for act in ACTS], [web.page(act) for act in ACTS]):
+        assert len(set(told)) == len(ACTS)
