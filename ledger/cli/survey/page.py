@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -27,9 +27,9 @@ _FIELDS = ("Volume", "Server", "Attachment", "Host", "Since", "Seen")
 
 
 def page(
-    found: Sequence[Found], rows: Iterable[Sequence[Any]], now: datetime, unread: Sequence[str]
+    found: Sequence[Found], rows: Iterable[Mapping[str, Any]], now: datetime, unread: Sequence[str]
 ) -> str:
-    """The whole page.  `rows`: of the findings, in the columns of the command."""
+    """The whole page.  `rows`: of the findings, by the columns of the command."""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>Survey</title>\n'
         f"<style>{_STYLE}</style></head>\n<body>\n<h1>Survey, {now:%Y-%m-%d %H:%M:%S} UTC</h1>\n"
@@ -44,10 +44,8 @@ def _summary(found: Sequence[Found], unread: Sequence[str]) -> str:
     return f"<ul>{items or '<li>Nothing differs.</li>'}{missing}</ul>"
 
 
-def _article(row: Sequence[Any]) -> str:
-    from ledger.cli.survey.survey import COLUMNS
-
-    cells = dict(zip(COLUMNS, map(plain, row), strict=True))
+def _article(row: Mapping[str, Any]) -> str:
+    cells = {name: plain(value) for name, value in row.items()}
     command = f"<pre>{_text(cells['Command'])}</pre>" if cells["Command"] else ""
     return (
         f'<article class="{_text(cells["Severity"])}"><h2>{_text(cells["Class"])}</h2>'

@@ -104,7 +104,8 @@ class Survey(Lister):
         if parsed_args.html:
             from ledger.cli.survey.page import page
 
-            parsed_args.html.write_text(page(both, rows, seen.now, reader.unread))
+            named = [dict(zip(COLUMNS, row, strict=True)) for row in rows]
+            parsed_args.html.write_text(page(both, named, seen.now, reader.unread))
         return COLUMNS, rows
 
     def _tell(self, reader: Reader, once: int, rows: list[tuple[Any, ...]]) -> None:
