@@ -16,6 +16,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
+import msgspec
 import structlog
 
 from host_agent import config, metrics
@@ -32,8 +33,8 @@ from host_agent.sent import FileMarks
 from host_agent.shared.cinder.client import CinderClient
 from host_agent.shared.cinder.old import OldCinderClient
 from host_agent.shared.contract.messages import CONNECTOR_KEYS, SERVICE_VERSION, Registration
-from host_agent.shared.contract.ports import Brick, PortError
-from host_agent.shared.contract.survey import CAPABILITY
+from host_agent.shared.contract.ports import Brick, Guests, PortError
+from host_agent.shared.contract.survey import CAPABILITY, HostsWord
 from host_agent.shared.faults import FaultError, Faults
 from host_agent.shared.platform import logs, notify
 from host_agent.shared.platform.settings import ConfigError
@@ -45,6 +46,9 @@ from host_agent.survey import Surveyor
 EXIT_CONFIG = 2
 EXIT_RUNNING = 3
 
+_SET = "any other setting"
+_SIMULATED = "simulate os-brick and libvirt, with the host's state in this JSON file"
+
 _LOG = structlog.get_logger("host_agent")
 
 
@@ -52,6 +56,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     try:
         settings = config.load(arguments.config, flags=_flags(arguments))
+        if arguments.command == "survey":
+            return _survey(settings, arguments.simulated)
         logs.set_up(settings.agent.log_level, settings.agent.log_format)
         locks = Locks(Path(settings.agent.lock_path))
         with locks.agent():
@@ -69,20 +75,17 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     commands = parser.add_subparsers(required=True, metavar="command")
     run = commands.add_parser("run", help="serve this host until SIGTERM")
-    run.add_argument("--config", type=Path, metavar="FILE", help="agent.toml")
-    run.add_argument("--host", help="overrides [agent] host")
-    run.add_argument("--lock-path", help="overrides [agent] lock_path")
-    run.add_argument("--log-level", choices=["debug", "info", "warning", "error"])
-    run.add_argument("--ledger-url", help="overrides [ledger] url")
-    run.add_argument(
-        "--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="any other setting"
-    )
-    run.add_argument(
-        "--simulated",
-        type=Path,
-        metavar="STATE",
-        help="simulate os-brick and libvirt, with the host's state in this JSON file",
-    )
+    look = commands.add_parser("survey", help="print what this host has, in JSON; change nothing")
+    for name, command in (("run", run), ("survey", look)):
+        command.set_defaults(command=name)
+        add = command.add_argument
+        add("--config", type=Path, metavar="FILE", help="agent.toml")
+        add("--host", help="overrides [agent] host")
+        add("--lock-path", help="overrides [agent] lock_path")
+        add("--log-level", choices=["debug", "info", "warning", "error"])
+        add("--ledger-url", help="overrides [ledger] url")
+        add("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help=_SET)
+        add("--simulated", type=Path, metavar="STATE", help=_SIMULATED)
     run.add_argument("--faults", type=Path, metavar="FILE", help="fault rules, with --simulated")
     return parser
 
@@ -146,15 +149,19 @@ def _host(settings: Settings, arguments: argparse.Namespace) -> _Host:
         from host_agent.libvirt.driver import Libvirt
         from host_agent.storage.brick import OsBrick
     except ImportError as error:
-        raise ConfigError(
-            f"{error}: a real host needs the extra 'agent' "
-            "(pip install 'attachment-ledger[agent]'); or try --simulated"
-        ) from error
+        raise _lacking(error) from error
 
     os_brick = OsBrick(settings.brick, settings.agent.host, Path(settings.agent.lock_path))
     hypervisor = domain_xml.Host(settings.libvirt.virt_type, settings.libvirt.kernel_dir)
     libvirt = HypervisorGuests(Libvirt(settings.libvirt.uri), settings.patience(), hypervisor)
     return _Host(os_brick, libvirt, KernelStorage(), os_brick.drivers(), settings.migration())
+
+
+def _lacking(error: ImportError) -> ConfigError:
+    return ConfigError(
+        f"{error}: a real host needs the extra 'agent' "
+        "(pip install 'attachment-ledger[agent]'); or try --simulated"
+    )
 
 
 def _ports(
@@ -188,6 +195,32 @@ def _numbers_shown(settings: Settings, numbers: Numbers, link: Link) -> Iterator
         return
     with metrics.serving(settings.metrics.host, settings.metrics.port, numbers.registry(state)):
         yield
+
+
+def _survey(settings: Settings, simulated: Path | None) -> int:
+    """Print the host's survey.  No ledger is asked, no lock is taken, no file is made."""
+    guests: Guests
+    storage: Storage
+    if simulated:
+        from host_agent.simulated.adapters import SimulatedGuests, SimulatedStorage
+        from host_agent.simulated.host_state import HostState
+
+        store, name = HostState(simulated), settings.agent.host
+        guests = SimulatedGuests(store, Faults(), name)
+        storage = SimulatedStorage(store, Faults(), name)
+    else:
+        try:
+            from host_agent.libvirt.driver import Libvirt
+        except ImportError as error:
+            raise _lacking(error) from error
+        libvirt, storage = Libvirt(settings.libvirt.uri), KernelStorage()
+        guests = HypervisorGuests(libvirt, settings.patience())
+    kept = Path(settings.agent.lock_path) / "connections"
+    records = FileRecords(kept) if kept.is_dir() else {}
+    surveyor = Surveyor(guests, records, storage, BOOT_ID.read_text().strip())
+    word = HostsWord(host=settings.agent.host, survey=surveyor.survey(epoch=0))
+    print(msgspec.json.encode(word).decode())
+    return 0
 
 
 def _serve(settings: Settings, locks: Locks, host: _Host) -> int:

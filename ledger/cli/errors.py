@@ -16,6 +16,7 @@ class ExitCode(IntEnum):
     OPERATION_FAILED = 5  # cleanly: all was undone, by itself or on request
     PARKED = 6  # an operator is needed
     TIMED_OUT = 7  # waiting ended, the operation goes on
+    DIFFERS = 8  # a survey has found something
 
 
 class CliError(Exception):

@@ -25,6 +25,11 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "operation show": (("44e1", "one operation, by the beginning of its id"),),
     "top": (("", "watch what is under way, parked first"), ("--once", "one screen, for a script")),
+    "survey": (
+        ("--os-cloud admin", "what differs between Nova and Cinder, of a running cloud"),
+        ("--os-cloud admin -f json", "the same with what mends each, for a script"),
+        ("--os-cloud admin --hosts hv1.json hv2.json --html survey.html", "with two hosts' word"),
+    ),
     "history volume": (
         ("63383fde", "all that happened to a volume"),
         ("63383fde --at 2026-11-17T14:02", "what had happened until then"),

@@ -104,6 +104,7 @@ COMMANDS = {
     "sim cinder": "ledger.cli.local.sim:Cinder",
     "sim fault list": "ledger.cli.local.sim:FaultList",
     "sim fault set": "ledger.cli.local.sim:FaultSet",
+    "survey": "ledger.cli.survey.survey:Survey",
     "top": "ledger.cli.operations.top:Top",
     "volume list": "ledger.cli.servers.volume:List",
 }

@@ -171,6 +171,14 @@ class Survey:
         return hashlib.sha256(msgspec.json.encode(self)).hexdigest()
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HostsWord:
+    """What `attachment-ledger-agent survey` prints, for who surveys a cloud without a ledger."""
+
+    host: Word
+    survey: Survey
+
+
 def disks_of(guest: GuestShown) -> int:
     """How many disks are shown of it."""
     return len(guest.disks) + len(guest.unlabelled or ())

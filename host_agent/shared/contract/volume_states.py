@@ -32,12 +32,12 @@ AT_WORK = frozenset(
     {"retyping", "extending", "backing-up", "restoring-backup", "downloading", "maintenance"}
 )
 #: A migration_status that says there is none (Cinder's AVAILABLE_MIGRATION_STATUS).
-_NOT_MIGRATING = frozenset({None, "", "none", "deleting", "error", "success"})
+NOT_MIGRATING = frozenset({None, "", "none", "deleting", "error", "success"})
 
 
 def is_migrating(volume: VolumeView) -> bool:
     """Whether Cinder moves the volume to another backend, or it is the target of that."""
-    return volume.migration_status not in _NOT_MIGRATING
+    return volume.migration_status not in NOT_MIGRATING
 
 
 def state_of(volume: VolumeView) -> str:

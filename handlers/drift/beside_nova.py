@@ -1,0 +1,478 @@
+"""What differs beside a running Nova: its word stands where a ledger's does in the rows of a look.
+
+Nova, Cinder and, if they were asked, hosts are compared by the rows and predicates of a look
+(`rows`, `predicates`), so a difference has one name whoever keeps the mappings.  What a ledger
+would know and Nova does not show (modes, names of disks, records of connections) is left out.
+
+No finding is made of what somebody is at: a server with a task or a resize to be confirmed, and all
+its volumes; a volume that Cinder migrates; what could not be read.  A status that passes by itself
+is one only once it has lasted: from `attached_at` of the attachment, or `updated_at` of the volume.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from typing import Any
+
+from aggregates.attachment import AttachmentState
+from handlers.drift import predicates
+from handlers.drift.beside_words import ATTACHED_TWICE, ENDED, KINDS, VOLUME_FAILED, Kind
+from handlers.drift.judge import differs, drifting
+from handlers.drift.rows import (
+    UNKNOWN,
+    About,
+    AttachmentRow,
+    CinderAttachment,
+    CinderVolume,
+    DiskRow,
+    LedgerAttachment,
+    LedgerDisk,
+    LedgerServer,
+    Party,
+    Row,
+    ServerRow,
+    StorageRow,
+    Unknown,
+    UnlabelledRow,
+    VolumeRow,
+)
+from host_agent.shared.contract.messages import PowerState
+from host_agent.shared.contract.survey import (
+    GUESTS,
+    SECRETS,
+    STORAGE,
+    DiskShown,
+    StorageShown,
+    Survey,
+)
+from host_agent.shared.contract.volume_states import NOT_MIGRATING
+
+#: What Nova calls its side of a finding; the rows call it the ledger's.
+NOVA = "nova"
+#: States in which Nova's server has a guest on its host.
+_WITH_GUEST = frozenset({"active", "paused", "stopped", "suspended", "rescued"})
+#: How Cinder's back-ends name what they keep of a volume: files, images, logical volumes.
+_NAMED = re.compile(r"volume-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SeenServer:
+    """A server as Nova shows it.  `attachments`: by volume, if Nova was asked for that.
+
+    `known` False: its cell does not answer, and Nova tells little more than its id.
+    """
+
+    id: str
+    host: str | None = None
+    vm_state: str | None = None
+    task_state: str | None = None
+    volumes: tuple[str, ...] = ()
+    attachments: Mapping[str, str | None] | None = None
+    known: bool = True
+
+    @property
+    def busy(self) -> bool:
+        """Whether somebody is at it, so that two answers may differ for a while."""
+        return not self.known or self.task_state is not None or self.vm_state == "resized"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SeenAttachment:
+    """An attachment as Cinder shows it.  `since`: its `attached_at`, if that was asked for."""
+
+    id: str
+    volume_id: str
+    server_id: str | None
+    status: str
+    host: str | None = None
+    since: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SeenVolume:
+    """A volume as Cinder shows it.  `name_id`: whose name its data has since a migration."""
+
+    id: str
+    status: str
+    multiattach: bool = False
+    migration_status: str | None = None
+    updated_at: str | None = None
+    size_gb: int | None = None
+    name_id: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cloud:
+    """What was read in one round.  None: it was asked for by its id, and there is no such thing.
+
+    What is in neither dictionary was not asked for.  `now`: by the clock of Cinder.
+    """
+
+    now: datetime
+    servers: Mapping[str, SeenServer | Unknown | None]
+    volumes: Mapping[str, SeenVolume | Unknown | None]
+    attachments: Mapping[str, SeenAttachment]
+    hosts: Mapping[str, Survey] = field(default_factory=dict)
+
+    @cached_property
+    def by_pair(self) -> dict[tuple[str | None, str], list[SeenAttachment]]:
+        """Attachments by server and volume."""
+        found = defaultdict(list)
+        for each in self.attachments.values():
+            found[each.server_id, each.volume_id].append(each)
+        return dict(found)
+
+    @cached_property
+    def by_volume(self) -> dict[str, list[SeenAttachment]]:
+        found = defaultdict(list)
+        for each in self.attachments.values():
+            found[each.volume_id].append(each)
+        return dict(found)
+
+    @cached_property
+    def mapped(self) -> dict[str, list[SeenServer]]:
+        """The servers that Nova has a volume mapped to, by volume."""
+        found: dict[str, list[SeenServer]] = defaultdict(list)
+        for server in self.servers.values():
+            if isinstance(server, SeenServer):
+                for volume_id in server.volumes:
+                    found[volume_id].append(server)
+        return dict(found)
+
+    def server(self, server_id: str | None) -> SeenServer | Unknown | None:
+        return self.servers.get(server_id, UNKNOWN) if server_id else UNKNOWN
+
+    def sees(self, host: str | None, part: str) -> bool:
+        """Whether the host has said what it has of this part."""
+        survey = self.hosts.get(host or "")
+        return survey is not None and part not in survey.blind
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """A difference: of which class, about what, what each party says, since when.
+
+    `case`: of which of the class's cases it is (`beside_words`), such as a volume's status.
+    """
+
+    kind: Kind
+    key: str
+    about: About
+    says: Mapping[str, Any]
+    case: str | None
+    since: str | None = None
+
+    @property
+    def id(self) -> tuple[str, str]:
+        return (self.kind.name, self.key)
+
+
+def found(cloud: Cloud, stuck: timedelta) -> list[Found]:
+    """What differs, the worst first."""
+    every = [*_pairs(cloud, stuck), *_volumes(cloud, stuck), *_hosts(cloud)]
+    return sorted(every, key=lambda each: (each.kind.rank, each.id))
+
+
+def confirmed(before: list[Found], now: list[Found]) -> list[Found]:
+    """Those of now that were there before, and said the same."""
+    then = {each.id: each for each in before}
+    return [each for each in now if (one := then.get(each.id)) and one.says == each.says]
+
+
+def questionable(cloud: Cloud) -> list[str]:
+    """The servers of which it matters by which attachment Nova has their volumes."""
+    asked = {
+        server.id
+        for servers in cloud.mapped.values()
+        for server in servers
+        if not server.busy
+        and any(len(cloud.by_pair.get((server.id, each), ())) != 1 for each in server.volumes)
+    }
+    for server_id, volume_id in cloud.by_pair:
+        server = cloud.server(server_id)
+        if isinstance(server, SeenServer) and not server.busy and volume_id not in server.volumes:
+            asked.add(server.id)
+    return sorted(asked)
+
+
+# --- mappings and attachments -------------------------------------------------------------------
+
+
+def _pairs(cloud: Cloud, stuck: timedelta) -> Iterator[Found]:
+    for seen in cloud.attachments.values():
+        row, volume = _attachment(cloud, seen), cloud.volumes.get(seen.volume_id)
+        if isinstance(volume, SeenVolume) and volume.migration_status not in NOT_MIGRATING:
+            continue  # Cinder's migrations attach a volume for a while that Nova does not map
+        since = seen.since or (volume.updated_at if isinstance(volume, SeenVolume) else None)
+        for each in _of(row, seen.status) if row else ():
+            if not each.kind.lasts or _lasted(since, cloud, stuck):
+                yield replace(each, since=since)
+    for server in cloud.servers.values():
+        if isinstance(server, SeenServer) and not server.busy:
+            for volume_id in server.volumes:
+                yield from _unattached(cloud, server, volume_id)
+
+
+def _attachment(cloud: Cloud, seen: SeenAttachment) -> AttachmentRow | None:
+    """None: nothing can be said of it now."""
+    server = cloud.server(seen.server_id)
+    if isinstance(server, Unknown) or (server is not None and server.busy):
+        return None
+    named: str | Unknown | None = None
+    if server is not None and seen.volume_id in server.volumes:
+        named = _named(cloud, server, seen.volume_id)
+    if isinstance(named, Unknown):
+        return None
+    ours = server is not None and named == seen.id
+    return AttachmentRow(
+        id=seen.id,
+        about=_about(seen.server_id, seen.volume_id, seen.id, seen.host),
+        server="deleted" if server is None else "live",
+        ledger=_nova(server) if server is not None and ours else None,
+        cinder=CinderAttachment(status=seen.status, host=seen.host),
+    )
+
+
+def _named(cloud: Cloud, server: SeenServer, volume_id: str) -> str | Unknown | None:
+    """The attachment by which Nova has the volume; None: it names none."""
+    if server.attachments is not None:
+        return server.attachments.get(volume_id)
+    of_pair = cloud.by_pair.get((server.id, volume_id), [])
+    return of_pair[0].id if len(of_pair) == 1 else UNKNOWN
+
+
+def _unattached(cloud: Cloud, server: SeenServer, volume_id: str) -> Iterator[Found]:
+    """A mapping without an attachment in Cinder."""
+    if isinstance(cloud.volumes.get(volume_id, UNKNOWN), (Unknown, type(None))):
+        return  # that its volume is gone is another finding
+    named = _named(cloud, server, volume_id)
+    if server.attachments is not None and volume_id not in server.attachments:
+        return  # it was detached since
+    if named in cloud.attachments or (
+        named is UNKNOWN and cloud.by_pair.get((server.id, volume_id))
+    ):
+        return
+    attachment_id = named if isinstance(named, str) else None
+    yield from _of(
+        AttachmentRow(
+            id=attachment_id or f"{server.id}/{volume_id}",
+            about=_about(server.id, volume_id, attachment_id, server.host),
+            server="live",
+            ledger=_nova(server),
+            cinder=None,
+        )
+    )
+
+
+def _nova(server: SeenServer) -> LedgerAttachment:
+    """Nova's mapping: connected where the server is; of one without a host, reserved."""
+    state = AttachmentState.ATTACHED if server.host else AttachmentState.RESERVED
+    return LedgerAttachment(
+        state=state, host=server.host, access_mode=None, legacy=False, mapped=True
+    )
+
+
+# --- volumes ------------------------------------------------------------------------------------
+
+
+def _volumes(cloud: Cloud, stuck: timedelta) -> Iterator[Found]:
+    for volume_id, volume in cloud.volumes.items():
+        if isinstance(volume, SeenVolume) and volume.migration_status not in NOT_MIGRATING:
+            continue
+        servers = cloud.mapped.get(volume_id, [])
+        attachments = cloud.by_volume.get(volume_id, [])
+        theirs = [cloud.server(each.server_id) for each in attachments if each.server_id]
+        if any(isinstance(each, Unknown) or (each and each.busy) for each in (*theirs, *servers)):
+            continue
+        row = VolumeRow(
+            id=volume_id,
+            about=_about(servers[0].id if servers else None, volume_id),
+            mappings=len(servers),
+            had=True,
+            cinder=_cinder(volume, len(attachments)),
+        )
+        case = "" if volume is None else _case(volume, attached=bool(attachments))
+        for each in _of(row, case):
+            if not isinstance(volume, SeenVolume) or _lasts(volume, cloud, stuck):
+                since = volume.updated_at if isinstance(volume, SeenVolume) else None
+                yield replace(each, since=since)
+        if isinstance(volume, SeenVolume):
+            yield from _more(volume, row, attachments)
+
+
+def _more(volume: SeenVolume, row: VolumeRow, attachments: list[SeenAttachment]) -> Iterator[Found]:
+    """What no ledger looks for: it makes none of these, and knows only its own volumes."""
+    says = {Party.CINDER.value: {"status": volume.status, "attachments": len(attachments)}}
+    if volume.status.startswith("error") and not predicates.volume_status(row):
+        case = _case(volume, attached=bool(attachments))
+        yield _made(VOLUME_FAILED, row, says, case, volume.updated_at)
+    servers = sorted({each.server_id for each in attachments if each.server_id})
+    if len(servers) > 1 and not volume.multiattach:
+        says = {Party.CINDER.value: {"multiattach": False, "servers": servers}}
+        yield _made(ATTACHED_TWICE, row, says, None, None)
+
+
+def _cinder(volume: SeenVolume | Unknown | None, attachments: int) -> CinderVolume | Unknown | None:
+    if not isinstance(volume, SeenVolume):
+        return volume
+    return CinderVolume(
+        status=volume.status, attachments=attachments, migration_status=volume.migration_status
+    )
+
+
+def _case(volume: SeenVolume | Unknown, *, attached: bool) -> str | None:
+    if isinstance(volume, Unknown):
+        return None
+    return f"{volume.status}, attached" if attached else volume.status
+
+
+def _lasts(volume: SeenVolume, cloud: Cloud, stuck: timedelta) -> bool:
+    """Whether its status is one that stays, or has stayed."""
+    return volume.status in ENDED or _lasted(volume.updated_at, cloud, stuck)
+
+
+def _lasted(since: str | None, cloud: Cloud, stuck: timedelta) -> bool:
+    """Whether it is so for so long; nothing is said of what has no age."""
+    if not since:
+        return False
+    then = datetime.fromisoformat(since)
+    return cloud.now - (then if then.tzinfo else then.replace(tzinfo=UTC)) >= stuck
+
+
+# --- hosts --------------------------------------------------------------------------------------
+
+
+def _hosts(cloud: Cloud) -> Iterator[Found]:
+    powers: dict[str, dict[str, str]] = defaultdict(dict)
+    for host, survey in cloud.hosts.items():
+        for guest in survey.guests:
+            powers[guest.server_id][host] = guest.power_state.value
+    on_hosts = {
+        each.id
+        for each in cloud.servers.values()
+        if isinstance(each, SeenServer) and each.host in cloud.hosts
+    }
+    for server_id in sorted(powers.keys() | on_hosts):
+        server = cloud.server(server_id)
+        if isinstance(server, Unknown) or (server is not None and server.busy):
+            continue
+        yield from _of(_guest(cloud, server_id, server, powers.get(server_id, {})))
+    for host, survey in cloud.hosts.items():
+        yield from _disks(cloud, host, survey)
+        yield from _storage(cloud, host, survey)
+
+
+def _guest(
+    cloud: Cloud, server_id: str, server: SeenServer | None, powers: Mapping[str, str]
+) -> ServerRow:
+    host = server.host if server else None
+    return ServerRow(
+        id=server_id,
+        about=_about(server_id, None, None, host or next(iter(sorted(powers)), None)),
+        ledger=LedgerServer(
+            hosts=(host,) if host else (),
+            power_state=powers.get(host or "", PowerState.NOSTATE),
+            built=server is not None and server.vm_state in _WITH_GUEST,
+            deleted=server is None,
+        ),
+        shown=tuple(sorted(powers.items())),
+        unknown_hosts=(host,) if host and not cloud.sees(host, GUESTS) else (),
+    )
+
+
+def _disks(cloud: Cloud, host: str, survey: Survey) -> Iterator[Found]:
+    for guest in survey.guests:
+        server = cloud.server(guest.server_id)
+        if not isinstance(server, SeenServer) or server.busy or server.host != host:
+            continue
+        running = guest.power_state in {PowerState.RUNNING, PowerState.PAUSED}
+        shown = {disk.serial: disk for disk in guest.disks}
+        for volume_id in sorted(shown.keys() | set(server.volumes)):
+            volume, disk = cloud.volumes.get(volume_id), shown.get(volume_id)
+            seen = volume if isinstance(volume, SeenVolume) else None
+            yield from _of(
+                DiskRow(
+                    id=f"{server.id}/{volume_id}",
+                    about=_about(server.id, volume_id, None, host),
+                    ledger=_mapped_disk(cloud, server, volume_id),
+                    shown=_by_name(disk, seen) if disk else None,
+                    running=running,
+                    defined=guest.defined,
+                    cinder=seen.size_gb if seen and seen.size_gb is not None else UNKNOWN,
+                )
+            )
+        for other in guest.unlabelled or ():
+            key = f"{server.id}/{other.target}"
+            about = _about(server.id, other.volume_id, None, host)
+            yield from _of(UnlabelledRow(id=key, about=about, shown=other))
+
+
+def _mapped_disk(cloud: Cloud, server: SeenServer, volume_id: str) -> LedgerDisk | None:
+    """`plugged`: Cinder says that it is attached, so the guest has had time to get it."""
+    if volume_id not in server.volumes:
+        return None
+    of_pair = cloud.by_pair.get((server.id, volume_id), ())
+    plugged = any(each.status == "attached" for each in of_pair)
+    return LedgerDisk(volume_id=volume_id, device_name=None, access_mode=None, plugged=plugged)
+
+
+def _by_name(disk: DiskShown, volume: SeenVolume | None) -> DiskShown:
+    """Whether the disk is its volume's, by the name that its source has: Nova keeps no records of
+    the agent's, by which a ledger's hosts say it.
+    """
+    named = _NAMED.search(disk.source or "")
+    of_it = {disk.serial, volume.name_id if volume else None}
+    return replace(disk, recorded=named[1] in of_it if named and volume else None)
+
+
+def _storage(cloud: Cloud, host: str, survey: Survey) -> Iterator[Found]:
+    things = () if STORAGE in survey.blind else survey.storage
+    secrets = () if SECRETS in survey.blind else survey.secrets
+    every = [*things, *(_secret(volume_id) for volume_id in secrets)]
+    for thing in every:
+        servers = cloud.mapped.get(thing.name, []) if thing.kind == "secret" else []
+        if any(server.busy for server in servers):
+            continue
+        row = StorageRow(
+            id=f"{thing.kind} {thing.name}",
+            about=_about(None, None, None, host),
+            shown=thing,
+            wanted=any(server.host == host for server in servers),
+        )
+        yield from _of(row)
+
+
+def _secret(volume_id: str) -> StorageShown:
+    return StorageShown(kind="secret", name=volume_id, recorded=False, used=False)
+
+
+# --- a row's findings ---------------------------------------------------------------------------
+
+
+def _of(row: Row, case: str | None = None) -> Iterator[Found]:
+    for each in drifting(row):
+        if (kind := KINDS.get(each.name)) is None:
+            continue
+        says = {
+            NOVA if party == Party.LEDGER.value else party: told
+            for party, told in differs(row, each.parties).items()
+        }
+        yield _made(kind, row, says, case, None)
+
+
+def _made(
+    kind: Kind, row: Row, says: Mapping[str, Any], case: str | None, since: str | None
+) -> Found:
+    key = row.id if not isinstance(row, StorageRow) else f"{row.about.host} {row.id}"
+    return Found(kind=kind, key=key, about=row.about, says=says, case=case, since=since)
+
+
+def _about(
+    server: str | None, volume: str | None, attachment: str | None = None, host: str | None = None
+) -> About:
+    return About(server_id=server, volume_id=volume, attachment_id=attachment, host=host)

@@ -1,0 +1,1 @@
+"""`survey`: what differs beside a Nova that runs, without a ledger."""

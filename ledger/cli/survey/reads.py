@@ -1,0 +1,262 @@
+"""Reads Nova and Cinder for a survey: GET alone, one request at a time, page by page.
+
+Theory of operation
+-------------------
+* Attachments are read first, then volumes, then servers: what is made meanwhile is in the later
+  list, and looks like nothing that is missing.  Two rounds do the rest.
+* What a list lacks is asked for by its id, and is gone only if its own service says 404: a deleted
+  server that can be restored is in no list of Nova's.
+* Cinder gives who is no administrator a shorter list with 200.  So it is believed only if the token
+  has the role admin, or it shows another project's rows.  Nova refuses (403).
+* The list of attachments is the short one: the long one carries the secrets of connections.  Host
+  and time of what is attached are in the list of volumes; of the few others, in their own answer.
+* Lists go by ids; behind a row that was deleted meanwhile they go on behind one before it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from keystoneauth1 import exceptions
+from keystoneauth1.adapter import Adapter
+
+from handlers.drift.beside_nova import (
+    Cloud,
+    SeenAttachment,
+    SeenServer,
+    SeenVolume,
+    questionable,
+)
+from handlers.drift.rows import UNKNOWN, Unknown
+from host_agent.shared.contract.survey import Survey
+from ledger.cli.errors import CliError, ExitCode
+
+#: Rows of a list that are asked for at once; Nova and Cinder give no more than 1000.
+PAGE_ROWS = 500
+#: Ids that a list can go on behind, if the last of them is deleted meanwhile.
+MARKERS = 5
+#: How many single things of each sort one round asks for; of others nothing is said.
+SINGLES_MAX = 2000
+#: Nova tells attachments of mappings from 2.89 on; Cinder has what we read from 3.44 on (S1).
+NOVA = {"OpenStack-API-Version": "compute 2.89"}
+CINDER = {"OpenStack-API-Version": "volume 3.44"}
+_EVERY = {"all_tenants": "1"}
+
+Json = Mapping[str, Any]
+Servers = dict[str, SeenServer | Unknown | None]
+Volumes = dict[str, SeenVolume | Unknown | None]
+
+
+@dataclass
+class Reader:
+    """`requests`: how many were sent.  `unread`: what could not be read, in words."""
+
+    nova: Adapter
+    cinder: Adapter
+    requests: int = 0
+    unread: list[str] = field(default_factory=list)
+    _now: datetime | None = None
+
+    def cloud(self, hosts: Mapping[str, Survey], *, every_mapping: bool = False) -> Cloud:
+        """One round.  Raises CliError, and what keystoneauth raises.
+
+        `every_mapping`: each server is asked by which attachments it has its volumes.
+        """
+        self.unread = []
+        listed = {row["id"]: row for row in self._pages(self.cinder, "/attachments", "attachments")}
+        volumes, projects, attached = self._volumes()
+        self._believe(projects)
+        attachments = {id_: self._attachment(row, attached.get(id_)) for id_, row in listed.items()}
+        servers: Servers = {}
+        order = {"sort_key": "uuid", "sort_dir": "asc"}
+        for row in self._pages(self.nova, "/servers/detail", "servers", **order):
+            servers[row["id"]] = _server(row)
+        self._missing_servers(servers, attachments.values(), hosts)
+        self._missing_volumes(servers, volumes)
+        assert self._now is not None, "Cinder has answered"
+        cloud = Cloud(
+            now=self._now, servers=servers, volumes=volumes, attachments=attachments, hosts=hosts
+        )
+        seen = [each for each in servers.values() if isinstance(each, SeenServer)]
+        if down := sum(not each.known for each in seen):
+            self.unread.append(f"{down} servers of cells that do not answer Nova")
+        if every_mapping:
+            self._mappings(servers, [each.id for each in seen if each.volumes])
+        else:
+            few = self._few(questionable(cloud), "servers whose mappings differ")
+            self._mappings(servers, few)
+        return replace(cloud, servers=servers)
+
+    # --- who asks -----------------------------------------------------------------------------
+
+    def _believe(self, projects: set[str]) -> None:
+        """Raises CliError unless Cinder's lists are of all projects."""
+        session = self.cinder.session
+        ask = getattr(session.auth, "get_access", None)  # a static token has no roles to show
+        access = ask(session) if ask else None
+        roles = set(access.role_names) if access else set()
+        if "admin" in roles or projects - {access.project_id if access else None}:
+            return
+        raise CliError(
+            "Cinder shows no project's volumes but one's own, so what it does not show cannot be "
+            f"taken as missing. The token's roles: {', '.join(sorted(roles)) or 'unknown'}.",
+            ExitCode.REFUSED,
+            "Survey as an administrator (role admin, with a token for a project): 'service' and "
+            "'reader' get shorter lists, and no error.",
+        )
+
+    # --- lists --------------------------------------------------------------------------------
+
+    def _volumes(
+        self,
+    ) -> tuple[Volumes, set[str], dict[str, Json]]:
+        """Volumes by id, their projects, and what is attached of them by attachment."""
+        volumes: Volumes = {}
+        projects: set[str] = set()
+        attached: dict[str, Json] = {}
+        for row in self._pages(self.cinder, "/volumes/detail", "volumes"):
+            volumes[row["id"]] = _volume(row)
+            if project := row.get("os-vol-tenant-attr:tenant_id"):
+                projects.add(project)
+            attached.update({each["attachment_id"]: each for each in row.get("attachments", ())})
+        return volumes, projects, attached
+
+    def _attachment(self, row: Json, attached: Json | None) -> SeenAttachment:
+        seen = SeenAttachment(
+            id=row["id"],
+            volume_id=row["volume_id"],
+            server_id=row.get("instance"),
+            status=row["status"],
+            host=attached.get("host_name") if attached else None,
+            since=attached.get("attached_at") if attached else None,
+        )
+        if seen.status in {"attached", "reserved"}:
+            return seen
+        alone = self._single(self.cinder, f"/attachments/{seen.id}", "attachment")
+        if not isinstance(alone, Mapping):
+            return seen
+        return replace(seen, status=alone["status"], since=alone.get("attached_at") or None)
+
+    def _pages(self, of: Adapter, path: str, name: str, **order: str) -> Iterator[Json]:
+        """All rows of a list; one may come twice."""
+        order = order or {"sort": "id:asc"}
+        seen: deque[str] = deque(maxlen=MARKERS)
+        while page := self._page(of, path, name, {**_EVERY, "limit": PAGE_ROWS, **order}, seen):
+            seen.extend(row["id"] for row in page)
+            yield from page
+
+    def _page(
+        self, of: Adapter, path: str, name: str, query: dict[str, Any], seen: Iterable[str]
+    ) -> list[Json]:
+        markers = [*seen]
+        while True:
+            marker = {"marker": markers[-1]} if markers else {}
+            try:
+                return list(self._get(of, path, **query, **marker)[name])
+            except (exceptions.BadRequest, exceptions.NotFound):
+                if not markers:
+                    raise
+                markers.pop()
+
+    # --- one by one ---------------------------------------------------------------------------
+
+    def _missing_servers(
+        self,
+        servers: Servers,
+        attachments: Iterable[SeenAttachment],
+        hosts: Mapping[str, Survey],
+    ) -> None:
+        named = {each.server_id for each in attachments if each.server_id}
+        named |= {guest.server_id for survey in hosts.values() for guest in survey.guests}
+        for id_ in self._few(named - servers.keys(), "servers that Nova does not list"):
+            found = self._single(self.nova, f"/servers/{id_}", "server")
+            servers[id_] = _server(found) if isinstance(found, Mapping) else found
+
+    def _missing_volumes(
+        self,
+        servers: Mapping[str, SeenServer | Unknown | None],
+        volumes: Volumes,
+    ) -> None:
+        seen = [each for each in servers.values() if isinstance(each, SeenServer)]
+        named = {volume_id for each in seen for volume_id in each.volumes}
+        for id_ in self._few(named - volumes.keys(), "volumes that Cinder does not list"):
+            found = self._single(self.cinder, f"/volumes/{id_}", "volume")
+            volumes[id_] = _volume(found) if isinstance(found, Mapping) else found
+
+    def _mappings(self, servers: Servers, asked: Iterable[str]) -> None:
+        """By which attachment each of these servers has its volumes."""
+        for id_ in asked:
+            path, name = f"/servers/{id_}/os-volume_attachments", "volumeAttachments"
+            found, server = self._single(self.nova, path, name), servers[id_]
+            if isinstance(found, list) and isinstance(server, SeenServer):
+                by_volume = {each["volumeId"]: each.get("attachment_id") for each in found}
+                servers[id_] = replace(server, attachments=by_volume, volumes=tuple(by_volume))
+            elif found is not None:
+                servers[id_] = UNKNOWN
+
+    def _few(self, every: Iterable[str], what: str) -> list[str]:
+        ids = sorted(every)
+        if len(ids) > SINGLES_MAX:
+            self.unread.append(f"{len(ids) - SINGLES_MAX} of {len(ids)} {what}")
+        return ids[:SINGLES_MAX]
+
+    def _single(self, of: Adapter, path: str, name: str) -> Any:
+        """What is there; None: the service itself says 404; UNKNOWN: it did not tell."""
+        try:
+            return self._get(of, path)[name]
+        except exceptions.NotFound as error:
+            # A proxy's 404 says nothing: the service's own names what is not there.
+            if _is_its_own(error):
+                return None
+            why = "a 404 that is not the service's own"
+        except exceptions.HttpError as error:
+            why = f"HTTP {error.http_status}"
+        self.unread.append(f"{path}: {why}")
+        return UNKNOWN
+
+    def _get(self, of: Adapter, path: str, **query: Any) -> Any:
+        self.requests += 1
+        headers = NOVA if of is self.nova else CINDER
+        answer = of.get(path, params=query, headers=headers)
+        if of is self.cinder and "Date" in answer.headers:
+            self._now = parsedate_to_datetime(answer.headers["Date"])
+        return answer.json()
+
+
+def _is_its_own(error: exceptions.NotFound) -> bool:
+    try:
+        return error.response is not None and "itemNotFound" in error.response.json()
+    except (ValueError, TypeError):
+        return False
+
+
+# --- rows ---------------------------------------------------------------------------------------
+
+
+def _server(row: Json) -> SeenServer:
+    if "os-extended-volumes:volumes_attached" not in row:  # its cell is down (Nova, 2.69)
+        return SeenServer(id=row["id"], known=False)
+    return SeenServer(
+        id=row["id"],
+        host=row.get("OS-EXT-SRV-ATTR:host"),
+        vm_state=row.get("OS-EXT-STS:vm_state"),
+        task_state=row.get("OS-EXT-STS:task_state"),
+        volumes=tuple(each["id"] for each in row["os-extended-volumes:volumes_attached"]),
+    )
+
+
+def _volume(row: Json) -> SeenVolume:
+    return SeenVolume(
+        id=row["id"],
+        status=row["status"],
+        multiattach=bool(row.get("multiattach")),
+        migration_status=row.get("migration_status"),
+        updated_at=row.get("updated_at"),
+        size_gb=row.get("size"),
+        name_id=row.get("os-vol-mig-status-attr:name_id"),
+    )

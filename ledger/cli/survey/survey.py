@@ -1,0 +1,190 @@
+"""`survey`: what differs between Nova, Cinder and hosts of a running cloud, without a ledger.
+
+It reads twice, some time apart, and tells what both rounds have seen alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ledger.cli.base import Lister, clock, note
+from ledger.cli.errors import ExitCode, usage
+
+if TYPE_CHECKING:
+    from handlers.drift.beside_nova import Cloud, Found
+    from host_agent.shared.contract.survey import Survey as HostSurvey
+    from ledger.cli.survey.reads import Reader
+
+COLUMNS = (
+    *("Class", "Severity", "Volume", "Server", "Attachment", "Host", "Since", "Seen", "Meaning"),
+    *("Command", "Why"),
+)
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
+#: Reasons why something was not read that are told one by one.
+TOLD_MAX = 10
+
+
+class Survey(Lister):
+    """Compare Nova, Cinder and hosts of a running cloud, by their APIs alone; changes nothing.
+
+    It exits with 8 if something differs.
+    """
+
+    brief = ("Class", "Severity", "Volume", "Server", "Host", "Since")
+    empty = "Nothing differs."
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        add = parser.add_argument
+        add(
+            "--os-cloud",
+            metavar="NAME",
+            help="an administrator's cloud of clouds.yaml; without it OS_CLOUD, or OS_* alone",
+        )
+        add(
+            "--hosts",
+            nargs="+",
+            type=Path,
+            default=[],
+            metavar="FILE",
+            help="what 'attachment-ledger-agent survey' has printed on some hosts",
+        )
+        add("--apart", type=_span, default="60s", metavar="TIME", help="between rounds (60s)")
+        add(
+            "--stuck",
+            type=_span,
+            default="15m",
+            metavar="TIME",
+            help="how old a state that passes by itself has to be: 90s, 15m, 2h (15m)",
+        )
+        add(
+            "--every-mapping",
+            action="store_true",
+            help="ask Nova for the attachments of each server, a request each: sees those that "
+            "were replaced by others",
+        )
+        add("--html", type=Path, metavar="FILE", help="write all of it as one page, too")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        from keystoneauth1 import exceptions
+
+        from handlers.drift.beside_nova import confirmed, found
+        from ledger.cli.survey import clouds
+        from ledger.cli.survey.reads import Reader
+
+        hosts = hosts_of(parsed_args.hosts)
+        cloud = clouds.options_of(parsed_args.os_cloud, os.environ)
+        to = clouds.session_of(cloud)
+        nova, cinder = (clouds.adapter_of(cloud, to, each) for each in clouds.SERVICES)
+        reader = Reader(nova, cinder)
+        rounds, seen = [], None
+        try:
+            for first in (True, False):
+                seen = reader.cloud(hosts, every_mapping=parsed_args.every_mapping)
+                rounds.append(found(seen, parsed_args.stuck))
+                if first:
+                    _say_size(seen, parsed_args.apart)
+                    seen = None  # two large clouds at once are one too many
+                    time.sleep(parsed_args.apart.total_seconds())
+        except exceptions.ClientException as error:
+            raise clouds.told(error) from error
+        assert seen is not None
+        both = confirmed(*rounds)
+        once = len(rounds[1]) - len(both)
+        rows = [row_of(each) for each in both]
+        self._tell(reader, once, rows)
+        if parsed_args.html:
+            from ledger.cli.survey.page import page
+
+            named = [dict(zip(COLUMNS, row, strict=True)) for row in rows]
+            parsed_args.html.write_text(page(both, named, seen.now, reader.unread))
+        return COLUMNS, rows
+
+    def _tell(self, reader: Reader, once: int, rows: list[tuple[Any, ...]]) -> None:
+        """What is no finding, on standard error."""
+        for why in reader.unread[:TOLD_MAX]:
+            note(f"Not read: {why}. Nothing is said of it.")
+        if len(reader.unread) > TOLD_MAX:
+            note(f"Not read: {len(reader.unread) - TOLD_MAX} more.")
+        if once:
+            note(f"Seen in the second round alone, so not told: {once}. Survey again to know.")
+        note(f"{reader.requests} requests, all of them GET.")
+        if rows:
+            self.exit_code = ExitCode.DIFFERS
+            note("What mends each, or why nothing is safe: --long, -f json, or --html FILE.")
+
+
+def _span(text: str) -> timedelta:
+    match = re.fullmatch(r"(\d+)([smhd]?)", text, re.ASCII)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"must be a time like 90s, 15m or 2h, not {text!r}")
+    return timedelta(seconds=int(match[1]) * _UNITS[match[2]])
+
+
+def hosts_of(files: list[Path]) -> Mapping[str, HostSurvey]:
+    """The surveys of hosts, by their names.  Raises CliError."""
+    import msgspec
+
+    from host_agent.shared.contract.survey import HostsWord
+
+    found: dict[str, HostSurvey] = {}
+    for path in files:
+        try:
+            word = msgspec.json.decode(path.read_bytes(), type=HostsWord)
+        except (OSError, msgspec.MsgspecError) as error:
+            raise usage(
+                f"{path} is no survey of a host: {error}",
+                "Write it there with: attachment-ledger-agent survey > FILE",
+            ) from None
+        if word.host in found:
+            raise usage(f"{path} is a second survey of host {word.host}.")
+        found[word.host] = word.survey
+        for part, why in zip(word.survey.blind, word.survey.why_blind, strict=False):
+            note(f"Host {word.host} could not see its {part}: {why}. Nothing is said of it.")
+    return found
+
+
+def _say_size(seen: Cloud, apart: timedelta) -> None:
+    note(
+        f"{len(seen.servers)} servers, {len(seen.volumes)} volumes, {len(seen.attachments)} "
+        f"attachments, {len(seen.hosts)} hosts; again in {apart.total_seconds():g} s."
+    )
+
+
+# ------------------------------------------------------------------------------- in words
+
+
+def row_of(each: Found) -> tuple[Any, ...]:
+    """A finding, in `COLUMNS`."""
+    from ledger.cli.operations.plan import Lines
+
+    about, kind = each.about, each.kind
+    command, why = mend_of(each)
+    return (
+        *(kind.name, kind.severity.value, about.volume_id, about.server_id),
+        *(about.attachment_id, about.host, clock(each.since), Lines(each.says, _said(each.says))),
+        *(kind.meaning, command, why),
+    )
+
+
+def mend_of(each: Found) -> tuple[str | None, str]:
+    """The command that mends it, if one is safe, and what it does or why there is none."""
+    mend = each.kind.cases.get(each.case or "", each.kind.mend)
+    names = ("volume", "server", "attachment")
+    ids = {name: getattr(each.about, f"{name}_id") or "ID" for name in names}
+    ids["host"] = each.about.host or "unknown"
+    return mend.command and mend.command.format(**ids), mend.why.format(**ids)
+
+
+def _said(says: Mapping[str, Any]) -> Iterator[str]:
+    from ledger.cli.drift.drift import said_by
+
+    return said_by(dict(says))
