@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from host_agent.executor import Limits
 from host_agent.libvirt.domain_xml import Host
@@ -47,7 +47,8 @@ class AgentSection:
 @dataclass(frozen=True, kw_only=True)
 class LedgerSection:
     """[ledger].  Who we are there: by a token of this host's own, `token` or in a file, or by a
-    certificate.
+    certificate.  `url`: of the ledger, or of several of its processes, with commas: if one does not
+    answer, the agent goes on at the next.
 
     Files in PEM: `ca_file` has whom we believe, left out: as this machine does.  What is in files
     is read again when it changes.  `plain_http`: no TLS to another machine.
@@ -64,18 +65,24 @@ class LedgerSection:
     inventory_interval_s: Seconds = 30.0
 
     def __post_init__(self) -> None:
-        url = urlsplit(self.url)
-        if url.scheme not in {"http", "https"} or not url.hostname:
-            raise ValueError("'url' has the form https://host:port")
+        urls = [urlsplit(each) for each in self.url.split(",")]
+        if any(each.scheme not in {"http", "https"} or not each.hostname for each in urls):
+            raise ValueError("'url' has the form https://host:port, or several with commas")
+        if len({each.scheme for each in urls}) > 1:
+            raise ValueError("'url' has http:// and https://: it is one ledger")
+        self._refuse_open_lines(urls)
+
+    def _refuse_open_lines(self, urls: list[SplitResult]) -> None:
         if bool(self.certificate_file) != bool(self.key_file):
             raise ValueError("'certificate_file' and 'key_file' need each other")
-        if url.scheme == "https":
+        if urls[0].scheme == "https":
             return
         if self.ca_file or self.certificate_file:
             raise ValueError("'ca_file' and 'certificate_file' are for TLS: 'url' is http://")
-        if not (is_loopback(url.hostname) or self.plain_http):
+        far = [each.hostname for each in urls if not is_loopback(each.hostname or "")]
+        if far and not self.plain_http:
             raise ValueError(
-                f"plain HTTP to {url.hostname} would show the token to whoever listens in: "
+                f"plain HTTP to {far[0]} would show the token to whoever listens in: "
                 "use https:// in 'url', or, where the network is trusted, plain_http = true"
             )
 

@@ -214,14 +214,15 @@ class Stack:
         except requests.ConnectionError:
             return False
 
-    def start_agent(self, host: str = "compute-1", number: int = 0) -> None:
-        """An agent of the service `number`."""
+    def start_agent(self, host: str = "compute-1", *numbers: int) -> None:
+        """An agent of the services `numbers`, or of the first."""
+        urls = ",".join(self.url("", number) for number in numbers or (0,))
         trust = f'ca_file = "{self._authority.certificate}"\n' if self._authority else ""
         config = self.home / f"{host}.toml"
         write_private(
             config,
             f'[agent]\nhost = "{host}"\nlock_path = "{self.home / host}-locks"\n'
-            f'log_level = "debug"\n[ledger]\nurl = "{self.url("", number)}"\n'
+            f'log_level = "debug"\n[ledger]\nurl = "{urls}"\n'
             f'token = "{token_of(host)}"\nwait_s = 5.0\n{trust}'
             f'[cinder]\nendpoint = "{self.cinder.endpoint}"\n',
         )

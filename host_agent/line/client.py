@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import socket
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from http.client import RemoteDisconnected
 from ssl import SSLCertVerificationError, SSLEOFError, SSLError
 from typing import Any
@@ -24,6 +26,10 @@ from host_agent.shared.platform.lines import CONNECT_S, CONNECTIONS_MAX, ask, wh
 
 #: How long an answer may keep us waiting, beside the long poll's own wait.
 REQUEST_S = 30.0
+#: The same where another process of the ledger can be asked, the long poll's wait included: one
+#: that is paused still takes connections, and says nothing.
+SILENT_S = 10.0
+POLL_S = 5.0
 #: What a line looks like that was ended before the ledger's reason was read.
 _CUT = (SSLEOFError, ConnectionResetError, BrokenPipeError, RemoteDisconnected)
 #: OpenSSL's words for an answer that is no TLS.
@@ -46,7 +52,7 @@ class LinkSettings:
     `backoff_max_s`, and by the jitter not all of them at once.
     """
 
-    url: str
+    url: str  # or several, with commas: processes of one ledger
     token: str = field(repr=False)
     host: str
     wait_s: float = 20.0
@@ -57,24 +63,41 @@ class LinkSettings:
     files: Files = field(default_factory=Files)  # of what is shown, and whom we believe
     agent: str | None = None  # which one of the agents that may say to be this host's
 
+    @property
+    def urls(self) -> list[str]:
+        return self.url.split(",")
+
+    @property
+    def poll_s(self) -> float:
+        """How long the ledger is asked to hold a poll."""
+        return min(self.wait_s, POLL_S) if len(self.urls) > 1 else self.wait_s
+
 
 class LedgerClient:
-    """The ledger's endpoints for this host; for threads."""
+    """The ledger's endpoints for this host; for threads.
+
+    Of several processes one is asked, until it is not reached, is silent, or says that it cannot
+    serve; then the next.
+    """
 
     def __init__(
         self,
         settings: LinkSettings,
         clock: FarClock | None = None,
         credentials: Credentials | None = None,
+        urls: deque[str] | None = None,
     ) -> None:
-        """`clock` is told the ledger's time.  Raises ConfigError if `settings.files` are no use."""
+        """`clock` is told the ledger's time; clients may share `urls`.
+
+        Raises ConfigError if `settings.files` are no use.
+        """
         self._credentials = credentials or credentials_of(settings, clock or FarClock())
         self._clock = clock or FarClock()
-        url = urlsplit(settings.url)
-        self._base = f"{url.path.rstrip('/')}/v1/hosts/{quote(settings.host, safe='')}"
+        self._path = f"/v1/hosts/{quote(settings.host, safe='')}"
         self._headers = {AGENT_HEADER: settings.agent} if settings.agent else {}
-        self._url = settings.url
+        self._urls = urls or deque(settings.urls)  # the first is asked
         self._shown = self._credentials.now()
+        self._url = self._urls[0]  # of the pool
         self._pool = self._connections(self._shown)
         self._lock = threading.Lock()
         self._sockets: WeakSet[socket.socket] = WeakSet()
@@ -92,7 +115,7 @@ class LedgerClient:
 
         `more`: headers of this call alone.
         """
-        pool, shown = self._as_shown_now()
+        pool, url, shown = self._as_shown_now()
         headers, raw = {**self._headers, **more}, None
         if shown.token:
             headers["X-Auth-Token"] = shown.token
@@ -101,24 +124,42 @@ class LedgerClient:
         if body is not None:
             headers = {**headers, "Content-Type": "application/json"}
             raw = msgspec.json.encode(body)
+        if len(self._urls) > 1:
+            timeout_s = min(timeout_s, SILENT_S)
         timeout, asked_at = Timeout(connect=CONNECT_S, read=timeout_s), self._clock.asking()
         try:
-            answer, found = ask(pool, method, self._base + path, headers, raw, timeout=timeout)
+            answer, found = ask(
+                pool,
+                method,
+                urlsplit(url).path.rstrip("/") + self._path + path,
+                headers,
+                raw,
+                timeout=timeout,
+            )
         except OSError as error:
+            self._leave(url)
             trouble = self._credentials.trouble()
             raise _not_reached(error, shown.validity is not None, trouble) from error
         self._hear(answer.headers.get(TIME_HEADER), asked_at)
+        if answer.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            self._leave(url)
         return answer.status, _checked(answer.status, found)
 
-    def _as_shown_now(self) -> tuple[HTTPConnectionPool, Shown]:
+    def _leave(self, url: str) -> None:
+        """Ask another process from now on; whoever comes late has been asking it already."""
+        if url == self._urls[0]:
+            self._urls.rotate(-1)
+
+    def _as_shown_now(self) -> tuple[HTTPConnectionPool, str, Shown]:
         """The pool for what is shown; connections that were made with what was before end."""
         shown = self._credentials.now()
         with self._lock:
-            if shown is not self._shown:
-                if shown.context is not None:
+            if shown is not self._shown or self._url != self._urls[0]:
+                if shown.context is not None or self._url != self._urls[0]:
+                    self._url = self._urls[0]
                     self._pool = self._connections(shown)  # the other goes when nobody uses it
                 self._shown = shown
-            return self._pool, shown
+            return self._pool, self._url, shown
 
     def _connections(self, shown: Shown) -> HTTPConnectionPool:
         tls = {"ssl_context": shown.context} if shown.context is not None else {}
@@ -226,7 +267,7 @@ def _checked(status: int, raw: bytes) -> dict[str, Any]:
             "certificate, and that the ledger knows it for this host name",
             denied=True,
         )
-    if status >= 500 or status in (408, 429):  # noqa: PLR2004
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in (408, 429):
         raise LinkError(f"the ledger answered HTTP {status}")
     try:
         answer = json.loads(raw or b"{}")

@@ -22,6 +22,7 @@ from keystoneauth1 import adapter, exceptions, noauth, session, token_endpoint
 DEFAULT_URL = "http://127.0.0.1:8790"
 TIMEOUT_S = 30.0
 BEGIN_TIMEOUT_S = 150.0  # an attach: Cinder shows the volume, and reserves it within a minute
+ALIVE_TIMEOUT_S = 3.0  # of one process of several
 READY_TIMEOUT_S = 10.0  # its checks take 5 s at most
 #: Nova's API as the commands speak it; our own version above it knows root volumes (S2).
 COMPUTE = {"OpenStack-API-Version": "compute 2.105"}
@@ -66,10 +67,13 @@ class Client:
     def __init__(
         self, url: str = DEFAULT_URL, token: str | None = None, cacert: str | None = None
     ) -> None:
-        """`cacert`: a file of authorities to believe.  Raises ClientError if it is none."""
-        self.url = url.rstrip("/")
+        """`url`: or several with commas, of processes of one ledger: the first alive is asked.
+
+        `cacert`: a file of authorities to believe.  Raises ClientError if it is none.
+        """
         if cacert and not Path(cacert).is_file():
             raise ClientError(f"There is no file {cacert}.", _CACERT)
+        self.url = _first_alive(url.split(","), cacert).rstrip("/")
         auth = token_endpoint.Token(self.url, token) if token else noauth.NoAuth(self.url)
         self._adapter = adapter.Adapter(
             session.Session(auth=auth, timeout=TIMEOUT_S, verify=cacert or True),
@@ -192,6 +196,17 @@ class Client:
                 raise api_error(answer.status_code, answer.text)
             with answer:
                 yield from sse_data(_lines(answer))
+
+
+def _first_alive(urls: list[str], cacert: str | None) -> str:
+    """Of several, for one that is paused takes connections, too; the last if none answers."""
+    *first, last = urls
+    for url in first:
+        ask = session.Session(verify=cacert or True)
+        with suppress(ClientError), _told_apart(url):
+            ask.get(f"{url.rstrip('/')}/healthz", timeout=ALIVE_TIMEOUT_S)
+            return url
+    return last
 
 
 def _user() -> str:

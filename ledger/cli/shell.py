@@ -140,7 +140,8 @@ class Shell(app.App):
         add(
             "--url",
             default=os.environ.get("LEDGER_URL", DEFAULT_URL),
-            help=f"where the ledger is (environment: LEDGER_URL; default {DEFAULT_URL})",
+            help="where the ledger is; or of several of its processes, with commas "
+            f"(environment: LEDGER_URL; default {DEFAULT_URL})",
         )
         add(
             "--token",

@@ -28,6 +28,7 @@ import structlog
 
 import sql
 from ledger.log.clock import DatabaseClock
+from projections.lines import AsyncLine
 from projections.running.news import Moved, News
 from projections.running.tables import prepare
 
@@ -36,7 +37,6 @@ log = structlog.get_logger(__name__)
 POLL_INTERVAL_S = 1.0
 RECONNECT_FIRST_S = 0.1
 RECONNECT_MAX_S = 5.0
-CONNECT_TIMEOUT_S = 5
 
 
 def host_key(name: str) -> str:
@@ -146,11 +146,8 @@ class Wakeups:
             pause_s = min(pause_s * 2, RECONNECT_MAX_S)
 
     async def _connect(self) -> psycopg.AsyncConnection[Any]:
-        connection = await psycopg.AsyncConnection.connect(
-            self._dsn,
-            autocommit=True,
-            connect_timeout=CONNECT_TIMEOUT_S,
-            application_name="attachment-ledger wakeups",
+        connection = await AsyncLine.connect(
+            self._dsn, autocommit=True, application_name="attachment-ledger wakeups"
         )
         prepare(connection)
         return connection

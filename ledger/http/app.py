@@ -25,7 +25,7 @@ from ledger.agents.batches import AGENT_BATCHER, AgentBatcher
 from ledger.auth.tls import certificate_of
 from ledger.auth.tokens import NOBODY, Asked, Identity
 from ledger.http import microversions
-from ledger.http.call import Call, answer, refuse_unless
+from ledger.http.call import Call, answer, caught_up, refuse_unless
 from ledger.http.components import COMPONENTS, HOLDS, Components, Holds, is_gone
 from ledger.http.limits.bulkheads import BULKHEADS, Bulkheads
 from ledger.http.limits.connections import CONNECTIONS, Connections, address_of
@@ -113,6 +113,12 @@ def _handler(route: Route) -> Handler:
             global_request_id=request.get(GLOBAL_ID),
             traceparent=request.get(TRACEPARENT),
         )
+        try:
+            return await route.answer(call)
+        except ApiError as error:
+            missed = request.method == "GET" and error.status == HTTPStatus.NOT_FOUND
+            if not (missed and await caught_up(call)):
+                raise
         return await route.answer(call)
 
     handle.route = route  # type: ignore[attr-defined]

@@ -24,6 +24,7 @@ from aggregates.base import EventContext
 from host_agent.shared.platform.text import is_showable, one_line, texts_in
 from ledger.auth.policy import Policy, Target
 from ledger.auth.tokens import Identity
+from ledger.core.wakeups import ANY_EVENT
 from ledger.http.components import HOLDS, Components, Holds, is_gone
 from ledger.http.limits.bulkheads import BULKHEADS, Bulkheads
 from ledger.http.microversions import Version
@@ -344,6 +345,26 @@ async def projected(components: Components, position: int) -> None:
                 await asyncio.wrap_future(components.runner.projected(position))
         except (TimeoutError, NotProjectingError):
             raise late() from None
+
+
+async def caught_up(call: Call) -> bool:
+    """Whether the projections were behind the log, and are not any more: then look again.
+
+    What they show is not durable: a new leader of the database may lack the last of it, and has all
+    of the log.  ApiError 503 if they stay behind.
+    """
+    queries = call.components.queries
+    head = (await queries.head())["position"]
+
+    async def look() -> bool | None:
+        behind = (row["position"] < head for row in await queries.tracking() if not row["held"])
+        return None if any(behind) else True
+
+    if await look():
+        return False
+    if not await call.until(ANY_EVENT, look, PROJECTED_S_MAX):
+        raise late()
+    return True
 
 
 def late() -> ApiError:

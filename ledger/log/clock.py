@@ -17,13 +17,11 @@ import time
 from collections.abc import Callable
 from typing import Self
 
-import psycopg
 import structlog
 
 import sql
 from host_agent.shared.platform.clocks import SKEW_MAX_S, FarClock, Skewed
-
-CONNECT_TIMEOUT_S = 5
+from projections.lines import Line
 
 _log = structlog.get_logger(__name__)
 
@@ -45,9 +43,7 @@ class DatabaseClock(FarClock):
     def of(cls, dsn: str) -> Self:
         """The clock of a database, read once.  Raises psycopg.Error."""
         clock = cls()
-        with psycopg.connect(
-            dsn, connect_timeout=CONNECT_TIMEOUT_S, application_name="attachment-ledger clock"
-        ) as connection:
+        with Line.connect(dsn, application_name="attachment-ledger clock") as connection:
             asked_at = clock.asking()
             [row] = connection.execute(sql.query("reads", "time")).fetchall()
             clock.synchronise(asked_at, *row)

@@ -34,6 +34,7 @@ from psycopg_pool import ConnectionPool
 import sql
 from aggregates.base import EventContext
 from ledger.log.writer import Writer
+from projections.lines import POOL_RECONNECT_S, Line
 from projections.reads.database_trouble import is_away
 
 READ_CONNECTIONS_MAX = 8
@@ -63,9 +64,11 @@ class LedgerRecorder(ApplicationRecorder):
     def __init__(self, dsn: str) -> None:
         self._pool = ConnectionPool(
             dsn,
+            connection_class=Line,
             min_size=0,
             max_size=READ_CONNECTIONS_MAX,
             timeout=READ_WAIT_S,
+            reconnect_timeout=POOL_RECONNECT_S,
             kwargs={"autocommit": True, "application_name": "attachment-ledger reader"},
             configure=_configure,
             open=True,
@@ -165,7 +168,7 @@ class LedgerRecorder(ApplicationRecorder):
                 except psycopg.Error as error:
                     if not is_away(error):
                         raise
-                    self._pool.check()
+                    self._pool.drain()  # where one is dead the others may be silent
             return self._fetch(text, parameters)
 
     def _fetch(self, text: bytes, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:

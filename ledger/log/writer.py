@@ -19,6 +19,8 @@ while the callers of this one return.
   conflict with itself.
 * An append that cannot be stored for a reason of its own (text the database refuses)
   fails alone: the batch is repeated append by append.
+* A line that is silent is given up (projections.lines), also while a commit waits for a standby,
+  and the batch is sent again on a new one, to the leader that there is then.
 * An append without an answer at its deadline fails with UnknownOutcomeError.  Its caller has
   to read the log before it acts.
 * A process that dies leaves whole appends or nothing: a call is one transaction.
@@ -33,7 +35,6 @@ import uuid
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import psycopg
 import structlog
@@ -46,12 +47,14 @@ from eventsourcing.persistence import (
 )
 from prometheus_client import Histogram
 from psycopg.errors import error_from_result
+from psycopg.generators import execute
 from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGresult
 
 import sql
 from aggregates.base import NOBODY, EventContext
 from ledger.log import binary
+from projections.lines import Line
 from projections.reads.database_trouble import Trouble, is_lost
 
 log = structlog.get_logger(__name__)
@@ -59,11 +62,10 @@ log = structlog.get_logger(__name__)
 BATCH_APPENDS_MAX = 1_000
 BATCH_EVENTS_MAX = 5_000  # a single larger append still goes, alone
 APPEND_EVENTS_MAX = 10_000
-APPEND_DEADLINE_S = 30.0
+APPEND_DEADLINE_S = 60.0  # a failover of Patroni: its ttl, and the promotion
 CLOSE_DEADLINE_S = 10.0
 RETRY_PAUSE_FIRST_S = 0.02
 RETRY_PAUSE_MAX_S = 2.0
-CONNECT_TIMEOUT_S = 5
 STATEMENT_TIMEOUT_S = 10  # then the server cancels, and the batch is sent again
 
 #: SQLSTATE classes and codes after which the same batch may well succeed: lost connection,
@@ -203,7 +205,7 @@ class Writer:
         self._idle = threading.Condition(self._lock)  # there is no leader
         self._closing = threading.Event()  # pauses end, deadlines shrink
         self._close_deadline = float("inf")
-        self._connection: psycopg.Connection[Any] | None = None
+        self._connection: Line | None = None
         self.trouble = Trouble()  # why the last attempt to store events failed
         self.lost = 0  # connections
         self.append_seconds = Histogram(
@@ -385,8 +387,10 @@ class Writer:
         for append in batch:
             append.sent = True
         parameters = _parameters(batch, self._types)
-        result = connection.pgconn.exec_prepared(_NAME, parameters, [_BINARY, _BINARY], _TEXT)
-        _raise_for(result)
+        connection.answer_s = self._patience_s(batch)
+        formats = [_BINARY, _BINARY]
+        connection.pgconn.send_query_prepared(_NAME, parameters, formats, _TEXT)
+        result = _result(connection)
         head, *lists = (result.get_value(0, column) or b"" for column in range(3))
         refused = dict(zip(*(_numbers(array) for array in lists), strict=True))
         position = int(head) + 1
@@ -398,6 +402,11 @@ class Writer:
                 append.accepted(stored_at)
             else:
                 append.refused(IntegrityError("a stream is not at the version this append needs"))
+
+    def _patience_s(self, batch: list[Append]) -> float:
+        """How long an answer is waited for: no longer than whoever has waited longest."""
+        end = min(batch[0].since + APPEND_DEADLINE_S, self._close_deadline)
+        return min(max(end - time.monotonic(), RETRY_PAUSE_FIRST_S), Line.answer_s)
 
     def _without_expired(self, batch: list[Append]) -> list[Append]:
         now = time.monotonic()
@@ -419,21 +428,20 @@ class Writer:
         if self._closing.wait(pause_s):
             time.sleep(RETRY_PAUSE_FIRST_S)
 
-    def _connect(self) -> psycopg.Connection[Any]:
+    def _connect(self) -> Line:
         if self._connection is None:
-            self._connection = psycopg.connect(
+            self._connection = Line.connect(
                 self._dsn,
                 autocommit=True,
                 client_encoding="UTF8",  # what `encode` sends, whatever the environment says
-                connect_timeout=CONNECT_TIMEOUT_S,
-                tcp_user_timeout=STATEMENT_TIMEOUT_S * 1000,
                 application_name="attachment-ledger writer",
             )
             timeout = {"timeout": f"{STATEMENT_TIMEOUT_S}s"}
             self._connection.execute(sql.query("log", "writer_session"), timeout)
             types = self._connection.execute(sql.query("log", "append_types"))
             [self._types] = types.fetchall()
-            _raise_for(self._connection.pgconn.prepare(_NAME, _APPEND))
+            self._connection.pgconn.send_prepare(_NAME, _APPEND)
+            _result(self._connection)
         return self._connection
 
     def _disconnect(self) -> None:
@@ -443,9 +451,13 @@ class Writer:
             self.lost += 1
 
 
-def _raise_for(result: PGresult) -> None:
+def _result(connection: Line) -> PGresult:
+    """Of what was sent.  Raises psycopg.Error."""
+    result: PGresult
+    [result] = connection.wait(execute(connection.pgconn))
     if result.status not in (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK):
         raise error_from_result(result)
+    return result
 
 
 def _numbers(array: bytes) -> list[int | None]:

@@ -7,13 +7,12 @@ from dataclasses import asdict
 from uuid import uuid4
 
 import orjson
-import psycopg
 
 import sql
 from aggregates.base import Actor, EventContext
+from projections.lines import Line
 
 NAME = "reconcile"
-CONNECT_TIMEOUT_S = 5
 
 
 class Looks:
@@ -44,11 +43,8 @@ class Looks:
             "reason": reason,
             "context": orjson.dumps(asdict(context)).decode(),
         }
-        with psycopg.connect(
-            self.dsn,
-            autocommit=True,
-            connect_timeout=CONNECT_TIMEOUT_S,
-            application_name="attachment-ledger looks",
+        with Line.connect(
+            self.dsn, autocommit=True, application_name="attachment-ledger looks"
         ) as connection:
             [row] = connection.execute(sql.query("reconcile", "ask"), asked).fetchall()
             return str(row[0])

@@ -49,6 +49,7 @@ from ledger.reconcile.reads import PROJECTIONS, LedgerReads, about
 from ledger.reconcile.state import State
 from ledger.upkeep.long_work import Checkmark, Work
 from projections.base import Row
+from projections.lines import LONG_ANSWER_S, Line
 from projections.reads.database_trouble import is_away
 from projections.reads.surveys import Surveys
 from projections.running.tables import prepare
@@ -104,9 +105,10 @@ def look(sides: Sides, *, whole: bool) -> Work:
 
 @contextmanager
 def _reading(dsn: str) -> Iterator[psycopg.Connection[Any]]:
-    with psycopg.connect(
+    with Line.connect(
         dsn, autocommit=True, application_name="attachment-ledger look"
     ) as connection:
+        connection.answer_s = LONG_ANSWER_S
         prepare(connection)
         yield connection
 

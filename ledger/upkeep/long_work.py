@@ -21,6 +21,7 @@ import orjson
 import psycopg
 
 import sql
+from projections.lines import LONG_ANSWER_S, Line
 
 NOTE_INTERVAL_S = 1.0
 _HOUR_S, _MINUTE_S = 3600, 60
@@ -82,9 +83,10 @@ def run(dsn: str, name: str, work: Work, watch: Callable[[Progress], None]) -> C
     Raises BusyError if another process is at it, and whatever the work raises: what was
     done until then is noted.
     """
-    with psycopg.connect(
+    with Line.connect(
         dsn, autocommit=True, application_name=f"attachment-ledger {name}"[:63]
     ) as connection:
+        connection.answer_s = LONG_ANSWER_S
         step = begun = _take(connection, name)
         began_at, noted_at = time.monotonic(), float("-inf")
         try:

@@ -240,7 +240,7 @@ class LogReads:
             except DatabaseError as error:  # a restart of the database breaks every connection
                 if not is_away(error):
                     raise
-                await self._pool.check()
+                await self._pool.drain()  # where one is dead the others may be silent
         return await self._fetch(text, parameters, timeout_ms)
 
     async def _fetch(

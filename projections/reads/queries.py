@@ -17,6 +17,7 @@ from psycopg_pool import AsyncConnectionPool
 
 from handlers.engine.retries import PUT_OFF_MAX_S
 from projections.base import Row
+from projections.lines import POOL_RECONNECT_S, AsyncLine
 from projections.reads.drift import DriftReads
 from projections.reads.log import PAGE_MAX, POSITION_MAX
 from projections.reads.operations import OperationReads
@@ -32,7 +33,7 @@ POOL_WAIT_S = 10.0
 Servers = Literal["with_volumes", "on_old_flow"]
 
 
-def read_pool(dsn: str) -> AsyncConnectionPool[AsyncConnection[Any]]:
+def read_pool(dsn: str) -> AsyncConnectionPool[AsyncLine]:
     """A pool for `Queries`; open it with `async with` in the event loop that uses it."""
 
     async def configure(connection: AsyncConnection[Any]) -> None:
@@ -40,9 +41,11 @@ def read_pool(dsn: str) -> AsyncConnectionPool[AsyncConnection[Any]]:
 
     return AsyncConnectionPool(
         dsn,
+        connection_class=AsyncLine,
         min_size=1,
         max_size=POOL_CONNECTIONS_MAX,
         timeout=POOL_WAIT_S,
+        reconnect_timeout=POOL_RECONNECT_S,
         kwargs={"autocommit": True, "application_name": "attachment-ledger reads"},
         configure=configure,
         open=False,

@@ -25,6 +25,7 @@ import structlog
 
 import sql
 from projections.base import Projection
+from projections.lines import Line
 from projections.reads.database_trouble import in_words
 from projections.running.projector import Projector
 
@@ -34,7 +35,6 @@ POLL_INTERVAL_S = 0.5
 RECONNECT_FIRST_S = 0.1
 RECONNECT_MAX_S = 5.0
 WAITERS_MAX = 100_000
-CONNECT_TIMEOUT_S = 5
 _PROJECTED = "ledger_projected"
 
 
@@ -149,12 +149,7 @@ class ProjectionRunner:
 
 def connect(dsn: str) -> psycopg.Connection[Any]:
     """A connection as Projector wants it."""
-    return psycopg.connect(
-        dsn,
-        autocommit=True,
-        connect_timeout=CONNECT_TIMEOUT_S,
-        application_name="attachment-ledger projections",
-    )
+    return Line.connect(dsn, autocommit=True, application_name="attachment-ledger projections")
 
 
 def _listen(connection: psycopg.Connection[Any]) -> None:

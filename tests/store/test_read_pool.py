@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Any
 
 import psycopg
 import pytest
 
+from projections.lines import AsyncLine
 from projections.reads.queries import POOL_CONNECTIONS_MAX, Queries, read_pool
 
 
@@ -32,16 +32,16 @@ async def test_a_cancellation_that_the_pool_loses_ends_the_task_all_the_same(
     async with read_pool(database_url) as pool:
         getconn, putconn = pool.getconn, pool.putconn
         asked, waiting = asyncio.Event(), asyncio.Event()
-        lent: list[psycopg.AsyncConnection[Any]] = []
+        lent: list[AsyncLine] = []
 
-        async def losing_getconn() -> psycopg.AsyncConnection[Any]:
+        async def losing_getconn() -> AsyncLine:
             with contextlib.suppress(asyncio.CancelledError):  # as wait_for does (gh-86296)
                 asked.set()
                 await waiting.wait()
             lent.append(await getconn())
             return lent[-1]
 
-        async def counting_putconn(connection: psycopg.AsyncConnection[Any]) -> None:
+        async def counting_putconn(connection: AsyncLine) -> None:
             lent.remove(connection)
             await putconn(connection)
 
