@@ -37,6 +37,7 @@ import sql
 from host_agent import shared
 from ledger.upkeep.long_work import Checkmark, Work
 from projections.base import Projection
+from projections.lines import LONG_ANSWER_S
 from projections.running.projector import Projector
 from projections.running.reader import Reader, reading_ahead
 from projections.running.runner import connect
@@ -64,6 +65,7 @@ def rebuild(dsn: str, chosen: Sequence[Projection]) -> Work:
             reading_ahead(second, chosen) as reader,
             _uncollected(),
         ):
+            connection.answer_s = second.answer_s = LONG_ANSWER_S  # a swap waits for all readers
             yield from _Rebuild(connection, chosen, reader).steps(begun)
 
     return work

@@ -147,7 +147,7 @@ class ProjectionRunner:
                 waiter.set_result(position)
 
 
-def connect(dsn: str) -> psycopg.Connection[Any]:
+def connect(dsn: str) -> Line:
     """A connection as Projector wants it."""
     return Line.connect(dsn, autocommit=True, application_name="attachment-ledger projections")
 
