@@ -351,15 +351,15 @@ _SERVER = """
 import asyncio, sys
 from pathlib import Path
 from host_agent.shared.faults import Faults
-from ledger.trial.cinder import cinder
+from ledger.trial.cinder import server
 from ledger.trial.cinder.model.model import CinderModel
 from ledger.trial.cinder.store import CinderStore
 at = Path(sys.argv[1])
 model, store = CinderModel(), CinderStore(at / "state.json")
 store.load(model)
 faults = Faults.load(at / "faults.json", at / "faults.state")
-app = cinder.make_app(model, store=store, faults=faults)
-asyncio.run(cinder.serve(port=0, app=app, ready=lambda url: print(url, flush=True)))
+app = server.make_app(model, store=store, faults=faults)
+asyncio.run(server.serve(port=0, app=app, ready=lambda url: print(url, flush=True)))
 """
 
 

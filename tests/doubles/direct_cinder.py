@@ -303,8 +303,9 @@ class DirectCinder:
             with self._around("attachment_delete", attachment_id=attachment_id) as fault:
                 if fault is not None and fault.lies:
                     return None
-                left = self._model.attachment_delete(attachment_id)
-                return [attachment_view(views.attachment_summary(row)) for row in left]
+                rows = self._model.attachment_delete(attachment_id)
+                left = [attachment_view(views.attachment_summary(row)) for row in rows]
+                return None if attachment_id in {view.id for view in left} else left
 
         try:
             return self._run(delete)

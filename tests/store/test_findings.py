@@ -377,6 +377,7 @@ async def test_one_that_waits_before_its_volume_exists_is_about_none(
     if written is not None:
         monkeypatch.setattr(progress, "_volume_of", lambda *_: written)
     world = World(None)
+    Broken(world, "cinder.volume_create")
     Broken(world, "cinder.volumes_made", ErrorKind.FINAL)
     operation = world.run(world.build(BootDisk(create={"size_gb": 1})))
     assert operation.state is OperationState.PARKED

@@ -20,7 +20,7 @@ from aggregates.host import Host, host_uuid
 from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import SERVER, ActiveRun, Operation, OperationState, StepStatus
-from handlers.engine.engine import Left, Park, Wait, Work, decide, pivot_passed, unwinds
+from handlers.engine.engine import Left, Park, Start, Wait, Work, decide, pivot_passed, unwinds
 from handlers.engine.plan import Place
 from handlers.results.progress import lane_of, order_of, plan_of, volumes_of
 from host_agent.shared.contract.messages import Command
@@ -144,7 +144,7 @@ def check_due(watched: Watched, row: Row) -> None:
         return
     now = watched.world.clock()
     match decide(plan_of(operation), operation.history, now):
-        case Work():
+        case Work() | Start():  # a start is left where the attempt of a lost dispatcher was ended
             assert row["due_at"].timestamp() <= now
         case Wait(until=None):
             assert row["due_at"] is None

@@ -218,7 +218,7 @@ def test_a_stopped_rebuild_goes_on_where_it_was(
 KILLED = """
 import sys
 from ledger.upkeep import long_work, rebuild
-from projections import projector
+from projections.running import projector
 from projections.hosts import HOSTS
 
 def watch(progress):
