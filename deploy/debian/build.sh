@@ -30,7 +30,7 @@ mkdir -p "$tree/DEBIAN" "$tree/usr/bin" "$tree/etc/attachment-ledger" "$tree/usr
 /usr/bin/python3 -m venv "$tree$home"
 pip=("$tree$home/bin/python" -m pip --quiet --no-input)
 "${pip[@]}" install --no-compile --require-hashes -r "$ROOT/requirements-$PROGRAM.lock"
-"$ROOT/.venv/bin/python" -m hatchling build -t wheel -d "$work" --clean >/dev/null 2>&1
+"$ROOT/.venv/bin/python" -m hatchling build -t wheel -d "$work" >/dev/null
 "${pip[@]}" install --no-compile --no-deps "$work"/*.whl
 "${pip[@]}" uninstall --yes setuptools pip
 find "$tree$home" -name __pycache__ -prune -exec rm -rf {} +

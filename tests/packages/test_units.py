@@ -39,3 +39,16 @@ def test_systemd_reads_all_of_a_unit(unit: str) -> None:
     done = subprocess.run(asked, capture_output=True, text=True, check=False, env=environment)
     said = [line for line in done.stderr.splitlines() if "is not executable" not in line]
     assert said == []
+
+
+def test_both_programs_may_be_on_one_machine() -> None:
+    """Whichever is installed later: it makes the other's directories as that one has them."""
+    lines = [
+        line.split()
+        for path in sorted(UNITS.glob("*.tmpfiles"))
+        for line in path.read_text().splitlines()
+        if not line.startswith("#")
+    ]
+    made = {line[1]: line for line in lines}
+    assert len(made) < len(lines)  # they share one
+    assert all(made[line[1]] == line for line in lines)
