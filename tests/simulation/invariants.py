@@ -346,7 +346,7 @@ def _streams(cloud: Cloud) -> Iterator[str]:
 
 
 #: Whole events, which as stored do not say whom they are about: that is in the log's columns.
-_EVENTS = frozenset({"started", "found", "_last", "_pending"})
+_EVENTS = frozenset({"started", "found", "left", "_last", "_pending"})
 
 
 def _plain(state: dict[str, Any]) -> dict[str, Any]:

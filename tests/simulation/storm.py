@@ -22,7 +22,9 @@ from aggregates.operation import Operation, Outcome
 from handlers.drift.predicates import reservation_unknown, volume_of_nobody
 from handlers.drift.rows import AttachmentRow, Row, VolumeRow
 from handlers.engine.retries import PUT_OFF_MAX_S
+from handlers.engine.verbs import VERBS
 from handlers.requests import operator
+from handlers.results.progress import named_verb, plan_of
 from host_agent.shared.contract.ports import LATE_S
 from ledger.core.dispatcher import LEASE_S
 from ledger.log.application import ConflictError
@@ -431,7 +433,8 @@ class Storm:
         step = next(iter(operator.left(operation)), None)
         if step is None or operation.about().server_id not in self.cloud.vanished:
             return False
-        return step.undo and self._act(operation_id, "skip", lane=step.lane, step=step.step)
+        puts_back = step.undo and VERBS[named_verb(plan_of(operation), step)].remnant is None
+        return puts_back and self._act(operation_id, "skip", lane=step.lane, step=step.step)
 
     # ------------------------------------------------------------------ after
 
