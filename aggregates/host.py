@@ -74,6 +74,13 @@ class Host(Aggregate):
     class LeftoversCleared(Event):
         """The host has released its leftovers."""
 
+    @dataclass(frozen=True, kw_only=True)
+    class DisksSeen(Event):
+        """Of the volumes that it shows in a guest, those that the server is not to have there."""
+
+        server_id: str
+        volumes: list[str]
+
     def __init__(self, id: UUID) -> None:  # noqa: A002
         super().__init__(id)
         self.name = ""
@@ -87,6 +94,7 @@ class Host(Aggregate):
         self.disabled_reason: str | None = None
         self.suspect = False  # fenced, and has not shown since that it holds nothing of others
         self.leftovers: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+        self.shown: dict[str, frozenset[str]] = {}  # by server: the volumes of DisksSeen
 
     def about(self) -> About:
         return About(host=self.name)
@@ -110,6 +118,10 @@ class Host(Aggregate):
                 self.leftovers = (tuple(event.guests), tuple(event.attachments))
             case self.LeftoversCleared():
                 self.suspect, self.leftovers = False, ((), ())
+            case self.DisksSeen():
+                self.shown[event.server_id] = frozenset(event.volumes)
+                if not event.volumes:
+                    del self.shown[event.server_id]
 
     def register(
         self,
@@ -147,6 +159,11 @@ class Host(Aggregate):
                 self.record(self.LeftoversCleared)
         elif (tuple(guests), tuple(attachments)) != self.leftovers:
             self.record(self.LeftoversFound, guests=guests, attachments=attachments)
+
+    def see_disks(self, server_id: str, volumes: frozenset[str]) -> None:
+        """Take the volumes that are in this guest and are not to be; the same records nothing."""
+        if volumes != self.shown.get(server_id, frozenset()):
+            self.record(self.DisksSeen, server_id=server_id, volumes=sorted(volumes))
 
     def unfence(self, reason: str) -> None:
         """Unfencing a host that is not fenced records nothing."""

@@ -439,12 +439,6 @@ class Instance(Claimable):
         own = (self.host, self.resize_source)
         return frozenset(() if self.deleted else (host for host in own if host is not None))
 
-    def shown_on(self, host: str) -> tuple[str, ...]:
-        """The volumes that the host showed in the guest last."""
-        if host in self.elsewhere:
-            return self.elsewhere[host].volumes
-        return self.seen.volumes if host == self.host else ()
-
     @property
     def is_unaccounted(self) -> bool:
         """Whether its host has lost the guest: it may be anywhere, or nowhere."""

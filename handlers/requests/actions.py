@@ -130,8 +130,8 @@ RULES: dict[str, ActionRule] = {
     ),
     "rebuild": ActionRule("rebuild", _states(S.ACTIVE, S.STOPPED, S.ERROR), root=True),
     "reimage": ActionRule("rebuild", _states(S.ACTIVE, S.STOPPED, S.ERROR), root=True),
-    "refresh": ActionRule("refresh", _states(S.ACTIVE, S.PAUSED, S.STOPPED)),
-    "convert": ActionRule("convert", _states(S.ACTIVE, S.PAUSED, S.STOPPED)),
+    "refresh": ActionRule("refresh", _states(S.ACTIVE, S.PAUSED, S.STOPPED), guest=True),
+    "convert": ActionRule("convert", _states(S.ACTIVE, S.PAUSED, S.STOPPED), guest=True),
     "convert_offloaded": ActionRule("convert", _states(S.SHELVED_OFFLOADED), needs={}),
     "convert_resized": ActionRule(
         "convert",

@@ -7,7 +7,7 @@ does not have, are kept as signs that they are there (handlers.requests.presence
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 
 from aggregates.host import Host, host_uuid
 from aggregates.instance import Instance
@@ -25,7 +25,6 @@ from host_agent.shared.contract.messages import Guest
 def seen(host: str, guest: Guest, book: Book) -> bool:
     """The host shows this guest; what it was to hear of, and a fence kept from it, is begun."""
     instance = book.get(Instance, guest.server_id)
-    before = instance.shown_on(host)
     looked = instance.observe(
         name=guest.name,
         host=host,
@@ -37,29 +36,43 @@ def seen(host: str, guest: Guest, book: Book) -> bool:
     )
     if instance.host == host:
         grow.begin_awaited(instance, book)
-    return _sighted(host, guest, before, book) and looked
+    return _sighted(host, guest, book) and looked
 
 
-def _sighted(host: str, guest: Guest, before: Sequence[str], book: Book) -> bool:
+def _sighted(host: str, guest: Guest, book: Book) -> bool:
     """Keep what the host shows and is not to have; False: a flow may just be changing it."""
     instance = book.get(Instance, guest.server_id)
-    epoch = book.get(Host, str(host_uuid(host))).epoch
     if host not in instance.places:
         if host in _changing(instance, book):
             return False
-        instance.see_elsewhere(host, Sighting(guest.power_state, tuple(guest.volumes), epoch))
-    settled = True
-    for volume_id in guest.volumes:
-        if is_mapped(instance, host, volume_id):
-            continue
-        volume = book.get(Volume, volume_id)
-        if volume.works_for(guest.server_id):
-            settled = False
-        else:
-            volume.see(guest.server_id, host, epoch)
-    for volume_id in set(before) - set(guest.volumes):
-        book.get(Volume, volume_id).miss(guest.server_id, host)
-    return settled
+        epoch = book.get(Host, str(host_uuid(host))).epoch
+        seen_there = Sighting(guest.power_state, tuple(guest.volumes), epoch)
+        instance.see_elsewhere(host, seen_there)
+    strange = {id_ for id_ in guest.volumes if not is_mapped(instance, host, id_)}
+    changing = {id_ for id_ in strange if book.get(Volume, id_).works_for(guest.server_id)}
+    keep_disks(host, guest.server_id, strange, book, undecided=changing)
+    return not changing
+
+
+def keep_disks(
+    host: str,
+    server_id: str,
+    strange: AbstractSet[str],
+    book: Book,
+    undecided: AbstractSet[str] = frozenset(),
+) -> None:
+    """Keep which volumes the host shows in the guest that are not to be there, on both sides: each
+    volume has its sign, and the host knows which signs it gave, to take them back one day.
+
+    What was known of the `undecided` stays.
+    """
+    here = book.get(Host, str(host_uuid(host)))
+    before = here.shown.get(server_id, frozenset())
+    for volume_id in sorted(strange - undecided):
+        book.get(Volume, volume_id).see(server_id, host, here.epoch)
+    for volume_id in sorted(before - strange - undecided):
+        book.get(Volume, volume_id).miss(server_id, host)
+    here.see_disks(server_id, frozenset(strange - undecided | before & undecided))
 
 
 def _changing(instance: Instance, book: Book) -> set[str | None]:
@@ -81,8 +94,7 @@ def _definition(shown: str | None, instance: Instance) -> tuple[str, list[str]] 
 def missed(host: str, server_id: str, book: Book) -> bool:
     """The host does not show this guest any more."""
     instance = book.get(Instance, server_id)
-    for volume_id in instance.shown_on(host):
-        book.get(Volume, volume_id).miss(server_id, host)
+    keep_disks(host, server_id, set(), book)
     instance.miss_elsewhere(host)
     if instance.host != host:
         if not instance.is_unaccounted:

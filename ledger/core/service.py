@@ -457,6 +457,8 @@ def _apply_registration(
     """Take a registration; `rest`: the guests that are not taken yet, if not all of them."""
     again = _show(name, registration, registration.guests if rest is None else rest, unit)
     host = unit.get(Host, host_uuid(name))
+    for server_id in host.shown.keys() - {guest.server_id for guest in registration.guests}:
+        inventory.keep_disks(name, server_id, set(), unit)
     if not host.suspect:
         return RegistrationResult(host, again)
     again = not leftovers.take(host, registration, unit) or again

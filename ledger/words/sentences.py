@@ -240,6 +240,15 @@ def _left_over(body: Body) -> str:
     )
 
 
+def _disks_seen(body: Body) -> str:
+    volumes, guest = ", ".join(body["volumes"]), f"the guest of server {body['server_id']}"
+    return (
+        f"Host shows in {guest} volumes that the server is not to have there: {volumes}"
+        if volumes
+        else f"Host shows nothing in {guest} now that is not to be there"
+    )
+
+
 def _definition(body: Body) -> str:
     dropped = ", ".join(body.get("dropped") or ())
     suffix = f"; no other host will do: {dropped}" if dropped else ""
@@ -321,6 +330,7 @@ SENTENCES: dict[str, Callable[[Body], str]] = {
     "Host.Enabled": _text("Host takes servers again"),
     "Host.LeftoversFound": _left_over,
     "Host.LeftoversCleared": _text("Host has released all leftovers"),
+    "Host.DisksSeen": _disks_seen,
     "Instance.InstanceRegistered": _seen,
     "Instance.InstanceObserved": _seen,
     "Instance.Defined": _text("Server {name} requested, to be built on {host}"),

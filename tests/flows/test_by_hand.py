@@ -64,3 +64,15 @@ def test_a_guest_that_is_not_there_is_not_stopped_again_and_again() -> None:
     world.done(world.act("stop"))  # before its host has told
     with pytest.raises(GuestNotThereError, match=f"{HOST} shows no guest of it"):
         world.act("stop")
+
+
+@pytest.mark.parametrize("flow", ["refresh", "convert"])
+def test_what_completes_for_a_guest_is_refused_where_there_is_none(flow: str) -> None:
+    """Accepted, it could neither end nor be undone: storm 761."""
+    world = World(legacy=flow == "convert")
+    world.done(world.attach())
+    with world.host.edit() as state:
+        del state["guests"][world.server_id]
+    world.register(HOST)
+    with pytest.raises(GuestNotThereError):
+        world.act(flow)

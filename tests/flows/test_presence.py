@@ -33,10 +33,13 @@ from tests.world import CONTEXT, HOST, NAMES, OTHER, SERVER, World, events
 
 THIRD = "compute-3"
 STRANGER = str(uuid5(NAMES, "a server of nobody"))
+STRANGE = str(uuid5(NAMES, "a volume that no server has"))
 
 
-def shows(world: World, server_id: str, *volumes: str, power: str = "running") -> None:
-    """The agent of a third host shows a guest; with no server it shows none."""
+def shows(
+    world: World, server_id: str, *volumes: str, power: str = "running", host: str = THIRD
+) -> None:
+    """The agent of a third host, or another, shows a guest."""
     guest = Guest(
         server_id=server_id,
         name="found",
@@ -46,7 +49,7 @@ def shows(world: World, server_id: str, *volumes: str, power: str = "running") -
         project_id="p",
         user_id="u",
     )
-    _register(world, guest)
+    _register(world, guest, host=host)
 
 
 def shows_nothing(world: World) -> None:
@@ -55,11 +58,12 @@ def shows_nothing(world: World) -> None:
         world.service.lost_guest(server_id, THIRD, CONTEXT)
 
 
-def _register(world: World, *guests: Guest) -> None:
+def _register(world: World, *guests: Guest, host: str = THIRD) -> None:
+    moves = {"migration": {"uri": host, "address": host}}
     said = Registration(
-        service_version=SERVICE_VERSION, capabilities={}, guests=guests, connections=()
+        service_version=SERVICE_VERSION, capabilities=moves, guests=guests, connections=()
     )
-    world.service.register(THIRD, said, CONTEXT)
+    world.service.register(host, said, CONTEXT)
 
 
 def _asks(scenario: Scenario) -> tuple[Ask, str]:
@@ -242,6 +246,18 @@ def test_a_guest_that_its_host_has_lost_may_be_on_every_host_that_has_not_said_n
 def _acting(world: World, flow: str, where: dict[str, str]) -> Callable[[Fleet], object]:
     request = ActOnServer(server_id=SERVER, flow=flow, **where)  # type: ignore[arg-type]
     return lambda fleet: world.requests.act(request, CONTEXT, fleet)
+
+
+def test_a_volume_that_a_guest_showed_is_free_once_its_host_shows_it_no_more() -> None:
+    """Whatever became of the guest meanwhile: storm 775."""
+    world = World()
+    world.done(world.attach())
+    operation_id = world.act("live_migrate", destination=OTHER)
+    shows(world, world.server_id, world.volumes[0], STRANGE, host=HOST)
+    world.run(operation_id)
+    assert world.store.load(Volume, UUID(STRANGE)).shown
+    _register(world, host=HOST)
+    assert not world.store.load(Volume, UUID(STRANGE)).shown
 
 
 def test_an_operators_retry_asks_again() -> None:
