@@ -91,7 +91,7 @@ def _goes_with_its_volume(cloud: Cloud, row: Joined) -> bool:
 def _is_left_to_people(cloud: Cloud, row: Joined) -> bool:
     """A volume whose answer was lost, beside one that the log has for the same disk, or beside a
     copy; or of which the database's clock, which was set, does not say when it was asked for
-    (decision 0089).
+    (decision 0089); or that an undo has left, for Cinder did not say who uses it.
     """
     volume = cloud.cinder.volumes.get(row.id)
     if not isinstance(row, VolumeRow) or volume is None or cloud.volume(row.id).mark is not None:
@@ -100,7 +100,8 @@ def _is_left_to_people(cloud: Cloud, row: Joined) -> bool:
     lanes = [lane for operation in cloud.operations() for lane in operation.lanes]
     beside = any(lane.volume_id not in {"", row.id} for lane in lanes if lane.bdm_id == mark)
     marks = [each.metadata.get(MADE_FOR) for each in cloud.cinder.volumes.values()]
-    return mark is not None and (beside or marks.count(mark) > 1 or cloud.database_was_set)
+    left = any(row.id in getattr(e, "outputs", {}).get("left", ()) for e, _ in cloud.store.log)
+    return mark is not None and (beside or marks.count(mark) > 1 or cloud.database_was_set or left)
 
 
 def _attachments(cloud: Cloud) -> Iterator[Joined]:
