@@ -59,9 +59,8 @@ def shows_nothing(world: World) -> None:
 
 
 def _register(world: World, *guests: Guest, host: str = THIRD) -> None:
-    moves = {"migration": {"uri": host, "address": host}}
     said = Registration(
-        service_version=SERVICE_VERSION, capabilities=moves, guests=guests, connections=()
+        service_version=SERVICE_VERSION, capabilities={}, guests=guests, connections=()
     )
     world.service.register(host, said, CONTEXT)
 

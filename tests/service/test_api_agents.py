@@ -287,6 +287,7 @@ async def test_a_host_that_was_fenced_lets_go_before_it_gets_commands(api: Api) 
     assert (shown["suspect"], shown["leftovers"]) == (False, None)
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("unfenced", [False, True])
 async def test_what_was_under_way_ends_though_whoever_fenced_the_host_died_over_it(
     database_url: str, monkeypatch: pytest.MonkeyPatch, unfenced: bool

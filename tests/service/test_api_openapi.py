@@ -62,11 +62,10 @@ async def left_behind(api: Api) -> str:
 
 
 # The service is in this process, and its threads draw random pauses meanwhile.
+@pytest.mark.further
 @pytest.mark.filterwarnings(
     "ignore:Do not use the `random` module:hypothesis.errors.HypothesisDeprecationWarning"
 )
-@pytest.mark.slow
-@pytest.mark.deep
 async def test_what_the_document_allows_is_answered_as_it_says(
     api: Api, monkeypatch: pytest.MonkeyPatch, database_url: str
 ) -> None:

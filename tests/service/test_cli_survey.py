@@ -179,7 +179,7 @@ def test_a_cloud_with_drift_made_by_hand_is_surveyed_without_a_write(
     assert asked <= {"attachment_list", "attachment_show", "volume_list", "volume_show"}
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_what_a_host_prints_is_heard_as_a_third_party(
     ready: Stack, survey: Survey, tmp_path: Path
 ) -> None:

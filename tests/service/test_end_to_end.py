@@ -64,6 +64,7 @@ def test_attach_and_detach_with_the_whole_history(ready: Stack) -> None:
         assert counted in numbers
 
 
+@pytest.mark.further
 def test_a_stopped_guest_likewise(stack: Stack) -> None:
     server = stack.add_server(power_state=PowerState.SHUTDOWN)
     stack.start_service()
@@ -106,7 +107,8 @@ def test_an_agent_killed_in_the_middle_of_an_attach_loses_nothing(
     ready.check_host()
 
 
-@pytest.mark.parametrize("call", one_then_further("brick.disconnect", "guests.unplug"))
+@pytest.mark.further
+@pytest.mark.parametrize("call", ["brick.disconnect", "guests.unplug"])
 def test_an_agent_killed_in_the_middle_of_a_detach_loses_nothing(ready: Stack, call: str) -> None:
     server, volume = the_server(ready), ready.add_volume()
     ready.finished(ready.operation_of(ready.attach(server, volume)))
@@ -120,6 +122,7 @@ def test_an_agent_killed_in_the_middle_of_a_detach_loses_nothing(ready: Stack, c
     ready.check_host()
 
 
+@pytest.mark.further
 @pytest.mark.parametrize(
     "call",
     one_then_further(
@@ -169,6 +172,7 @@ def test_two_services_share_the_work_and_show_each_others_answers(ready: Stack) 
     ready.check_host()
 
 
+@pytest.mark.further
 def test_no_secret_of_a_connection_is_kept_anywhere(ready: Stack) -> None:
     server = the_server(ready)
     for driver in ("iscsi", "rbd"):

@@ -41,6 +41,7 @@ def both(monkeypatch: pytest.MonkeyPatch) -> Iterator[TwoLeaders]:
         yield both
 
 
+@pytest.mark.further
 async def test_a_frozen_leader_is_left_for_the_new_one(both: TwoLeaders) -> None:
     async with running_api(both.dsn) as api:
         server, volume = await api.server(), api.volume()

@@ -110,6 +110,7 @@ async def test_a_database_that_can_only_be_read(api: Api, db: psycopg.Connection
     await ready(api)
 
 
+@pytest.mark.further
 async def test_a_role_without_connections_left(
     api_of_role: Api, role: sql.Identifier, db: psycopg.Connection[Any]
 ) -> None:

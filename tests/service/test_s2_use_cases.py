@@ -18,7 +18,6 @@ from host_agent.libvirt import disk_xml
 from ledger.trial.cinder.views import MAX_VERSION, Microversion
 from tests.conftest import Databases
 from tests.stack import PROJECT, Stack, eventually, running_stack
-from tests.tiers import one_then_further
 
 OURS = "2.105"
 
@@ -68,7 +67,8 @@ def refused_for_its_root(answer: requests.Response, action: str) -> None:
     assert answer.json()["forbidden"]["message"].startswith(wanted)
 
 
-@pytest.mark.parametrize("dies_at", one_then_further(None, "brick.connect", "guests.spawn"))
+@pytest.mark.further
+@pytest.mark.parametrize("dies_at", [None, "brick.connect", "guests.spawn"])
 def test_a_site_takes_over_with_replicas_of_the_volumes_of_another(
     sites: tuple[Stack, Stack], dies_at: str | None
 ) -> None:

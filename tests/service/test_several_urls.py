@@ -11,6 +11,7 @@ import pytest
 from host_agent.line.client import POLL_S, SILENT_S
 from ledger.cli.client import ALIVE_TIMEOUT_S, Client, UnreachableError
 from tests.stack import ADMIN, Stack, eventually, running_stack
+from tests.tiers import one_then_further
 
 pytestmark = pytest.mark.slow
 #: A poll under way, the registration elsewhere, and a busy machine.
@@ -29,7 +30,7 @@ def stack(tmp_path: Path, database_url: str) -> Iterator[Stack]:
         yield running
 
 
-@pytest.mark.parametrize("end", ["pause", "kill"])
+@pytest.mark.parametrize("end", one_then_further("kill", "pause"))
 def test_a_process_that_is_gone_is_left(end: str, stack: Stack) -> None:
     [server], volume = stack.servers, stack.add_volume()
     getattr(stack.components[0], end)()

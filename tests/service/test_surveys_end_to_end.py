@@ -59,6 +59,7 @@ def test_a_host_shows_what_it_has_and_what_was_planted_there(
     ]
 
 
+@pytest.mark.further
 def test_an_agent_that_was_killed_answers_when_it_is_back(ready: Stack, surveys: Surveys) -> None:
     ready.agents["compute-1"].kill()
     asked = surveys.want(None, silent_after_s=SILENT_S)

@@ -13,7 +13,6 @@ import pytest
 
 from tests.doubles.host_checks import connected_paths
 from tests.stack import DEADLINE_S, Stack, eventually, running_stack
-from tests.tiers import one_then_further
 from tests.tokens import token_of
 
 OLD_CINDER = (3, 43)  # the newest without what the new flow needs
@@ -68,7 +67,8 @@ def start(cloud: Stack) -> None:
     cloud.wait_for_host()
 
 
-@pytest.mark.parametrize("before", one_then_further(old_cinder, old_agent))
+@pytest.mark.further
+@pytest.mark.parametrize("before", [old_cinder, old_agent])
 def test_what_the_old_calls_attached_lives_on_beside_the_new(
     cloud: Stack, before: Callable[[Stack], Callable[[], None]]
 ) -> None:

@@ -56,6 +56,7 @@ def test_a_seed_repeats_exactly() -> None:
     assert happened() == happened()
 
 
+@pytest.mark.further
 def test_storms_contain_what_they_are_meant_to_test() -> None:
     """Every flow, every way an operation can go, hosts that are fenced and come back, and faults:
     of processes, requests, clocks and texts.

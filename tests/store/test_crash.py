@@ -278,7 +278,7 @@ def backends(dsn: str) -> int:
     return int(count)
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_kill_9_of_processes_and_of_postgresql_under_load(cluster: Cluster, tmp_path: Path) -> None:
     """Several writing processes, one of them killed in each round, and the server as well;
     a reader that goes on through all of it is shown what the log has in the end, once each.

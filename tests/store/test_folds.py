@@ -309,6 +309,7 @@ def seen(state: Any) -> tuple[Row, list[Row]]:
     return state.row(), state.commands()
 
 
+@pytest.mark.further
 def test_the_histories_contain_what_they_are_meant_to_test() -> None:
     """Retries, failures, undoing, parking, and operators: else the test above is empty."""
     topics = {type(event).TOPIC for seed in SEEDS for event, _ in scenario(seed).world.store.log}

@@ -26,13 +26,15 @@ from projections.reads.surveys import Surveys
 from tests.store.following import wait_until
 from tests.store.looking import HOST, SILENT_S, Cloud
 from tests.store.planted import BOTH, HERE, OTHER, PLANTS, THERE, Planted, shown_as
+from tests.tiers import one_then_further
 from tests.world import CONTEXT
 
 #: What a look is at: everything, the host of the servers, another host, each server, each volume.
 WIDTHS = ("all", "host", "other", "server", "volume")
-_MANY = {"server", "volume"}  # one look for each
+#: Each of them once before, and once after another.
+_CIRCLE = list(zip(WIDTHS, WIDTHS[1:] + WIDTHS[:1], strict=True))
 ORDERS = [
-    pytest.param(*pair, marks=[pytest.mark.deep] if _MANY.issuperset(pair) else [])
+    pytest.param(*pair, marks=[] if pair in _CIRCLE else [pytest.mark.further])
     for pair in product(WIDTHS, WIDTHS)
 ]
 Found = dict[str, dict[str, Any]]
@@ -138,7 +140,7 @@ def holds(before: dict[str, Any], after: dict[str, Any]) -> bool:
     return {**after, "host": told} == before
 
 
-@pytest.mark.parametrize("first", WIDTHS)
+@pytest.mark.parametrize("first", one_then_further(*WIDTHS))
 def test_the_look_that_is_shown_under_next_confirms(
     cloud: Cloud, planted: list[Planted], first: str
 ) -> None:
@@ -152,7 +154,7 @@ def test_the_look_that_is_shown_under_next_confirms(
     assert [row for id_, row in after.items() if id_ in found and row["state"] != "confirmed"] == []
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("width", one_then_further(*WIDTHS))
 def test_what_is_gone_is_over_once_all_by_whose_word_it_was_found_are_asked(
     cloud: Cloud, planted: list[Planted], width: str
 ) -> None:

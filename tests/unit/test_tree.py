@@ -251,7 +251,7 @@ def test_wheel_has_every_file_of_the_packages(tmp_path: Path) -> None:
     assert shipped == present
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_a_report_in_junits_form_has_what_tests_note(tmp_path: Path) -> None:
     """`record_property` is a warning, and so an error, in another `junit_family`."""
     test = "tests/flows/test_every_flow.py::test_every_pair_of_troubles"
