@@ -1,18 +1,11 @@
-"""Examples of command lines: the one source of those in `--help` and of those in docs/cli.md.
-
-`python -m ledger.cli.examples FILE` (`make docs`) writes them between the marks of the page; a
-test holds that the page is current, another that each can be typed.
-"""
+"""Examples of command lines, in `--help` and in docs/commands.md; a test types each."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 from ledger.words.acts import ACTS
 
-BEGIN, END = "<!-- made by make docs -->", "<!-- until here -->"
 PROGRAM = "attachment-ledger"
 
 #: By command: what is typed behind it, and what for; an act's stand in its row.
@@ -75,7 +68,7 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     "server show": (("db-1", "what it is, and what is being done to it"),),
     "server create": (
         (
-            "db-2 --volume 63383fde-248a-4caa-bcc5-35766d9c8d28 --vcpus 2 --memory 2048 --wait",
+            "db-2 --volume 63383fde-248a-4caa-bcc5-35766d9c8d28 --memory 2048",
             "boot from a volume",
         ),
     ),
@@ -159,20 +152,3 @@ def lines(command: str, prompt: str = "") -> Iterator[str]:
     for typed, what in EXAMPLES.get(command, ()):
         yield f"# {what}"
         yield f"{prompt}{PROGRAM} {command} {typed}".rstrip()
-
-
-def text() -> str:
-    """All of them, as a block of a document."""
-    shown = (line for command in EXAMPLES for line in lines(command, "$ "))
-    return "\n".join(["```console", *shown, "```"])
-
-
-def page(document: str) -> str:
-    """The document with the examples as they are now."""
-    before, _, rest = document.partition(BEGIN)
-    return f"{before}{BEGIN}\n\n{text()}\n\n{END}{rest.partition(END)[2]}"
-
-
-if __name__ == "__main__":
-    path = Path(sys.argv[1])
-    path.write_text(page(path.read_text()))

@@ -81,7 +81,13 @@ class _Interrupted(BaseException):
 
 
 class Demo(Command):
-    """See the whole at work: a small cloud on this machine, with a crash to watch."""
+    """See the whole at work: a small cloud on this machine, with a crash to watch.
+
+    PostgreSQL, a simulated Cinder, the service and two agents.  It attaches a volume,
+    kills the agent in the middle and starts it again, detaches, plants a drift, finds
+    and repairs it, and shows the history.  Then it stays up until Ctrl-C, with servers
+    that can be moved and a volume to boot from.  Exit 0 only if every check held.
+    """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)

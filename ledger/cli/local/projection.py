@@ -46,7 +46,8 @@ class List(Lister):
 class Rebuild(Command):
     """Rebuild a projection from the whole log; its old rows are read until it is done.
 
-    Ctrl-C stops it, and the same command goes on where it was.
+    Ctrl-C stops it (exit code 130), and the same command goes on where it was.  One at a time:
+    another is refused (exit code 4).
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

@@ -19,7 +19,10 @@ CINDER_URL = "http://127.0.0.1:8776"
 
 
 class Cinder(Command):
-    """Run a simulated Cinder that the unmodified clients can talk to."""
+    """Run a simulated Cinder that the unmodified clients can talk to.
+
+    The first line of its output is its URL.
+    """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)

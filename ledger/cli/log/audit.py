@@ -29,7 +29,7 @@ class Verify(Command):
     """Prove that no event was changed, removed, added or moved since it was stored.
 
     Prints the checkpoint up to which that is proven, also when it is stopped; --since resumes
-    there.
+    there.  Exit 4 names the position at which it does not hold.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

@@ -33,7 +33,11 @@ class List(Lister):
 
 
 class Show(Lister):
-    """Show the table of a flow, or its sequence diagram."""
+    """Show the table of a flow, or its sequence diagram.
+
+    For each step the place, what it does and how it is undone; for each volume, or once
+    for the server; on which attachment; and which step is the pivot.
+    """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)

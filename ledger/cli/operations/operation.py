@@ -60,7 +60,12 @@ class List(Lister):
 
 
 class Show(ShowOne):
-    """Show an operation: its steps, the one it is at, what is left and why."""
+    """Show an operation: its steps, the one it is at, what is left and why.
+
+    Since when, in which attempt, what it waits for, how far a copy has come, the last
+    error.  Of a parked one also where its volumes are attached, and the commands that
+    would be taken now, each with what it does and what it leaves behind.
+    """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)

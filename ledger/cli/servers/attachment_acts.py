@@ -70,7 +70,10 @@ class Detach(_OfVolume):
 
 
 class Swap(_OfVolume):
-    """Copy a volume to another one and switch the disk of the running guest to that."""
+    """Copy a volume to another one and switch the disk of the running guest to that.
+
+    Only where the settings let users swap (swap_by_users).
+    """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -144,13 +147,21 @@ class OfMany(Lister):
 
 
 class Refresh(OfMany):
-    """Get connection information from Cinder again, after the storage has changed."""
+    """Get connection information from Cinder again, after the storage has changed.
+
+    Its portals or monitors, say.  One row per server; the exit code is the worst of
+    all.
+    """
 
     act, which = "refresh", "volumes"
 
 
 class Convert(OfMany):
-    """Make what Cinder's old calls attached attachments of the new kind; guests do not notice."""
+    """Make what Cinder's old calls attached attachments of the new kind; guests do not notice.
+
+    One row per server; the exit code is the worst of all.  Of a server that is resized,
+    on both of its hosts.
+    """
 
     act, which = "convert", "volumes attached by the old calls"
 

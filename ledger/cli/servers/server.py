@@ -182,7 +182,11 @@ def disk(text: str) -> dict[str, Any]:
 
 
 class Delete(OfServer):
-    """Delete a server; the operation is over when all that it had is released."""
+    """Delete a server; the operation is over when all that it had is released.
+
+    It waits for what is at work on the server.  From then on the server is in no list,
+    and `server show` says that it is deleting.
+    """
 
     def begin(self, parsed_args: argparse.Namespace) -> str:
         return self.client.begin("DELETE", f"/v2.1/servers/{parsed_args.server}")

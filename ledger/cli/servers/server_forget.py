@@ -17,7 +17,12 @@ One = dict[str, Any]
 
 
 class Forget(OfMany):
-    """Forget servers whose guests have vanished: release what they have, delete no volume."""
+    """Forget servers whose guests have vanished: release what they have, delete no volume.
+
+    Two looks have to have confirmed it, and hosts say what they have.  Without --apply
+    it shows the plan and its evidence.  One row per server; the exit code is the worst
+    of all.
+    """
 
     act, which = "forget", "a guest that has vanished"
     empty = "No look has confirmed that a guest is missing there (see 'drift list')."
