@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import NAMESPACE_OID, UUID, uuid5
 
 from aggregates import errors
@@ -23,6 +23,7 @@ from handlers.drift import judge
 from handlers.drift.judge import id_of
 from handlers.drift.rows import Row
 from handlers.results.progress import plan_of
+from host_agent.libvirt import disk_xml
 from host_agent.shared.cinder.client import MADE_FOR
 from host_agent.shared.contract.ports import PortError
 from ledger.log.application import ConflictError
@@ -210,6 +211,18 @@ class Hand:
             now["guests"][server_id] = before["guests"].pop(server_id)
         self.cloud.note(f"hand: {server_id[:8]} is where the ledger has it, on {instance.host}")
 
+    def pull(self, operation: Operation) -> None:
+        """`virsh detach-disk` where a detach says that a guest still has it: the guest was put back
+        with its disks, while the ledger worked where it was not.
+        """
+        server_id = operation.about().server_id
+        for left in operation.left:
+            if server_id in self.touched and _code(left) == "disk_still_plugged":
+                self.cloud.note(f"hand: pulls {left['volume_id'][:8]} from {server_id[:8]}")
+                for state in self.cloud.states.values():
+                    with state.edit() as there:
+                        _unplug(there["guests"].get(server_id, {}), left["volume_id"])
+
     def undefine_strangers(self) -> None:
         """`virsh undefine` of guests that are off and belong to other hosts, or to nobody."""
         kept = self.cloud.planted | self.cloud.apart
@@ -275,6 +288,18 @@ class Hand:
             assert finding.found is not None
             self.cloud.note(f"operator: repair {finding.found.drift_class}: {said}")
         return {str(finding.id) for finding in found}
+
+
+def _code(left: dict[str, Any]) -> str:
+    return str((left["error"] or {}).get("code"))
+
+
+def _unplug(guest: dict[str, Any], volume_id: str) -> None:
+    for each in ("live", "persistent"):
+        if guest.get(each):
+            disks = disk_xml.parse(guest[each]).disks
+            for disk in [disk for disk in disks if disk.serial == volume_id]:
+                guest[each] = disk_xml.without_disk(guest[each], disk.target)
 
 
 def _ids(row: Row) -> set[str | None]:

@@ -421,6 +421,7 @@ class Storm:
     def _retry(self, operation_id: str, retries: Counter[str]) -> bool:
         if retries[operation_id] >= RETRIES_MAX:
             return False
+        self.hand.pull(self.cloud.look_at(Operation, UUID(operation_id)))
         done = self._skip_in_vain(operation_id) or self._act(operation_id, "retry")
         retries[operation_id] += done
         return done
