@@ -287,12 +287,19 @@ class Cloud:
         return Fleet(
             contact=lambda host: Contact(alive=self.agents[host].lives, since="lately"),
             shown=self._shown,
-            unaccounted=lambda _: self._silent(),
+            unaccounted=self._unaccounted,
             unfenced=self._unfenced,
         )
 
-    def _silent(self) -> list[str]:
-        return [name for name in self._unfenced() if not self.agents[name].lives]
+    def _unaccounted(self, server_id: str) -> list[str]:
+        """Who is silent, or shows the guest when asked for a survey, as all are once it is lost:
+        whatever an old inventory has said.
+        """
+        return [
+            name
+            for name in self._unfenced()
+            if not self.agents[name].lives or server_id in self.states[name].seen()["guests"]
+        ]
 
     def _unfenced(self) -> list[str]:
         return [row["host"] for row in self.rows("hosts") if not row["fenced"]]
