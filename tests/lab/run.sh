@@ -1,7 +1,8 @@
 #!/bin/bash
-# run.sh [quick|full] [pytest options]: up, the tests, down, and how long each took.
+# run.sh [quick|full|ha] [pytest options]: up, the tests, down, and how long each took; ha: tests/ha.
 # The exit status is 0 if all tests passed and nothing was left behind.  LAB_KEEP=1 leaves
 # the lab up.  Root, Debian 12.
+[ "${1:-}" != ha ] || exec "$(dirname "$0")/../ha/run.sh" "${@:2}"
 . "$(dirname "$0")/env.sh"; . "$LAB_SRC/lib.sh"
 TIER=${1:-quick}; shift || true
 OPTIONS=("$@")

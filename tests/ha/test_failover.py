@@ -1,0 +1,204 @@
+"""What is accepted is not lost, and how long nothing is accepted, while PostgreSQL's cluster fails.
+
+Two services, two agents, a Cinder over HTTP, and users who attach and detach all the time, beside a
+writer that knows nothing but the DSN: its pause is the cluster's own.  Each case twice, in turns.
+The figures are in docs/failover.md.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import psycopg
+import pytest
+
+from ledger.log import schema
+from tests.chaos.linear import History, unexplained
+from tests.chaos.people import Mover, Told, User
+from tests.chaos.rested import Rested
+from tests.ha.patroni import CASES, Case, Cluster, running_cluster
+from tests.stack import ADMIN, Stack, eventually, running_stack
+
+pytestmark = pytest.mark.lab
+
+HOSTS, USERS, VOLUMES = ("compute-1", "compute-2"), 4, 6
+#: Work before a case; how long it may take until it is accepted again; how long that has to last.
+BEFORE_S, AGAIN_S, LASTS_S = 5.0, 150.0, 10.0
+REST_S = 180.0
+HOME = Path("/var/tmp/attachment-ledger-ha")
+#: How much longer than the cluster itself the ledger may pause, in seconds.
+BESIDE_S = float(os.environ.get("HA_BESIDE_S", "3"))
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """Below a directory that PostgreSQL's user may enter; its logs stay there."""
+    shutil.rmtree(HOME, ignore_errors=True)
+    HOME.mkdir(mode=0o711)
+    with running_cluster(HOME) as cluster:
+        yield cluster
+
+
+class Writer(threading.Thread):
+    """A row each 100 ms, by a new line whenever one fails."""
+
+    def __init__(self, dsn: str) -> None:
+        super().__init__(daemon=True)
+        self._dsn, self._ended, self.stored = dsn, Event(), list[float]()
+
+    def run(self) -> None:
+        while not self._ended.is_set():
+            with suppress(psycopg.Error), psycopg.connect(self._dsn, autocommit=True) as line:
+                while not self._ended.wait(0.1):
+                    line.execute("INSERT INTO beats DEFAULT VALUES")
+                    self.stored.append(time.monotonic())
+            self._ended.wait(0.1)
+
+    def end(self) -> None:
+        self._ended.set()
+        self.join()
+
+
+def pause(moments: Sequence[float], since: float) -> float:
+    """The longest time between two of these, of those that end after `since`."""
+    return max((b - a for a, b in pairwise(sorted(moments)) if b > since), default=0.0)
+
+
+class Asker(User):
+    """Notes when something of its was accepted."""
+
+    accepted: list[float]
+
+    def end_of(self, answer: Any) -> tuple[str, str]:
+        if answer is not None and answer.ok:
+            self.accepted.append(time.monotonic())
+        return super().end_of(answer)
+
+
+class Run:
+    """A ledger on the cluster, and those who use it."""
+
+    def __init__(self, stack: Stack) -> None:
+        self.stack = stack
+        volumes = [stack.add_volume() for _ in range(VOLUMES)]
+        self.told = Told({id_: History(shared=False, commit_s=2.0) for id_ in volumes})
+        self.seen = Rested(stack)
+        self.operator = Mover("operator", stack, self.told, ADMIN, "operator")
+        self.accepted: list[float] = []
+
+    def begin(self) -> None:
+        for number in (0, 1):
+            self.stack.start_service(number)
+        for number, name in enumerate(HOSTS):
+            self.stack.start_agent(name, number, 1 - number)
+            self.stack.wait_for_host(name)
+        for name in HOSTS:
+            root = {"volume_id": self.stack.add_volume(bootable=True), "boot_index": 0}
+            self.stack.build(root, host=name)
+
+    def ask(self, until: Callable[[], None]) -> None:
+        """Users attach and detach while something is done."""
+        stop = Event()
+        with ThreadPoolExecutor(USERS) as pool:
+            users = [pool.submit(self._user(number).work, stop) for number in range(USERS)]
+            try:
+                until()
+            finally:
+                stop.set()
+        for each in users:
+            each.result()
+
+    def _user(self, number: int) -> Asker:
+        more: Any = {"operator": self.operator, "servers": sorted(self.stack.servers)}
+        user = Asker(f"user-{number}", self.stack, self.told, ADMIN, f"user {number}", **more)
+        user.accepted = self.accepted
+        return user
+
+    def rest(self) -> None:
+        eventually(lambda: self._ids("running") == [], "all ends", REST_S)
+        for id_ in self._ids("parked") or ():
+            self.operator.ask(
+                "POST", f"/v1/operations/{id_}/actions", {"retry": {"reason": "well"}}
+            )
+        eventually(lambda: self._ids("running", "parked") == [], "nothing is parked", REST_S)
+
+    def _ids(self, *states: str) -> list[str] | None:
+        ids: list[str] = []
+        for state in states:
+            answer = self.operator.ask("GET", "/v1/operations", state=state)
+            if answer is None or not answer.ok:
+                return None
+            ids += [row["operation_id"] for row in answer.json()["operations"]]
+        return ids
+
+    def judge(self) -> None:
+        assert self.seen.broken() == []
+        for volume, history in self.told.histories.items():
+            assert (why := unexplained(history)) is None, f"volume {volume}: {why}"
+
+
+@pytest.mark.parametrize("turn", [1, 2])
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+def test_nothing_that_was_accepted_is_lost(
+    cluster: Cluster, tmp_path: Path, case: Case, turn: int
+) -> None:
+    """`turn`: a node that was mended may lead now."""
+    eventually(cluster.is_whole, "the cluster is whole", REST_S)
+    name = f"ledger_{time.time_ns()}"
+    with psycopg.connect(cluster.dsn("postgres"), autocommit=True) as db:
+        db.execute(f"CREATE DATABASE {name}")
+    with psycopg.connect(cluster.dsn(name), autocommit=True) as db:
+        db.execute("CREATE TABLE beats (at timestamptz DEFAULT now())")
+    schema.upgrade(cluster.dsn(name))
+    with running_stack(tmp_path, cluster.dsn(name), hosts=HOSTS) as stack:
+        run, writer = Run(stack), Writer(cluster.dsn(name))
+        run.begin()
+        writer.start()
+        run.ask(partial(_strike, run, writer, cluster, case))
+        writer.end()
+        eventually(cluster.is_whole, "the cluster is whole again", REST_S)
+        run.rest()
+        run.judge()
+
+
+def _strike(
+    run: Run,
+    writer: Writer,
+    cluster: Cluster,
+    case: Case,
+) -> None:
+    eventually(lambda: len(run.accepted) > 10, "work is done")
+    time.sleep(BEFORE_S)  # a time of work, not of waiting
+    struck = time.monotonic()
+    mend = case(cluster)
+
+    def goes_on() -> bool:
+        """Accepted again, for a while, by the ledger and by the writer."""
+        now = time.monotonic()
+        both = [[at for at in each if at > now - LASTS_S] for each in (run.accepted, writer.stored)]
+        return now > struck + LASTS_S and all(
+            pause([*each, now], 0) < 5 and len(each) > 5 for each in both
+        )
+
+    try:
+        eventually(goes_on, "it is accepted again", AGAIN_S)
+    finally:
+        mend()
+    ours, own = pause(run.accepted, struck), pause(writer.stored, struck)
+    figures = {"case": case.__name__, "ledger_s": round(ours, 1), "postgresql_s": round(own, 1)}
+    figures |= {"accepted": len(run.accepted), "answers": dict(run.told.answers)}
+    sys.stderr.write(f"\n{json.dumps(figures)}\n")
+    assert ours <= own + BESIDE_S
