@@ -365,7 +365,7 @@ class Service:
         """Do one effect of the ledger's own and record what came of it."""
         run = work.runs[0]
         step = operation.history.next_step(run)
-        lane = progress.lane_of(operation, run.lane, step)
+        lane = progress.lane_of(operation, run.lane, step).seeing(self._clock())
         effect = EffectContext(
             cinder=self._cinder,
             old_cinder=self._old_cinder,
