@@ -16,7 +16,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
-from functools import cache
+from functools import cache, lru_cache
 from itertools import count
 from typing import Any, ClassVar, Self
 from uuid import UUID
@@ -24,6 +24,9 @@ from uuid import UUID
 from eventsourcing.utils import register_topic
 
 from aggregates.errors import IllegalTransitionError
+
+#: Ids that are remembered as UUIDs: an aggregate is asked for a dozen times.
+IDS_MAX = 4_096
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +117,11 @@ def _with_default(kind: type[Any]) -> list[Field[Any]]:
     return [each for each in own if (each.default, each.default_factory) != (MISSING, MISSING)]
 
 
+@lru_cache(IDS_MAX)
+def _parsed(text: str) -> UUID:
+    return UUID(text)
+
+
 class Aggregate(ABC):
     """An identity, a version, and events that have not been saved yet."""
 
@@ -126,6 +134,11 @@ class Aggregate(ABC):
         self.version = 0
         self.state: Any = None
         self._pending: list[Event] = []
+
+    @staticmethod
+    def id_of(key: str) -> UUID:
+        """The id of the one that all others call so: by its id's text, or a host by its name."""
+        return _parsed(key)
 
     @abstractmethod
     def about(self) -> About:

@@ -28,6 +28,10 @@ def host_uuid(name: str) -> UUID:
 class Host(Aggregate):
     """The aggregate's id is derived from the host's name."""
 
+    @staticmethod
+    def id_of(key: str) -> UUID:
+        return host_uuid(key)
+
     @dataclass(frozen=True, kw_only=True)
     class HostRegistered(Event):
         """An agent came, or came back with other abilities; `connector`: what storage knows

@@ -104,12 +104,12 @@ class History:
     #: Steps of runs that ended before them, and that may have been begun all the same.
     begun: frozenset[tuple[int, str]] = frozenset()
 
-    def record(self, lane: int, step: str, *, undo: bool) -> StepRecord:
+    def of_step(self, lane: int, step: str, *, undo: bool) -> StepRecord:
         return self.records.get((lane, step, undo), _NOT_BEGUN)
 
     def note(self, lane: int, step: str, *, undo: bool, **news: Any) -> None:
         """Let something be known of a step."""
-        known = self.record(lane, step, undo=undo)
+        known = self.of_step(lane, step, undo=undo)
         self.records[lane, step, undo] = known._replace(**news)
 
     def fork(self) -> History:
@@ -121,7 +121,7 @@ class History:
     def next_step(self, run: ActiveRun) -> str:
         """The step whose result the run owes next."""
         return next(
-            step for step in run.steps if not self.record(run.lane, step, undo=run.undo).resolved
+            step for step in run.steps if not self.of_step(run.lane, step, undo=run.undo).resolved
         )
 
     def touched(self, lane: int, step: str) -> bool:
@@ -378,7 +378,7 @@ class Operation(Aggregate):
         else:
             self.first_error = self.first_error or event.error
         run = self.history.active[event.lane]
-        before = self.history.record(event.lane, event.step, undo=event.undo)
+        before = self.history.of_step(event.lane, event.step, undo=event.undo)
         asked = before.asked
         if run.host is not None and (asked is None or asked[0] != run.host):
             asked = (run.host, run.epoch)
@@ -398,7 +398,7 @@ class Operation(Aggregate):
         self, event: StepSucceeded | StepRetried | StepFailed, *, undo: bool, **facts: Any
     ) -> None:
         """What is known of a step is its last result, and how many there were."""
-        attempts = self.history.record(event.lane, event.step, undo=undo).attempts + 1
+        attempts = self.history.of_step(event.lane, event.step, undo=undo).attempts + 1
         host = self.history.active[event.lane].host
         self.history.records[event.lane, event.step, undo] = StepRecord(
             attempts=attempts, run=event.run, host=host, **facts

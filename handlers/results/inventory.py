@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from aggregates.host import Host, host_uuid
+from aggregates.host import Host
 from aggregates.instance import Instance
 from aggregates.operation import Operation
 from aggregates.server import SeenDisks, Sighting
@@ -33,7 +33,7 @@ def seen(host: str, guest: Guest, book: Book) -> bool:
         disks=SeenDisks(guest.devices, guest.volumes),
         owner=(guest.project_id, guest.user_id),
         definition=_definition(guest.definition, instance),
-        epoch=book.get(Host, str(host_uuid(host))).epoch,
+        epoch=book.get(Host, host).epoch,
     )
     if instance.host == host:
         grow.begin_awaited(instance, book)
@@ -43,7 +43,7 @@ def seen(host: str, guest: Guest, book: Book) -> bool:
 def _sighted(host: str, guest: Guest, before: Sequence[str], book: Book) -> bool:
     """Keep what the host shows and is not to have; False: a flow may just be changing it."""
     instance = book.get(Instance, guest.server_id)
-    epoch = book.get(Host, str(host_uuid(host))).epoch
+    epoch = book.get(Host, host).epoch
     if host not in instance.places:
         if host in _changing(instance, book):
             return False

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 from aggregates import errors
 from aggregates.attachment import Attachment, AttachmentState
 from aggregates.base import Aggregate
-from aggregates.host import Host, host_uuid
+from aggregates.host import Host
 from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping, MappingState
 from aggregates.volume import Volume
@@ -333,7 +333,7 @@ def _power_waived(done: Done) -> None:
     """
     fenced = str(done.outputs["fenced_host"])
     runs = done.order is not None and done.order.running
-    epoch = done.book.get(Host, str(host_uuid(fenced))).epoch - 1
+    epoch = done.book.get(Host, fenced).epoch - 1
     done.instance.place(fenced, "running" if runs else "shutdown", epoch)
 
 
@@ -358,7 +358,7 @@ def _placed(done: Done, host: str, power_state: str) -> None:
     """In which of the host's epochs it came there is for fences to say (`fences`): a host that
     brings its guest to another may do so after that one was fenced.
     """
-    epoch = done.book.get(Host, str(host_uuid(host))).epoch
+    epoch = done.book.get(Host, host).epoch
     done.instance.place(host, power_state, epoch)
 
 

@@ -22,7 +22,7 @@ import structlog
 from aggregates import errors
 from aggregates.attachment import Attachment
 from aggregates.base import Aggregate, EventContext
-from aggregates.host import Host, host_uuid
+from aggregates.host import Host
 from aggregates.instance import Instance
 from aggregates.operation import ActiveRun, Operation, OperationState
 from aggregates.remnant import Remnant
@@ -134,7 +134,7 @@ class Service:
         wanted: list[tuple[type[Aggregate], str | UUID]] = []
         for name, registration in asked:
             guests = [(Instance, guest.server_id) for guest in registration.guests]
-            wanted += [(Host, host_uuid(name)), *guests]
+            wanted += [(Host, name), *guests]
         unit.read(wanted)
         return [_unchanged(name, registration, unit) for name, registration in asked]
 
@@ -152,7 +152,7 @@ class Service:
         return any(again)
 
     def _changed(self, name: str, part: Changes, context: EventContext, unit: Unit) -> bool:
-        host = unit.get(Host, host_uuid(name))
+        host = unit.get(Host, name)
         host.check_epoch(part.epoch)
         if host.suspect or not host.version:
             raise errors.StaleEpochError(host=name, given=part.epoch, current=host.epoch)
@@ -182,16 +182,13 @@ class Service:
                 self._store, lambda unit: self._report(unit, name, report, context)
             )
         except _ContradictedError as error:
-            report = _contradicted(report, *error.args)
-            return run_optimistically(
-                self._store, lambda unit: self._report(unit, name, report, context)
-            )
+            return self.report(name, _contradicted(report, *error.args), context)
 
     def _report(
         self, unit: Unit, name: str, report: Report, context: EventContext
     ) -> tuple[bool, int]:
-        unit.get(Host, host_uuid(name)).check_epoch(report.epoch)
         operation = unit.get(Operation, report.operation_id)
+        unit.get(Host, name).check_epoch(report.epoch)
         new = [r for r in report.results if not operation.is_known(report.run, name, r.step)]
         active = operation.is_active(report.run)
         if not new or (len(new) < len(report.results) and not active):
@@ -200,14 +197,7 @@ class Service:
         for result in new:
             run = operation.active_run(report.run, name, result.step)
             if result.error is not None:
-                progress.failed(
-                    operation,
-                    run,
-                    result.error,
-                    self._clock(),
-                    result,
-                    further=report.further,
-                )
+                progress.failed(operation, run, result, self._clock(), further=report.further)
                 continue
             try:
                 progress.succeeded(operation, run, result, unit)
@@ -246,7 +236,7 @@ class Service:
         """Do an operator's act on a host; the position then."""
 
         def change(unit: Unit) -> int:
-            act(unit.get(Host, host_uuid(name)))
+            act(unit.get(Host, name))
             return unit.save(context)
 
         return run_optimistically(self._store, change)
@@ -376,7 +366,7 @@ class Service:
             operation=operation,
             run=run.number,
         )
-        verb = progress.verb_of(operation, run)
+        verb = progress.verb_of(operation, run, step)
         result = carry_out(step, verb, lane, effect)
 
         def record(fresh: Unit) -> tuple[Work | Wait | None, int] | None:
@@ -404,7 +394,7 @@ class Service:
         if result.error is None:
             progress.succeeded(again, active, result, unit)
         else:
-            progress.failed(again, active, result.error, self._clock(), result)
+            progress.failed(again, active, result, self._clock())
         decision = deletion.advance(again, unit, self._clock())
         return decision, unit.save(own_context(again))
 
@@ -437,7 +427,7 @@ def _portions(what: tuple[W, ...]) -> list[tuple[W, ...]]:
 
 def _show(name: str, agent: Registration, guests: Sequence[Guest], unit: Unit) -> bool:
     """Take what an agent says of itself and of these guests; whether to show some of it again."""
-    host = unit.get(Host, host_uuid(name))
+    host = unit.get(Host, name)
     host.register(name, agent.service_version, agent.capabilities, agent.connector)
     looked = [inventory.seen(name, guest, unit) for guest in guests]
     return not all(looked)
@@ -456,7 +446,7 @@ def _apply_registration(
 ) -> RegistrationResult:
     """Take a registration; `rest`: the guests that are not taken yet, if not all of them."""
     again = _show(name, registration, registration.guests if rest is None else rest, unit)
-    host = unit.get(Host, host_uuid(name))
+    host = unit.get(Host, name)
     if not host.suspect:
         return RegistrationResult(host, again)
     again = not leftovers.take(host, registration, unit) or again

@@ -84,7 +84,7 @@ def test_an_operator_need_not_wait_and_the_attempts_are_counted_on() -> None:
         while world.service.advance(str(operation.id)) is None:
             pass
         assert broken.calls == attempt
-    record = world.operation(str(operation.id)).history.record(0, "reserve", undo=False)
+    record = world.operation(str(operation.id)).history.of_step(0, "reserve", undo=False)
     assert (record.attempts, record.status) == (4, StepStatus.RETRYING)
     assert world.clock() == at
     broken.heal()
