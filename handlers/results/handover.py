@@ -18,7 +18,7 @@ swap, and what a conversion of an old attachment had done.
 For the ledger's own steps it is a dispatcher that is lost (`dispatcher_lost`): its lease ran out,
 because it is dead, or paused.  Whoever takes the operation over ends its attempt in the log first.
 So of all who ever had the operation only the last one's result is taken; one that was paused finds
-its own refused, and takes back what it made (ledger.core.take_back).
+its own refused, and takes back what it made (ledger.core.effects).
 """
 
 from __future__ import annotations

@@ -41,9 +41,8 @@ from host_agent.shared.contract.messages import (
     StepResult,
 )
 from host_agent.shared.contract.ports import Cinder, OldCinder
-from ledger.core.effects import carry_out
+from ledger.core.effects import carry_out, take_back
 from ledger.core.steps.context import EffectContext
-from ledger.core.take_back import take_back
 from ledger.log.application import ConflictError
 from ledger.log.unit import AggregateStore, Unit, acting, own_context, run_optimistically, within
 
@@ -379,7 +378,7 @@ class Service:
             result = replace(result, outputs={}, error=StepError(kind=ErrorKind.RETRYABLE, **why))
             recorded = run_optimistically(self._store, record)
         if recorded is None:
-            take_back(verb, lane, result, operation, effect, self._store)
+            take_back(verb, lane, result, effect, self._store)
         return recorded or (Wait(None), 0)  # whoever was first goes on with it
 
     def _record(
