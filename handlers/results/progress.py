@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from aggregates import errors
+from aggregates.finding import Finding, FindingState
 from aggregates.host import Host
 from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
@@ -34,16 +35,13 @@ from handlers.engine.retries import is_due, retry_delay_s
 from handlers.engine.verbs import VERBS, VOUCHED, AnyVerb, Fence, LedgerVerb
 from handlers.requests import presence
 from handlers.results import fences
-from handlers.results.converted import CONVERTED
 from handlers.results.meaning import MEANING, Book, Done, Outputs
-from handlers.results.mended import MENDED, note_end
 from host_agent.shared.contract.lane import Lane
 from host_agent.shared.contract.messages import ErrorKind, GuestOrder, StepError, StepResult, Verb
 from host_agent.shared.contract.wire import plain
 
 #: The code of a step's failure for its host's sake.
 FENCED = "host_fenced"
-_MEANING = {**MEANING, **CONVERTED, **MENDED}
 
 
 def plan_of(operation: Operation) -> Plan:
@@ -328,8 +326,8 @@ def succeeded(operation: Operation, run: ActiveRun, result: StepResult, book: Bo
 
 def _mean(verb: AnyVerb, done: Done) -> None:
     """Record what this verb's success means, if anything."""
-    if verb in _MEANING:
-        _MEANING[verb](done)
+    if verb in MEANING:
+        MEANING[verb](done)
 
 
 def _done(
@@ -459,7 +457,7 @@ def finish(
     if error is None and operation.history.moot:
         error = plain(fenced_error(plan_of(operation).hosts[Place.HOST] or ""))
     operation.record(Operation.OperationFinished, outcome=outcome.value, error=error, reason=reason)
-    note_end(operation, outcome, book)
+    _end_repair(operation, outcome, book)
     assert operation.started is not None
     instance = book.get(Instance, operation.started.server_id)
     for volume_id in sorted(volumes_of(operation)):
@@ -472,6 +470,19 @@ def finish(
         else:  # a root's place is kept, with or without a volume
             instance.set_device_volume(lane.bdm_id, mapping.volume_id)
     instance.release(str(operation.id))
+
+
+def _end_repair(operation: Operation, outcome: Outcome, book: Book) -> None:
+    """The finding hears how its repair ended, in the same append."""
+    started = operation.started
+    if started is None or started.finding is None:
+        return
+    finding = book.get(Finding, started.finding["id"])
+    if outcome is not Outcome.COMPLETED:
+        why = (operation.first_error or {}).get("message") or f"The repair was {outcome.value}."
+        finding.record(Finding.RepairFailed, by_operation=str(operation.id), why=why)
+    elif finding.state is not FindingState.OVER:
+        finding.record(Finding.DriftRepaired, by_operation=str(operation.id))
 
 
 def volumes_of(operation: Operation) -> set[str]:
