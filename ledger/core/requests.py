@@ -70,11 +70,8 @@ class Fleet:
     unfenced: Callable[[], Iterable[str]] = lambda: ()
 
 
-class IdempotencyKeyReusedError(errors.DomainError):
+class IdempotencyKeyReusedError(errors.DomainError, code="idempotency_key_reused", status=422):
     """Idempotency key {key} was used for another request; use a new key for a new request."""
-
-    code = "idempotency_key_reused"
-    status = 422
 
 
 class Requests:
