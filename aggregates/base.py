@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from functools import cache, lru_cache
 from itertools import count
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, dataclass_transform
 from uuid import UUID
 
 from eventsourcing.utils import register_topic
@@ -84,9 +84,10 @@ class EventContext:
     passes_locks: bool = False  # of servers; this one is not stored
 
 
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """Something that happened.  Subclasses are declared inside their aggregate."""
+    """Something that happened.  Subclasses are frozen dataclasses, inside their aggregate."""
 
     originator_id: UUID
     originator_version: int
@@ -97,8 +98,9 @@ class Event:
     class_version: ClassVar[int] = 1
 
     def __init_subclass__(cls) -> None:
-        """Give the class its stored name, `Aggregate.EventName`."""
+        """Make a dataclass of it, and give it its stored name, `Aggregate.EventName`."""
         super().__init_subclass__()
+        dataclass(frozen=True, kw_only=True)(cls)
         cls.TOPIC = cls.__qualname__
         register_topic(cls.TOPIC, cls)
 

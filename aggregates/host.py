@@ -7,7 +7,6 @@ Contact times are no facts of the ledger and live outside the log.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 from uuid import NAMESPACE_DNS, UUID, uuid5
@@ -32,7 +31,6 @@ class Host(Aggregate):
     def id_of(key: str) -> UUID:
         return host_uuid(key)
 
-    @dataclass(frozen=True, kw_only=True)
     class HostRegistered(Event):
         """An agent came, or came back with other abilities; `connector`: what storage knows
         the host by (None: it has not said).
@@ -43,7 +41,6 @@ class Host(Aggregate):
         capabilities: dict[str, Any]
         connector: dict[str, Any] | None = None
 
-    @dataclass(frozen=True, kw_only=True)
     class Fenced(Event):
         """An operator vouches that nothing on this host touches volumes any more."""
 
@@ -51,30 +48,25 @@ class Host(Aggregate):
         reason: str
         evidence: str
 
-    @dataclass(frozen=True, kw_only=True)
     class Unfenced(Event):
         """An operator lets the host work again, in the epoch that fencing began."""
 
         reason: str
 
-    @dataclass(frozen=True, kw_only=True)
     class Disabled(Event):
         """An operator wants no servers to come to this host; what is there goes on."""
 
         reason: str | None
 
-    @dataclass(frozen=True, kw_only=True)
     class Enabled(Event):
         """Servers may come to the host again."""
 
-    @dataclass(frozen=True, kw_only=True)
     class LeftoversFound(Event):
         """The host came back after a fence and has leftovers to release."""
 
         guests: list[str]
         attachments: list[str]
 
-    @dataclass(frozen=True, kw_only=True)
     class LeftoversCleared(Event):
         """The host has released its leftovers."""
 

@@ -150,7 +150,6 @@ def new_side_steps(plan: dict[str, Any]) -> frozenset[str]:
 class Operation(Aggregate):
     """The process manager; the aggregate's id is the operation id."""
 
-    @dataclass(frozen=True, kw_only=True)
     class OperationStarted(Event):
         """A request was accepted; `fingerprint` tells a repeated request from another.
 
@@ -169,7 +168,6 @@ class Operation(Aggregate):
         finding: dict[str, Any] | None = None
         traceparent: str | None = None
 
-    @dataclass(frozen=True, kw_only=True)
     class RunStarted(Event):
         """Intent: these steps are about to be done (or undone), in this order.
 
@@ -185,7 +183,6 @@ class Operation(Aggregate):
         verb: str | None = None  # see ActiveRun
         creates_at: float | None = None
 
-    @dataclass(frozen=True, kw_only=True)
     class StepSucceeded(Event):
         """The step is done; its domain events are in the same transaction.
 
@@ -205,7 +202,6 @@ class Operation(Aggregate):
         host: str | None = None
         cinder_requests: list[str] = field(default_factory=list)
 
-    @dataclass(frozen=True, kw_only=True)
     class StepRetried(Event):
         """The step did not work, or nobody knows; it will be done again.
 
@@ -223,7 +219,6 @@ class Operation(Aggregate):
         host: str | None = None
         cinder_requests: list[str] = field(default_factory=list)
 
-    @dataclass(frozen=True, kw_only=True)
     class StepFailed(Event):
         """The step did not work and is not tried again by itself; `further`: see StepRetried."""
 
@@ -237,13 +232,11 @@ class Operation(Aggregate):
         host: str | None = None
         cinder_requests: list[str] = field(default_factory=list)
 
-    @dataclass(frozen=True, kw_only=True)
     class Parked(Event):
         """The operator's turn: `left` are the steps that are not done, with their errors."""
 
         left: list[dict[str, Any]]
 
-    @dataclass(frozen=True, kw_only=True)
     class RetryRequested(Event):
         """An operator wants the failed steps tried again, or, while it runs, at once what
         waits to be.
@@ -251,7 +244,6 @@ class Operation(Aggregate):
 
         reason: str
 
-    @dataclass(frozen=True, kw_only=True)
     class StepSkipped(Event):
         """An operator vouches for a failed step; `reason` goes into the domain events."""
 
@@ -260,13 +252,11 @@ class Operation(Aggregate):
         undo: bool
         reason: str
 
-    @dataclass(frozen=True, kw_only=True)
     class UnwindRequested(Event):
         """Somebody wants the operation undone."""
 
         reason: str
 
-    @dataclass(frozen=True, kw_only=True)
     class OperationFinished(Event):
         """The claims are released; `error` is the first one, never a later one (LP 1812969)."""
 
