@@ -31,8 +31,7 @@ from handlers.engine.engine import (
     pivot_passed,
 )
 from handlers.engine.plan import Place, Plan, Side
-from handlers.engine.retries import is_due, retry_delay_s
-from handlers.engine.verbs import VERBS, VOUCHED, AnyVerb, Fence, LedgerVerb
+from handlers.engine.verbs import VERBS, VOUCHED, AnyVerb, Fence, LedgerVerb, is_due
 from handlers.requests import presence
 from handlers.results import fences
 from handlers.results.meaning import MEANING, Book, Done, Outputs
@@ -367,7 +366,7 @@ def failed(
     if error.kind is not ErrorKind.FINAL:
         verb, patient = verb_of(operation, run, step), plan_of(operation).patient
         attempts = operation.history.of_step(run.lane, step, undo=run.undo).attempts + 1
-        delay_s = 0.0 if at_once else retry_delay_s(verb, attempts, patient)
+        delay_s = 0.0 if at_once else VERBS[verb].retry.delay_s(attempts, patient=patient)
     fields = {
         "run": run.number,
         "lane": run.lane,

@@ -12,8 +12,7 @@ import pytest
 
 from aggregates.errors import OperatorActError
 from aggregates.operation import Operation, OperationState, Outcome, StepStatus
-from handlers.engine.retries import PUT_OFF_MAX_S, is_due
-from handlers.engine.verbs import VERBS
+from handlers.engine.verbs import PUT_OFF_MAX_S, VERBS, is_due
 from handlers.requests import operator
 from host_agent.shared.contract.messages import ErrorKind
 from ledger.log.mapper import IndexedEvent, JSONBody, LedgerMapper

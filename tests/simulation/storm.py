@@ -21,7 +21,7 @@ from aggregates.instance import Instance, VmState
 from aggregates.operation import Operation, Outcome
 from handlers.drift.predicates import reservation_unknown, volume_of_nobody
 from handlers.drift.rows import AttachmentRow, Row, VolumeRow
-from handlers.engine.retries import PUT_OFF_MAX_S
+from handlers.engine.verbs import PUT_OFF_MAX_S
 from handlers.requests import operator
 from host_agent.shared.contract.ports import LATE_S
 from ledger.core.dispatcher import LEASE_S
