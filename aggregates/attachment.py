@@ -7,7 +7,6 @@ before that host proved its disconnect, or an operator waived the proof
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, ClassVar
 from uuid import UUID
@@ -30,7 +29,6 @@ class AttachmentState(StrEnum):
 class Attachment(Aggregate):
     """The aggregate's id is Cinder's attachment id."""
 
-    @dataclass(frozen=True, kw_only=True)
     class AttachmentCreated(Event):
         """Cinder reserved the volume for the server (`adopted`: found, not created).
 
@@ -43,7 +41,6 @@ class Attachment(Aggregate):
         legacy: bool = False
         access_mode: str | None = None
 
-    @dataclass(frozen=True, kw_only=True)
     class ConnectorUpdated(Event):
         """Cinder has the connector of this host; `target_digest` identifies the target.
 
@@ -55,17 +52,14 @@ class Attachment(Aggregate):
         target_digest: str | None = None
         access_mode: str | None = None
 
-    @dataclass(frozen=True, kw_only=True)
     class Connected(Event):
         """The host sees the volume (os-brick)."""
 
         device_path: str | None = None
 
-    @dataclass(frozen=True, kw_only=True)
     class Completed(Event):
         """Cinder was told that the attachment is in use."""
 
-    @dataclass(frozen=True, kw_only=True)
     class Disconnected(Event):
         """The host let the volume go; `waived` is an operator's reason to do without proof.
 
@@ -76,7 +70,6 @@ class Attachment(Aggregate):
         waived: str | None = None
         converted_to: str | None = None
 
-    @dataclass(frozen=True, kw_only=True)
     class VolumeRenamed(Event):
         """Cinder's migration gave the volume behind this attachment another id.
 
@@ -86,14 +79,12 @@ class Attachment(Aggregate):
         volume_id: str
         former_volume_id: str
 
-    @dataclass(frozen=True, kw_only=True)
     class Deleted(Event):
         """The attachment is gone in Cinder; `converted_to`: see Disconnected."""
 
         waived: str | None = None
         converted_to: str | None = None
 
-    @dataclass(frozen=True, kw_only=True)
     class Disowned(Event):
         """Cinder made it, and no step has it: `why`.  From here on nobody may take it over, and
         whoever finds it deletes it.

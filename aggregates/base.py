@@ -16,14 +16,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
-from functools import cache
+from functools import cache, lru_cache
 from itertools import count
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, dataclass_transform
 from uuid import UUID
 
 from eventsourcing.utils import register_topic
 
 from aggregates.errors import IllegalTransitionError
+
+#: Ids that are remembered as UUIDs: an aggregate is asked for a dozen times.
+IDS_MAX = 4_096
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,9 +84,10 @@ class EventContext:
     passes_locks: bool = False  # of servers; this one is not stored
 
 
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """Something that happened.  Subclasses are declared inside their aggregate."""
+    """Something that happened.  Subclasses are frozen dataclasses, inside their aggregate."""
 
     originator_id: UUID
     originator_version: int
@@ -94,8 +98,9 @@ class Event:
     class_version: ClassVar[int] = 1
 
     def __init_subclass__(cls) -> None:
-        """Give the class its stored name, `Aggregate.EventName`."""
+        """Make a dataclass of it, and give it its stored name, `Aggregate.EventName`."""
         super().__init_subclass__()
+        dataclass(frozen=True, kw_only=True)(cls)
         cls.TOPIC = cls.__qualname__
         register_topic(cls.TOPIC, cls)
 
@@ -114,6 +119,11 @@ def _with_default(kind: type[Any]) -> list[Field[Any]]:
     return [each for each in own if (each.default, each.default_factory) != (MISSING, MISSING)]
 
 
+@lru_cache(IDS_MAX)
+def _parsed(text: str) -> UUID:
+    return UUID(text)
+
+
 class Aggregate(ABC):
     """An identity, a version, and events that have not been saved yet."""
 
@@ -126,6 +136,11 @@ class Aggregate(ABC):
         self.version = 0
         self.state: Any = None
         self._pending: list[Event] = []
+
+    @staticmethod
+    def id_of(key: str) -> UUID:
+        """The id of the one that all others call so: by its id's text, or a host by its name."""
+        return _parsed(key)
 
     @abstractmethod
     def about(self) -> About:

@@ -17,44 +17,37 @@ class DomainError(Exception):
     code: ClassVar[str] = "refused"
     status: ClassVar[int] = 409
 
+    def __init_subclass__(cls, code: str | None = None, status: int | None = None) -> None:
+        cls.code, cls.status = code or cls.code, status or cls.status
+
     def __init__(self, **fields: Any) -> None:
         self.fields = fields
         template = " ".join(inspect.cleandoc(type(self).__doc__ or "").split())
         super().__init__(template.format(**fields))
 
 
-class IllegalTransitionError(DomainError):
+class IllegalTransitionError(DomainError, code="illegal_transition"):
     """{event} cannot happen to {id} in state {state}."""
 
-    code = "illegal_transition"
 
-
-class SecondHostError(IllegalTransitionError):
+class SecondHostError(IllegalTransitionError, code="second_host"):
     """Attachment {id} is {state} on host {host}; it cannot get the connector of host {other}
     before {host} has released the volume.
     """
 
-    code = "second_host"
 
-
-class ForeignConnectorError(IllegalTransitionError):
+class ForeignConnectorError(IllegalTransitionError, code="foreign_connector"):
     """Host {host} gave attachment {id} the connector of host {connector_host}. An agent speaks for
     the host whose storage connector it has: see which host its configuration names.
     """
 
-    code = "foreign_connector"
 
-
-class NoAttachmentIdError(IllegalTransitionError):
+class NoAttachmentIdError(IllegalTransitionError, code="no_attachment_id"):
     """The report for volume {volume_id} names no attachment id."""
 
-    code = "no_attachment_id"
 
-
-class ClaimedError(DomainError):
+class ClaimedError(DomainError, code="claimed"):
     """{what} {id} is claimed by operation {operation_id}; wait for it to finish, then try again."""
-
-    code = "claimed"
 
 
 class BusyClaimError(ClaimedError):
@@ -69,336 +62,217 @@ class ParkedClaimError(ClaimedError):
     """
 
 
-class VmStateError(DomainError):
+class VmStateError(DomainError, code="vm_state"):
     """Cannot '{action}' instance {server_id} while it is in vm_state {vm_state}"""
 
-    code = "vm_state"
 
-
-class GuestNotThereError(DomainError):
+class GuestNotThereError(DomainError, code="guest_missing"):
     """Cannot '{action}' instance {server_id}: its host {host} shows no guest of it, so there is
     nothing to do that to. Rebuild the server and start it (reboot it hard, if it is paused), or
     see what has become of its guest (an operator: `drift list --server`).
     """
 
-    code = "guest_missing"
 
-
-class DeletingError(DomainError):
+class DeletingError(DomainError, code="deleting"):
     """Cannot '{action}' instance {server_id} while it is in task_state deleting"""
 
-    code = "deleting"
 
-
-class LockedError(DomainError):
+class LockedError(DomainError, code="locked"):
     """Instance {server_id} is locked"""
 
-    code = "locked"
 
-
-class UnlockError(DomainError):
+class UnlockError(DomainError, code="forbidden", status=403):
     """Policy doesn't allow {rule} to be performed."""
 
-    code = "forbidden"
-    status = 403
 
-
-class MetadataItemsError(DomainError):
+class MetadataItemsError(DomainError, code="metadata_items", status=403):
     """Maximum number of metadata items exceeds {maximum}"""
 
-    code = "metadata_items"
-    status = 403
 
-
-class MetadataItemError(DomainError):
+class MetadataItemError(DomainError, code="no_metadata", status=404):
     """Metadata item was not found"""
 
-    code = "no_metadata"
-    status = 404
 
-
-class ServerTagError(DomainError):
+class ServerTagError(DomainError, code="no_tag", status=404):
     """Server {server_id} has no tag '{tag}'"""
 
-    code = "no_tag"
-    status = 404
 
-
-class ServerTagsError(DomainError):
+class ServerTagsError(DomainError, code="too_many_tags", status=400):
     """The number of tags exceeded the per-server limit {maximum}"""
 
-    code = "too_many_tags"
-    status = 400
 
-
-class AlreadyAttachedError(DomainError):
+class AlreadyAttachedError(DomainError, code="already_attached", status=400):
     """Invalid volume: volume {volume_id} already attached"""
 
-    code = "already_attached"
-    status = 400
 
-
-class AttachedElsewhereError(DomainError):
+class AttachedElsewhereError(DomainError, code="attached_elsewhere", status=400):
     """Invalid volume: volume {volume_id} is already attached to instances: {servers}"""
 
-    code = "attached_elsewhere"
-    status = 400
 
-
-class NotAttachedError(DomainError):
+class NotAttachedError(DomainError, code="not_attached", status=404):
     """Instance {server_id} is not attached to volume {volume_id}"""
 
-    code = "not_attached"
-    status = 404
 
-
-class RootDeviceError(DomainError):
+class RootDeviceError(DomainError, code="root_device", status=400):
     """Cannot detach a root device volume"""
 
-    code = "root_device"
-    status = 400
 
-
-class RootStateError(DomainError):
+class RootStateError(DomainError, code="root_state", status=403):
     """Can't {action} root device volume: instance {server_id} is {vm_state}, and a root
     volume is changed only while it is stopped or shelved_offloaded.
     """
 
-    code = "root_state"
-    status = 403
 
-
-class NoRootError(DomainError):
+class NoRootError(DomainError, code="no_root", status=403):
     """Can't {action} instance without a root device volume. Attach one by the root's device name:
     `openstack server add volume --device {device} {server_id} VOLUME`.
     """
 
-    code = "no_root"
-    status = 403
 
-
-class RootPlaceError(DomainError):
+class RootPlaceError(DomainError, code="root_place", status=400):
     """Instance {server_id} has no vacant place for a root device volume: {why}."""
 
-    code = "root_place"
-    status = 400
 
-
-class DevicePathError(DomainError):
+class DevicePathError(DomainError, code="device_path", status=400):
     """The supplied device path ({device}) is invalid."""
 
-    code = "device_path"
-    status = 400
 
-
-class DeviceInUseError(DomainError):
+class DeviceInUseError(DomainError, code="device_in_use"):
     """The supplied device path ({device}) is in use."""
 
-    code = "device_in_use"
 
-
-class TooManyDevicesError(DomainError):
+class TooManyDevicesError(DomainError, code="too_many_devices", status=403):
     """The maximum allowed number of disk devices ({maximum}) to attach to a single
     instance has been exceeded.
     """
 
-    code = "too_many_devices"
-    status = 403
 
-
-class MultiattachVersionError(DomainError):
+class MultiattachVersionError(DomainError, code="multiattach_version", status=400):
     """Multiattach volumes are only supported starting with compute API version 2.60."""
 
-    code = "multiattach_version"
-    status = 400
 
-
-class MultiattachHostError(DomainError):
+class MultiattachHostError(DomainError, code="multiattach_host", status=400):
     """Volume {volume_id} has 'multiattach' set, which is not supported for this instance."""
 
-    code = "multiattach_host"
-    status = 400
 
-
-class MultiattachOffloadedError(DomainError):
+class MultiattachOffloadedError(DomainError, code="multiattach_offloaded", status=400):
     """Attaching multiattach volumes is not supported for shelved-offloaded instances."""
 
-    code = "multiattach_offloaded"
-    status = 400
 
-
-class MultiattachLegacyError(DomainError):
+class MultiattachLegacyError(DomainError, code="multiattach_legacy"):
     """Multiattach volume support is not yet available: it needs Cinder 3.44 and agents of
     service version {needed} on all hosts.
     """
 
-    code = "multiattach_legacy"
 
-
-class TagOffloadedError(DomainError):
+class TagOffloadedError(DomainError, code="tag_offloaded", status=400):
     """Tagged volume attachment is not supported for shelved-offloaded instances."""
 
-    code = "tag_offloaded"
-    status = 400
 
-
-class TagHostError(DomainError):
+class TagHostError(DomainError, code="tag_host", status=400):
     """Tagged volume attachment is not supported for this server instance."""
 
-    code = "tag_host"
-    status = 400
 
-
-class HostUnavailableError(DomainError):
+class HostUnavailableError(DomainError, code="host_unavailable"):
     """Service is unavailable at this time. No agent of host {host} has been in contact
     since {since}; start it, or fence the host if it is gone.
     """
 
-    code = "host_unavailable"
 
-
-class HostNotFencedError(DomainError):
+class HostNotFencedError(DomainError, code="host_not_fenced", status=400):
     """Compute service of {host} is still in use. Fence it first, with the evidence that
     nothing on it touches volumes any more.
     """
 
-    code = "host_not_fenced"
-    status = 400
 
-
-class FenceTooOldError(DomainError):
+class FenceTooOldError(DomainError, code="fence_too_old"):
     """The fence of host {host} does not cover instance {server_id}, which arrived or started
     there after the fence. Check the host again, and fence it again with that evidence.
     """
 
-    code = "fence_too_old"
 
-
-class ShownElsewhereError(DomainError):
+class ShownElsewhereError(DomainError, code="shown_elsewhere"):
     """Server {server_id}: {flow} is refused, for others show what it works on: {signs}. It could
     make a second writer, or free what is in use. Remove the guest or disk there; if the host is
     gone for good, fence it. Then try again.
     """
 
-    code = "shown_elsewhere"
 
-
-class DestinationError(DomainError):
+class DestinationError(DomainError, code="destination", status=400):
     """No valid host was found. Host {host} cannot take instance {server_id}: {why}."""
 
-    code = "destination"
-    status = 400
 
-
-class LocalDisksError(DomainError):
+class LocalDisksError(DomainError, code="local_disks"):
     """Instance {server_id} has disks that are not volumes ({disks}); they cannot leave their
     host with it.
     """
 
-    code = "local_disks"
 
-
-class DefinitionError(DomainError):
+class DefinitionError(DomainError, code="no_definition"):
     """The definition of instance {server_id} is not known: its host has not reported it."""
 
-    code = "no_definition"
 
-
-class NotMigratingError(DomainError):
+class NotMigratingError(DomainError, code="not_migrating"):
     """volume {volume_id} is not migrating; this API should only be called by Cinder"""
 
-    code = "not_migrating"
 
-
-class VolumeBusyError(DomainError):
+class VolumeBusyError(DomainError, code="volume_migrating"):
     """Volume {volume_id} is {status} in Cinder, so only Cinder itself may swap it."""
 
-    code = "volume_migrating"
 
-
-class VolumeStateError(DomainError):
+class VolumeStateError(DomainError, code="volume_state"):
     """Volume {volume_id} is {state} in Cinder, so this cannot be done now: {advice}."""
 
-    code = "volume_state"
 
-
-class AttachmentVolumeStateError(VolumeStateError):
+class AttachmentVolumeStateError(
+    VolumeStateError, status=400
+):  # as nova-api answers attach and detach
     """Invalid volume: volume {volume_id} is {state} in Cinder, so this cannot be done now:
     {advice}.
     """
 
-    status = 400  # as nova-api answers attach and detach
 
-
-class SwapError(DomainError):
+class SwapError(DomainError, code="swap", status=400):
     """{why}"""
 
-    code = "swap"
-    status = 400
 
-
-class SnapshotError(DomainError):
+class SnapshotError(DomainError, code="no_snapshot_in_use", status=400):
     """{why}"""
 
-    code = "no_snapshot_in_use"
-    status = 400
 
-
-class ReimageError(DomainError):
+class ReimageError(DomainError, code="no_reimage", status=400):
     """{why}"""
 
-    code = "no_reimage"
-    status = 400
 
-
-class NotBootableError(DomainError):
+class NotBootableError(DomainError, code="not_bootable", status=400):
     """Block Device {volume_id} is not bootable."""
 
-    code = "not_bootable"
-    status = 400
 
-
-class NotLegacyError(DomainError):
+class NotLegacyError(DomainError, code="not_legacy", status=400):
     """Instance {server_id} has no volume attached by Cinder's old calls; nothing to convert."""
 
-    code = "not_legacy"
-    status = 400
 
-
-class HalfConvertedError(DomainError):
+class HalfConvertedError(DomainError, code="half_converted"):
     """Instance {server_id} cannot be reverted: a conversion of its volumes was given up before
     its source {host} had attachments of its own. Convert it once more, then revert it.
     """
 
-    code = "half_converted"
 
-
-class StaleEpochError(DomainError):
+class StaleEpochError(DomainError, code="stale_epoch"):
     """Epoch {given} of host {host} is out of date, the current one is {current}. Register again."""
 
-    code = "stale_epoch"
 
-
-class StaleReportError(DomainError):
+class StaleReportError(DomainError, code="stale_report"):
     """Operation {operation_id} expects no result of step {step} of run {run} from host {host}."""
 
-    code = "stale_report"
 
-
-class NoFindingError(DomainError):
+class NoFindingError(DomainError, code="finding_not_found", status=404):
     """Finding {finding_id} could not be found."""
 
-    code = "finding_not_found"
-    status = 404
 
-
-class RepairError(DomainError):
+class RepairError(DomainError, code="repair"):
     """Finding {finding_id} is not repaired: {why}"""
 
-    code = "repair"
 
-
-class OperatorActError(DomainError):
+class OperatorActError(DomainError, code="operator_act"):
     """Operation {operation_id} cannot {act}: {why}."""
-
-    code = "operator_act"

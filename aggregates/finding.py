@@ -7,7 +7,7 @@ look, and only what is confirmed may be repaired.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import Any, ClassVar
 from uuid import NAMESPACE_URL, UUID, uuid5
@@ -32,7 +32,6 @@ def finding_uuid(drift_class: str, subject: str, key: str, host: str | None) -> 
 class Finding(Aggregate):
     """`differs`: what each party says, by party and name; only what is needed to see it."""
 
-    @dataclass(frozen=True, kw_only=True)
     class DriftFound(Event):
         """A look saw it, judged as of a `position` of the log.
 
@@ -56,14 +55,12 @@ class Finding(Aggregate):
         epoch: int | None = None
         seen_on: dict[str, Any] = field(default_factory=dict)
 
-    @dataclass(frozen=True, kw_only=True)
     class DriftConfirmed(Event):
         """A second look saw the same, and nothing about the subject has happened in between."""
 
         look_id: str
         at_position: int
 
-    @dataclass(frozen=True, kw_only=True)
     class DriftChanged(Event):
         """It differs still, and otherwise; it has to be confirmed anew."""
 
@@ -74,27 +71,23 @@ class Finding(Aggregate):
         epoch: int | None = None
         seen_on: dict[str, Any] = field(default_factory=dict)
 
-    @dataclass(frozen=True, kw_only=True)
     class DriftGone(Event):
         """A look that asked all by whose word it was found sees it no more; nobody repairs it."""
 
         look_id: str
         at_position: int
 
-    @dataclass(frozen=True, kw_only=True)
     class DriftIgnored(Event):
         """Somebody says that it is to stay; `until`: seconds since the epoch, None: for good."""
 
         reason: str
         until: float | None = None
 
-    @dataclass(frozen=True, kw_only=True)
     class DriftHeeded(Event):
         """It is ignored no longer: its time is over, or somebody said so."""
 
         reason: str
 
-    @dataclass(frozen=True, kw_only=True)
     class RepairBegun(Event):
         """An operation is to mend it."""
 
@@ -103,13 +96,11 @@ class Finding(Aggregate):
         reason: str
         automatic: bool = False
 
-    @dataclass(frozen=True, kw_only=True)
     class DriftRepaired(Event):
         """The operation has mended it."""
 
         by_operation: str
 
-    @dataclass(frozen=True, kw_only=True)
     class RepairFailed(Event):
         """The operation has ended, and it is as it was; or it had not been so any more."""
 

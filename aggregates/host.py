@@ -7,7 +7,6 @@ Contact times are no facts of the ledger and live outside the log.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 from uuid import NAMESPACE_DNS, UUID, uuid5
@@ -28,7 +27,10 @@ def host_uuid(name: str) -> UUID:
 class Host(Aggregate):
     """The aggregate's id is derived from the host's name."""
 
-    @dataclass(frozen=True, kw_only=True)
+    @staticmethod
+    def id_of(key: str) -> UUID:
+        return host_uuid(key)
+
     class HostRegistered(Event):
         """An agent came, or came back with other abilities; `connector`: what storage knows
         the host by (None: it has not said).
@@ -39,7 +41,6 @@ class Host(Aggregate):
         capabilities: dict[str, Any]
         connector: dict[str, Any] | None = None
 
-    @dataclass(frozen=True, kw_only=True)
     class Fenced(Event):
         """An operator vouches that nothing on this host touches volumes any more."""
 
@@ -47,34 +48,28 @@ class Host(Aggregate):
         reason: str
         evidence: str
 
-    @dataclass(frozen=True, kw_only=True)
     class Unfenced(Event):
         """An operator lets the host work again, in the epoch that fencing began."""
 
         reason: str
 
-    @dataclass(frozen=True, kw_only=True)
     class Disabled(Event):
         """An operator wants no servers to come to this host; what is there goes on."""
 
         reason: str | None
 
-    @dataclass(frozen=True, kw_only=True)
     class Enabled(Event):
         """Servers may come to the host again."""
 
-    @dataclass(frozen=True, kw_only=True)
     class LeftoversFound(Event):
         """The host came back after a fence and has leftovers to release."""
 
         guests: list[str]
         attachments: list[str]
 
-    @dataclass(frozen=True, kw_only=True)
     class LeftoversCleared(Event):
         """The host has released its leftovers."""
 
-    @dataclass(frozen=True, kw_only=True)
     class DisksSeen(Event):
         """Of the volumes that it shows in a guest, those that the server is not to have there."""
 

@@ -8,7 +8,6 @@ began to run there, is known: a fence says nothing of what comes after it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
@@ -39,7 +38,6 @@ __all__ = ["RUNNING", "Claim", "Device", "Instance", "VmState"]
 class Instance(Claimable):
     """The aggregate's id is the server id."""
 
-    @dataclass(frozen=True, kw_only=True)
     class InstanceRegistered(Event):
         """A host showed this guest for the first time."""
 
@@ -52,7 +50,6 @@ class Instance(Claimable):
         epoch: int  # of the host then
         volumes: list[str]  # as the disks' serials tell
 
-    @dataclass(frozen=True, kw_only=True)
     class InstanceObserved(Event):
         """Name, host, power state or disk targets differ from what was known."""
 
@@ -63,7 +60,6 @@ class Instance(Claimable):
         epoch: int  # of the host then
         volumes: list[str]  # as the disks' serials tell
 
-    @dataclass(frozen=True, kw_only=True)
     class Defined(Event):
         """Somebody asked for this server; `host` is where it will be built."""
 
@@ -76,14 +72,12 @@ class Instance(Claimable):
         tags: list[str] | None = None
         description: str | None = None
 
-    @dataclass(frozen=True, kw_only=True)
     class DefinitionChanged(Event):
         """What a host needs to define the guest; `dropped`: what only its own would do for it."""
 
         definition: str
         dropped: list[str] | None = None
 
-    @dataclass(frozen=True, kw_only=True)
     class Placed(Event):
         """A flow has put the guest on this host, or changed its power state there."""
 
@@ -91,13 +85,11 @@ class Instance(Claimable):
         power_state: str
         epoch: int  # of the host then
 
-    @dataclass(frozen=True, kw_only=True)
     class GuestLeft(Event):
         """A fence vouched for the guest's removal: should the host come back, it may have it."""
 
         host: str
 
-    @dataclass(frozen=True, kw_only=True)
     class SeenElsewhere(Event):
         """A host shows the guest, and the server is not on that host."""
 
@@ -106,32 +98,26 @@ class Instance(Claimable):
         volumes: list[str]  # as the disks' serials tell
         epoch: int  # of the host then
 
-    @dataclass(frozen=True, kw_only=True)
     class GoneElsewhere(Event):
         """The host does not show it any more."""
 
         host: str
 
-    @dataclass(frozen=True, kw_only=True)
     class Resized(Event):
         """The guest was moved or resized; `source` keeps the former one for a revert."""
 
         source: str
         source_definition: str
 
-    @dataclass(frozen=True, kw_only=True)
     class ResizeSettled(Event):
         """The move was confirmed, or reverted."""
 
-    @dataclass(frozen=True, kw_only=True)
     class Offloaded(Event):
         """The guest is on no host any more (shelve)."""
 
-    @dataclass(frozen=True, kw_only=True)
     class Deleted(Event):
         """The server is no more; the release of what it had goes on without it."""
 
-    @dataclass(frozen=True, kw_only=True)
     class DeletionAwaited(Event):
         """Something was in the way of a deletion: its operation begins when that has ended."""
 
@@ -142,7 +128,6 @@ class Instance(Claimable):
         global_request_id: str | None
         traceparent: str | None
 
-    @dataclass(frozen=True, kw_only=True)
     class DeviceReserved(Event):
         """A device name is given to a volume; from now on the pair exists once."""
 
@@ -151,7 +136,6 @@ class Instance(Claimable):
         device_name: str
         serial: str | None = None
 
-    @dataclass(frozen=True, kw_only=True)
     class DeviceVolumeSet(Event):
         """Another volume, or none, is behind the device (swap, root detach and attach)."""
 
@@ -159,14 +143,12 @@ class Instance(Claimable):
         volume_id: str | None
         serial: str | None = None  # if it is another disk for the guest
 
-    @dataclass(frozen=True, kw_only=True)
     class DeviceReleased(Event):
         """The device name, and the pair, are free again."""
 
         bdm_id: str
         volume_id: str | None
 
-    @dataclass(frozen=True, kw_only=True)
     class Claimed(Event):
         """An operation works on this server; `exclusive` lets no other in."""
 
@@ -174,32 +156,27 @@ class Instance(Claimable):
         exclusive: bool
         flow: str | None = None
 
-    @dataclass(frozen=True, kw_only=True)
     class ClaimReleased(Event):
         """The operation is over."""
 
         claimant: str
 
-    @dataclass(frozen=True, kw_only=True)
     class Faulted(Event):
         """An operation parked: the server shows ERROR until an operator solved it (S1)."""
 
         claimant: str
         message: str
 
-    @dataclass(frozen=True, kw_only=True)
     class ClaimResumed(Event):
         """An operation that was parked is at work again; the fault stays until it is over."""
 
         claimant: str
 
-    @dataclass(frozen=True, kw_only=True)
     class FaultCleared(Event):
         """The operation that had parked is over."""
 
         claimant: str
 
-    @dataclass(frozen=True, kw_only=True)
     class GrowthAwaited(Event):
         """Something was in the way of what Cinder told; `waiting`: it wants to hear the end."""
 
@@ -208,14 +185,12 @@ class Instance(Claimable):
         request_id: str
         actor: dict[str, Any]
 
-    @dataclass(frozen=True, kw_only=True)
     class GrowthBegun(Event):
         """It is at work now; None: there is nothing to do any more."""
 
         volume_id: str
         by_operation: str | None
 
-    @dataclass(frozen=True, kw_only=True)
     class Described(Event):
         """Of what is kept of the server and shown, these have changed (`aggregates.server.UNSAID`,
         and `name`).
@@ -223,18 +198,15 @@ class Instance(Claimable):
 
         changed: dict[str, Any]
 
-    @dataclass(frozen=True, kw_only=True)
     class Locked(Event):
         """Only operators change the server; `by`: "owner", of its project, or "admin"."""
 
         by: str
         reason: str | None
 
-    @dataclass(frozen=True, kw_only=True)
     class Unlocked(Event):
         """Whoever may change the server does."""
 
-    @dataclass(frozen=True, kw_only=True)
     class StateReset(Event):
         """An operator says that the server is in "error", or that what it shows is no error."""
 

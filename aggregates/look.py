@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import Any, ClassVar
 from uuid import UUID
@@ -21,7 +21,6 @@ class LookState(StrEnum):
 class Look(Aggregate):
     """The aggregate's id is its own."""
 
-    @dataclass(frozen=True, kw_only=True)
     class LookBegun(Event):
         """`scope`: {"host": ..}, {"server": ..}, {"volume": ..}, or {}: everything.
 
@@ -34,19 +33,16 @@ class Look(Aggregate):
         believe: list[str] = field(default_factory=list)
         reason: str | None = None
 
-    @dataclass(frozen=True, kw_only=True)
     class LookStopped(Event):
         """Somebody wants it to rest where it is."""
 
         reason: str
 
-    @dataclass(frozen=True, kw_only=True)
     class LookResumed(Event):
         """It is to go on where it was stopped."""
 
         reason: str
 
-    @dataclass(frozen=True, kw_only=True)
     class LookEnded(Event):
         """`outcome`: completed, stopped (and another one began before it was resumed), void
         (Cinder's lists could not be believed); `trouble` says more of the last two.

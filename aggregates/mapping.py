@@ -7,7 +7,6 @@ root mapping outlives its volume, so that the server keeps its place for one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, ClassVar
 from uuid import UUID
@@ -36,7 +35,6 @@ class BlockDeviceMapping(Aggregate):
     is read-only once stays so through each move, swap and start, until it is detached.
     """
 
-    @dataclass(frozen=True, kw_only=True)
     class MappingCreated(Event):
         """The server has this volume, through this attachment, as this device."""
 
@@ -52,26 +50,22 @@ class BlockDeviceMapping(Aggregate):
         serial: str | None = None
         access_mode: str | None = None
 
-    @dataclass(frozen=True, kw_only=True)
     class AccessModeLearned(Event):
         """How the server has the volume, as a host was told when it connected it: "ro", "rw"."""
 
         access_mode: str
 
-    @dataclass(frozen=True, kw_only=True)
     class DevicePlugged(Event):
         """The guest has the disk."""
 
         device_name: str
         bus: str | None = None
 
-    @dataclass(frozen=True, kw_only=True)
     class DeviceUnplugged(Event):
         """The guest let the disk go; `waived` is an operator's reason to do without proof."""
 
         waived: str | None = None
 
-    @dataclass(frozen=True, kw_only=True)
     class AttachmentSwitched(Event):
         """The server has the volume through another attachment: it moved, or was swapped.
 
@@ -84,14 +78,12 @@ class BlockDeviceMapping(Aggregate):
         kept: str | None = None
         legacy: bool = False
 
-    @dataclass(frozen=True, kw_only=True)
     class RootDetached(Event):
         """The root volume is gone, and which one it was; its place, boot_index 0, stays (S2)."""
 
         volume_id: str
         attachment_id: str
 
-    @dataclass(frozen=True, kw_only=True)
     class RootAttached(Event):
         """A root volume has taken the vacant place (S2, `is_root`)."""
 
@@ -104,13 +96,11 @@ class BlockDeviceMapping(Aggregate):
         access_mode: str | None = None
         tag: str | None = None  # None: the place keeps the one it has
 
-    @dataclass(frozen=True, kw_only=True)
     class DeleteOnTerminationSet(Event):
         """Whether the volume is deleted with the server."""
 
         delete_on_termination: bool
 
-    @dataclass(frozen=True, kw_only=True)
     class MappingEnded(Event):
         """The server has this volume no more."""
 

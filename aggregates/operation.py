@@ -104,12 +104,12 @@ class History:
     #: Steps of runs that ended before them, and that may have been begun all the same.
     begun: frozenset[tuple[int, str]] = frozenset()
 
-    def record(self, lane: int, step: str, *, undo: bool) -> StepRecord:
+    def of_step(self, lane: int, step: str, *, undo: bool) -> StepRecord:
         return self.records.get((lane, step, undo), _NOT_BEGUN)
 
     def note(self, lane: int, step: str, *, undo: bool, **news: Any) -> None:
         """Let something be known of a step."""
-        known = self.record(lane, step, undo=undo)
+        known = self.of_step(lane, step, undo=undo)
         self.records[lane, step, undo] = known._replace(**news)
 
     def fork(self) -> History:
@@ -121,7 +121,7 @@ class History:
     def next_step(self, run: ActiveRun) -> str:
         """The step whose result the run owes next."""
         return next(
-            step for step in run.steps if not self.record(run.lane, step, undo=run.undo).resolved
+            step for step in run.steps if not self.of_step(run.lane, step, undo=run.undo).resolved
         )
 
     def touched(self, lane: int, step: str) -> bool:
@@ -150,7 +150,6 @@ def new_side_steps(plan: dict[str, Any]) -> frozenset[str]:
 class Operation(Aggregate):
     """The process manager; the aggregate's id is the operation id."""
 
-    @dataclass(frozen=True, kw_only=True)
     class OperationStarted(Event):
         """A request was accepted; `fingerprint` tells a repeated request from another.
 
@@ -169,7 +168,6 @@ class Operation(Aggregate):
         finding: dict[str, Any] | None = None
         traceparent: str | None = None
 
-    @dataclass(frozen=True, kw_only=True)
     class RunStarted(Event):
         """Intent: these steps are about to be done (or undone), in this order.
 
@@ -185,7 +183,6 @@ class Operation(Aggregate):
         verb: str | None = None  # see ActiveRun
         creates_at: float | None = None
 
-    @dataclass(frozen=True, kw_only=True)
     class StepSucceeded(Event):
         """The step is done; its domain events are in the same transaction.
 
@@ -205,7 +202,6 @@ class Operation(Aggregate):
         host: str | None = None
         cinder_requests: list[str] = field(default_factory=list)
 
-    @dataclass(frozen=True, kw_only=True)
     class StepRetried(Event):
         """The step did not work, or nobody knows; it will be done again.
 
@@ -223,7 +219,6 @@ class Operation(Aggregate):
         host: str | None = None
         cinder_requests: list[str] = field(default_factory=list)
 
-    @dataclass(frozen=True, kw_only=True)
     class StepFailed(Event):
         """The step did not work and is not tried again by itself; `further`: see StepRetried."""
 
@@ -237,13 +232,11 @@ class Operation(Aggregate):
         host: str | None = None
         cinder_requests: list[str] = field(default_factory=list)
 
-    @dataclass(frozen=True, kw_only=True)
     class Parked(Event):
         """The operator's turn: `left` are the steps that are not done, with their errors."""
 
         left: list[dict[str, Any]]
 
-    @dataclass(frozen=True, kw_only=True)
     class RetryRequested(Event):
         """An operator wants the failed steps tried again, or, while it runs, at once what
         waits to be.
@@ -251,7 +244,6 @@ class Operation(Aggregate):
 
         reason: str
 
-    @dataclass(frozen=True, kw_only=True)
     class StepSkipped(Event):
         """An operator vouches for a failed step; `reason` goes into the domain events."""
 
@@ -260,13 +252,11 @@ class Operation(Aggregate):
         undo: bool
         reason: str
 
-    @dataclass(frozen=True, kw_only=True)
     class UnwindRequested(Event):
         """Somebody wants the operation undone."""
 
         reason: str
 
-    @dataclass(frozen=True, kw_only=True)
     class OperationFinished(Event):
         """The claims are released; `error` is the first one, never a later one (LP 1812969)."""
 
@@ -378,7 +368,7 @@ class Operation(Aggregate):
         else:
             self.first_error = self.first_error or event.error
         run = self.history.active[event.lane]
-        before = self.history.record(event.lane, event.step, undo=event.undo)
+        before = self.history.of_step(event.lane, event.step, undo=event.undo)
         asked = before.asked
         if run.host is not None and (asked is None or asked[0] != run.host):
             asked = (run.host, run.epoch)
@@ -398,7 +388,7 @@ class Operation(Aggregate):
         self, event: StepSucceeded | StepRetried | StepFailed, *, undo: bool, **facts: Any
     ) -> None:
         """What is known of a step is its last result, and how many there were."""
-        attempts = self.history.record(event.lane, event.step, undo=undo).attempts + 1
+        attempts = self.history.of_step(event.lane, event.step, undo=undo).attempts + 1
         host = self.history.active[event.lane].host
         self.history.records[event.lane, event.step, undo] = StepRecord(
             attempts=attempts, run=event.run, host=host, **facts

@@ -7,7 +7,6 @@ when somebody says so.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, ClassVar
 from uuid import UUID
@@ -36,7 +35,6 @@ class RemnantState(StrEnum):
 class Remnant(Aggregate):
     """The aggregate's id follows from the operation and the step that was passed over."""
 
-    @dataclass(frozen=True, kw_only=True)
     class RemnantLeft(Event):
         """`act` (skip, give_up) passed over a step that would have removed this.
 
@@ -54,7 +52,6 @@ class Remnant(Aggregate):
         attachment_id: str | None
         host: str | None
 
-    @dataclass(frozen=True, kw_only=True)
     class RemnantAcknowledged(Event):
         """Somebody has seen to it: it is gone, or is to stay; `reason` says which."""
 

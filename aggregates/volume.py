@@ -49,7 +49,6 @@ class Claim:
 class Volume(Aggregate):
     """The aggregate's id is the volume id."""
 
-    @dataclass(frozen=True, kw_only=True)
     class Claimed(Event):
         """An operation works on this volume, for this server; see Claim."""
 
@@ -61,26 +60,22 @@ class Volume(Aggregate):
         takes: list[str] = field(default_factory=list)
         hosts: list[str] = field(default_factory=list)
 
-    @dataclass(frozen=True, kw_only=True)
     class ClaimNarrowed(Event):
         """The operation is parked: whatever comes of it, it connects nothing anew."""
 
         claimant: str
 
-    @dataclass(frozen=True, kw_only=True)
     class ClaimReleased(Event):
         """The operation is over."""
 
         claimant: str
 
-    @dataclass(frozen=True, kw_only=True)
     class Held(Event):
         """The server holds the volume through this attachment."""
 
         server_id: str
         attachment_id: str
 
-    @dataclass(frozen=True, kw_only=True)
     class Released(Event):
         """The attachment holds the volume no more.
 
@@ -91,7 +86,6 @@ class Volume(Aggregate):
         attachment_id: str
         renamed_to: str | None = None
 
-    @dataclass(frozen=True, kw_only=True)
     class VolumeMade(Event):
         """We have created it in Cinder for a disk of this server; the mapping's id is its mark
         there (metadata), which was in the log before.
@@ -100,21 +94,18 @@ class Volume(Aggregate):
         server_id: str
         mark: str
 
-    @dataclass(frozen=True, kw_only=True)
     class VolumeDeleted(Event):
         """We have deleted it in Cinder, or are about to: nobody takes it over any more."""
 
         server_id: str
         why: str
 
-    @dataclass(frozen=True, kw_only=True)
     class VolumeDeletionRefused(Event):
         """It was to be deleted, and Cinder refused: `why`.  It stays."""
 
         server_id: str
         why: str
 
-    @dataclass(frozen=True, kw_only=True)
     class SeenInGuest(Event):
         """A host shows it in a guest of a server that does not have it, or not there."""
 
@@ -122,7 +113,6 @@ class Volume(Aggregate):
         host: str
         epoch: int  # of the host then
 
-    @dataclass(frozen=True, kw_only=True)
     class GoneFromGuest(Event):
         """The host does not show it there any more."""
 

@@ -22,7 +22,7 @@ import structlog
 from host_agent import config, metrics
 from host_agent.clock import StopClock
 from host_agent.config import Settings
-from host_agent.executor import Executor, Hooks, Ports
+from host_agent.executor import Executor, Hooks
 from host_agent.leftovers import Leftovers
 from host_agent.libvirt import domain_xml
 from host_agent.libvirt.guests import HypervisorGuests
@@ -42,6 +42,7 @@ from host_agent.storage.port import Storage
 from host_agent.storage.records import FileRecords
 from host_agent.storage.shown import KernelStorage
 from host_agent.survey import Surveyor
+from host_agent.verbs.context import Ports
 
 EXIT_CONFIG = 2
 EXIT_RUNNING = 3

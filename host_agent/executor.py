@@ -27,16 +27,16 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
+from structlog.contextvars import bound_contextvars
 
 from host_agent.clock import StopClock, Stopping
 from host_agent.locks import Locks, names_for, names_for_guest
-from host_agent.log import bound
 from host_agent.reporting import Reporting, Verdict, deliver_in_time, report_of
-from host_agent.sent import Sent
 from host_agent.shared.contract.lane import Lane, VolumeSeen
 from host_agent.shared.contract.messages import (
     Command,
@@ -47,22 +47,13 @@ from host_agent.shared.contract.messages import (
     Verb,
 )
 from host_agent.shared.contract.ports import (
-    Brick,
-    Cinder,
-    Guests,
-    Keys,
-    OldCinder,
     PortError,
-    Users,
     VolumeView,
 )
 from host_agent.steps import Outcome, do, result_of, take_back_made
-from host_agent.storage.keys import NO_KEYS
-from host_agent.storage.port import Storage
-from host_agent.storage.records import Records
 from host_agent.verbs import GUEST_VERBS
 from host_agent.verbs.cinder import wait_until
-from host_agent.verbs.context import RunContext, Waits, final, is_missing
+from host_agent.verbs.context import Ports, RunContext, Waits, final, is_missing
 from host_agent.watch import RunWatch
 
 #: Finished commands remembered, so that a late duplicate of one is not run again.
@@ -93,23 +84,6 @@ Key = tuple[str, int]
 class Limits:
     workers: int = 8
     queue_max: int = 64
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ports:
-    """What a run works on (see verbs.context.RunContext)."""
-
-    host: str
-    cinder: Cinder
-    old_cinder: OldCinder
-    brick: Brick
-    guests: Guests
-    users: Users
-    storage: Storage
-    keys: Keys = NO_KEYS
-    records: Records = field(default_factory=dict)
-    sent: Sent = field(default_factory=set)
-    multiattach: bool = True
 
 
 @dataclass
@@ -249,7 +223,7 @@ class Executor:
 
     def _work(self) -> None:
         while (run := self._next()) is not None:
-            with bound(run.command):
+            with _logged(run.command):
                 finished = self._run_safely(run)
             with self._lock:
                 self._running.remove(run)
@@ -345,6 +319,17 @@ class Executor:
                 return True
             command = _learn(command, result.outputs)
         return True
+
+
+def _logged(command: Command) -> AbstractContextManager[None]:
+    """All lines logged inside belong to this command (shared.platform.logs writes them)."""
+    volume = {} if command.lane is None else {"volume": command.lane.volume_id}
+    return bound_contextvars(
+        operation=command.operation_id,
+        server=command.server_id,
+        request_id=command.request_id,
+        **volume,
+    )
 
 
 def lock_names(context: RunContext, command: Command) -> list[str]:

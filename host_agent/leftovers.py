@@ -11,12 +11,11 @@ from __future__ import annotations
 import structlog
 
 from host_agent.clock import Clock
-from host_agent.executor import Ports
 from host_agent.locks import Locks, volume_names
 from host_agent.shared.contract.messages import Release
 from host_agent.shared.contract.ports import PortError, VolumeView
 from host_agent.storage.records import Record
-from host_agent.verbs.context import is_missing
+from host_agent.verbs.context import Ports, is_missing
 from host_agent.verbs.encryption import is_encrypted
 
 _LOG = structlog.get_logger(__name__)

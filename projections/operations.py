@@ -184,7 +184,7 @@ def _bound(operation: Operation, plan: Plan) -> bool:
         (stage, step) for stage in plan.stages for step in stage.steps if step.do in _BINDING
     ]
     return all(
-        operation.history.record(lane, step.name, undo=False).resolved
+        operation.history.of_step(lane, step.name, undo=False).resolved
         for stage, step in binding
         for lane in plan.lanes_of(stage)
     )
@@ -222,7 +222,7 @@ def _steps(operation: Operation, plan: Plan, *, unwinding: bool) -> Iterator[Row
                 for step in reversed(stage.steps) if undo else stage.steps:
                     key = (lane, step.name, undo)
                     if not undo or (step.undo and (key in due or key in history.records)):
-                        record = history.record(lane, step.name, undo=undo)
+                        record = history.of_step(lane, step.name, undo=undo)
                         yield {**about, **_step(step, record, undo=undo, active=key in due)}
 
 

@@ -140,7 +140,7 @@ def _segment(
         place, todo = _next(stages, history, lane, undo=undo)
         if not todo:
             continue
-        record = history.record(lane, todo[0], undo=undo)
+        record = history.of_step(lane, todo[0], undo=undo)
         if record.status is StepStatus.FAILED:
             failed.extend(Left(lane, step, undo) for step in todo)
         elif record.retry_at is not None and record.retry_at > now:
@@ -168,7 +168,7 @@ def _next(
 def _todo(stage: Stage, history: History, lane: int, *, undo: bool) -> Iterator[str]:
     """The steps of a stage that this lane still has to do, or undo, in order."""
     for step in _ordered(stage.steps, undo=undo):
-        if history.record(lane, step.name, undo=undo).resolved:
+        if history.of_step(lane, step.name, undo=undo).resolved:
             continue
         if not undo or (step.undo is not None and history.touched(lane, step.name)):
             yield step.name

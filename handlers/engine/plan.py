@@ -19,6 +19,7 @@ ledger's (`verbs.Fence`): the fence is the evidence, as far as it goes (handlers
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -252,14 +253,22 @@ class Plan:
 
     def instead(self, name: str, *, undo: bool) -> LedgerVerb | None:
         """What the ledger does where the step's host is fenced; None: nobody but it can do that."""
-        undone = undo and not self.puts_back(name)
-        verb = self.step(name).undo if undone else self.step(name).do
+        verb, undone = self.owed(name, undo=undo), undo and not self.puts_back(name)
         if verb is None or (fence := VERBS[verb].fence) is None:
             return None
         forward = not undone and self.after_pivot(name)
         alone = all(stage.side is not Side.NEW for stage in self.stages)
         only = {Fence.UNDO: undone, Fence.MOOT: forward, Fence.RELEASED: forward and alone}
         return VERBS[verb].instead or LedgerVerb.NOTHING if only.get(fence, True) else None
+
+    def owed(self, name: str, *, undo: bool) -> AnyVerb | None:
+        """What a step is done, or undone, by where its host is fenced."""
+        step = self.step(name)
+        return step.undo if undo and not self.puts_back(name) else step.do
+
+    def is_replaceable(self, steps: Iterable[str], *, undo: bool) -> bool:
+        """Whether somebody else can do these steps if their host is fenced."""
+        return all(self.instead(step, undo=undo) is not None for step in steps)
 
     def puts_back(self, name: str) -> bool:
         """Whether undoing the step needs its host: without it, the step counts as done."""

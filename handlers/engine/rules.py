@@ -19,7 +19,7 @@ from aggregates.attachment import Attachment, AttachmentState
 from aggregates.base import Aggregate, Event
 from aggregates.catalogue import AGGREGATES
 from aggregates.finding import Finding, FindingState
-from aggregates.host import Host, host_uuid
+from aggregates.host import Host
 from aggregates.instance import Instance
 from aggregates.look import Look, LookState
 from aggregates.mapping import BlockDeviceMapping, MappingState
@@ -120,7 +120,7 @@ def _unproven(event: Attachment.Disconnected, append: Append) -> bool:
     if event.waived is None:
         return not any(each.host == attachment.host for each in done)
     fences = {each.outputs.get("fenced_host") for each in done} & {attachment.host}
-    stands = any(append.after.get(Host, str(host_uuid(str(name)))).fenced for name in fences)
+    stands = any(append.after.get(Host, str(name)).fenced for name in fences)
     return not stands and not any(isinstance(e, Operation.StepSkipped) for e in append.events)
 
 
@@ -135,7 +135,7 @@ def _out_of_epoch(event: Operation.StepSucceeded, append: Append) -> bool:
         return False
     operation = append.before.get(Operation, str(event.originator_id))
     run = operation.history.active.get(event.lane)
-    host = append.before.get(Host, str(host_uuid(event.host)))
+    host = append.before.get(Host, event.host)
     return run is not None and run.number == event.run and run.epoch != host.epoch
 
 
@@ -149,7 +149,7 @@ def _untrusted(event: Operation.RunStarted, append: Append) -> bool:
     trusted = plan.hosts.get(plan.trusts) if plan.trusts else None
     if trusted is None or pivot_passed(plan, operation.history) or operation.started is None:
         return False
-    host = append.after.get(Host, str(host_uuid(trusted)))
+    host = append.after.get(Host, trusted)
     return not vouches(host, append.after.get(Instance, operation.started.server_id))
 
 
@@ -339,7 +339,7 @@ class _Book:
         self._known, self._first = known, first or {}
 
     def get(self, kind: type[A], id: str) -> A:  # noqa: A002
-        id_ = UUID(id) if id else _NOBODY
+        id_ = kind.id_of(id) if id else _NOBODY
         found = self._first.get(id_) or self._known.get(id_)
         return found if isinstance(found, kind) else kind(id_)
 

@@ -11,6 +11,7 @@ from enum import StrEnum
 from functools import partial
 
 from aggregates.remnant import RemnantKind
+from host_agent.shared.contract.backoff import wait_s
 from host_agent.shared.contract.messages import Verb
 
 
@@ -87,11 +88,24 @@ VOUCHED = frozenset({Fence.LETS_GO, Fence.RELEASED})
 
 @dataclass(frozen=True)
 class Policy:
-    """`attempts` in all; waits double from `first_s` up to `max_s` (handlers.engine.retries)."""
+    """How often a step is tried again: `attempts` in all; waits double from `first_s` to `max_s`.
+
+    A FINAL error is not tried again.  RETRYABLE and UNKNOWN ones are: every step is an *ensure*,
+    so trying again after an unknown outcome is right.  When the attempts are used up the step has
+    failed.
+    """
 
     attempts: int = 6
     first_s: float = 1.0
     max_s: float = 60.0
+
+    def delay_s(self, attempts: int, *, patient: bool = False) -> float | None:
+        """Seconds to wait after `attempts` attempts, or None if they are used up.
+
+        For a `patient` plan they never are: release work goes on until all is released.
+        """
+        used_up = attempts >= self.attempts and not patient
+        return None if used_up else wait_s(attempts, self.first_s, self.max_s)
 
 
 @dataclass(frozen=True)
@@ -328,3 +342,15 @@ VERBS: dict[str, VerbSpec] = {
         "undefine the secret"),
 }
 # fmt: on
+
+#: Twice the longest delay: clocks need not agree to the second.
+PUT_OFF_MAX_S = 2 * max(spec.retry.max_s for spec in VERBS.values())
+
+
+def is_due(at: float, now: float) -> bool:
+    """Whether a step that was put off until `at` is to be tried again.
+
+    None waits for longer than the longest delay.  One that seems to was put off when the clock
+    was ahead, and it has been set back since: it is due.
+    """
+    return not now < at <= now + PUT_OFF_MAX_S

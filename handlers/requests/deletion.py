@@ -41,6 +41,8 @@ SUPERSEDED = "its server is deleted"
 def advance(operation: Operation, book: Book, now: float) -> Work | Wait:
     """As `progress.advance`; if the operation is at rest then, what waited for that begins."""
     decision = progress.advance(operation, book, now)
+    if operation.state is OperationState.FINISHED:
+        grow.after(operation, book)
     if operation.state is not OperationState.RUNNING:
         begin_awaited(operation, book, now)
     return decision

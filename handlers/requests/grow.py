@@ -7,7 +7,7 @@ transaction (`begin_awaited`).  What comes twice is done twice, for the volume m
 in between.  A host that is silent has its command waiting for it; one whose agent is too old parks.
 A guest that another host shows is not where a command would look for it: the server remembers it,
 too, until only its own host does.
-A fence ends what its host had not done yet (`wait_again`); but it may have cut off a guest that
+A fence ends what its host had not done yet (`after`); but it may have cut off a guest that
 runs on, and nobody tells that one a second time: so it is begun when a host shows the guest again.
 
 No host, no guest: whoever starts it next has the volume as it is then.
@@ -21,7 +21,7 @@ from uuid import uuid5
 
 from aggregates import errors
 from aggregates.base import Actor, EventContext
-from aggregates.host import Host, host_uuid
+from aggregates.host import Host
 from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping, MappingState
 from aggregates.operation import Operation
@@ -90,12 +90,18 @@ def wait(request: GrowVolume, origin: Origin, instance: Instance) -> None:
     _await(instance, request.volume_id, request_id, actor, waiting=request.waiting)
 
 
-def wait_again(operation: Operation, instance: Instance) -> None:
-    """What a fence has ended is remembered until the guest is seen again."""
+def after(operation: Operation, book: Book) -> None:
+    """It has ended: begin what waited for that.
+
+    What a fence has ended is remembered until the guest is seen again.
+    """
     started = operation.started
-    if started and started.flow == "grow" and operation.history.moot:
+    assert started is not None, "it was"
+    instance = book.get(Instance, started.server_id)
+    if started.flow == "grow" and operation.history.moot:
         for lane in operation.lanes:
             _await(instance, lane.volume_id, started.request_id, started.actor)
+    begin_awaited(instance, book)
 
 
 def _await(
@@ -129,7 +135,7 @@ def begin_awaited(instance: Instance, book: Book) -> None:
         try:
             instance.refuse_claimed(exclusive=False)
             _, host = _had(instance, volume_id, book)
-            if book.get(Host, str(host_uuid(host))).fenced:
+            if book.get(Host, host).fenced:
                 continue
             operation = grow(request, origin, None, book)
         except (errors.ClaimedError, errors.ShownElsewhereError):

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
 from aggregates import errors
-from aggregates.host import Host, host_uuid
+from aggregates.host import Host
 from aggregates.instance import Instance
 from aggregates.volume import Volume
 from handlers.drift.classes import CLASSES
@@ -273,4 +273,4 @@ def _fenced_since(name: str, epoch: int, book: Book) -> bool:
 
 
 def _host(name: str, book: Book) -> Host:
-    return book.get(Host, str(host_uuid(name)))
+    return book.get(Host, name)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from aggregates import errors
-from aggregates.host import Host, host_uuid
+from aggregates.host import Host
 from aggregates.instance import Instance, VmState
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import Operation
@@ -74,7 +74,7 @@ def begin(
     if mapping is None or not mapping.live or mapping.attachment_id is None or name is None:
         raise errors.SnapshotError(why=_NO_MAPPING.format(volume.id))
     _check_volume(mapping, view)
-    check_contact(book.get(Host, str(host_uuid(name))), contact(name))
+    check_contact(book.get(Host, name), contact(name))
     wanted = {"id": request.snapshot_id, **request.files}
     lane = replace(lane_of_mapping(mapping, volume, name), snapshot=wanted)
     concerned = Concerned(known=[volume], shown=lambda: [view])

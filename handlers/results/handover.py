@@ -18,7 +18,7 @@ swap, and what a conversion of an old attachment had done.
 For the ledger's own steps it is a dispatcher that is lost (`dispatcher_lost`): its lease ran out,
 because it is dead, or paused.  Whoever takes the operation over ends its attempt in the log first.
 So of all who ever had the operation only the last one's result is taken; one that was paused finds
-its own refused, and takes back what it made (ledger.core.take_back).
+its own refused, and takes back what it made (ledger.core.effects).
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from aggregates import errors
-from aggregates.host import Host, host_uuid
+from aggregates.host import Host
 from aggregates.operation import ActiveRun, Operation, OperationState
 from handlers.engine.engine import pivot_passed, unwinds
 from handlers.engine.plan import Place
 from handlers.requests import operator
 from handlers.results.meaning import Book
-from handlers.results.progress import FENCED, arrival, failed, fenced_error, is_replaceable, plan_of
-from host_agent.shared.contract.messages import ErrorKind, StepError
+from handlers.results.progress import FENCED, arrival, failed, fenced_error, plan_of
+from host_agent.shared.contract.messages import ErrorKind, StepError, StepResult
 
 #: The attempt of a dispatcher that never gave its lease back.
 LOST = StepError(
@@ -45,7 +45,7 @@ LOST = StepError(
 
 def host_fenced(operation: Operation, host: str, now: float, book: Book) -> bool:
     """Whether the fence changes anything for the operation, which then has to be decided on."""
-    known = book.get(Host, str(host_uuid(host)))
+    known = book.get(Host, host)
     if operation.state is OperationState.PARKED:
         return known.fenced and _try_again(operation, host, book)
     if operation.state is not OperationState.RUNNING:
@@ -57,11 +57,12 @@ def host_fenced(operation: Operation, host: str, now: float, book: Book) -> bool
     active = history.active.values()
     runs = [run for run in active if run.host == host and run.epoch < known.epoch]
     for run in runs:
-        todo = run.steps[run.steps.index(history.next_step(run)) :]
+        step = history.next_step(run)
         error = fenced_error(host)
-        if is_replaceable(plan, todo, undo=run.undo):
+        if plan.is_replaceable(run.steps[run.steps.index(step) :], undo=run.undo):
             error = replace(error, kind=ErrorKind.RETRYABLE)
-        failed(operation, run, error, now, at_once=True, further=True)
+        result = StepResult(step=step, took_ms=0, error=error)
+        failed(operation, run, result, now, at_once=True, further=True)
     return bool(runs) or going_there
 
 
@@ -82,7 +83,8 @@ def _try_again(operation: Operation, host: str, book: Book) -> bool:
 def dispatcher_lost(operation: Operation, now: float) -> None:
     """What a dispatcher was doing for the operation is somebody else's."""
     for run in [run for run in operation.history.active.values() if run.host is None]:
-        failed(operation, run, LOST, now, at_once=True)
+        result = StepResult(step=operation.history.next_step(run), took_ms=0, error=LOST)
+        failed(operation, run, result, now, at_once=True)
 
 
 def uncertain(operation: Operation, run: ActiveRun, step: str) -> bool:
@@ -90,5 +92,5 @@ def uncertain(operation: Operation, run: ActiveRun, step: str) -> bool:
 
     Those of lost dispatchers have had their time since they were ended (ledger.core.dispatcher).
     """
-    errors = operation.history.record(run.lane, step, undo=False).errors - {(LOST.kind, LOST.code)}
+    errors = operation.history.of_step(run.lane, step, undo=False).errors - {(LOST.kind, LOST.code)}
     return any(kind == ErrorKind.UNKNOWN or code == FENCED for kind, code in errors)

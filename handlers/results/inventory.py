@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
 
-from aggregates.host import Host, host_uuid
+from aggregates.host import Host
 from aggregates.instance import Instance
 from aggregates.operation import Operation
 from aggregates.server import SeenDisks, Sighting
@@ -32,7 +32,7 @@ def seen(host: str, guest: Guest, book: Book) -> bool:
         disks=SeenDisks(guest.devices, guest.volumes),
         owner=(guest.project_id, guest.user_id),
         definition=_definition(guest.definition, instance),
-        epoch=book.get(Host, str(host_uuid(host))).epoch,
+        epoch=book.get(Host, host).epoch,
     )
     if instance.host == host:
         grow.begin_awaited(instance, book)
@@ -45,7 +45,7 @@ def _sighted(host: str, guest: Guest, book: Book) -> bool:
     if host not in instance.places:
         if host in _changing(instance, book):
             return False
-        epoch = book.get(Host, str(host_uuid(host))).epoch
+        epoch = book.get(Host, host).epoch
         seen_there = Sighting(guest.power_state, tuple(guest.volumes), epoch)
         instance.see_elsewhere(host, seen_there)
     strange = {id_ for id_ in guest.volumes if not is_mapped(instance, host, id_)}
@@ -66,7 +66,7 @@ def keep_disks(
 
     What was known of the `undecided` stays.
     """
-    here = book.get(Host, str(host_uuid(host)))
+    here = book.get(Host, host)
     before = here.shown.get(server_id, frozenset())
     for volume_id in sorted(strange - undecided):
         book.get(Volume, volume_id).see(server_id, host, here.epoch)

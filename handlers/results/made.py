@@ -6,7 +6,7 @@ Cinder's migrations, by whoever may write metadata.  So whatever else is known o
 fit, and it has to be the only one.  What Cinder does not say is a no.
 
 Everybody who takes over a volume by its mark, or deletes one, asks here: the step that makes it
-(ledger.core.steps.made), its undo, and the repair of `volume_of_nobody`.
+(ledger.core.steps.volumes), its undo, and the repair of `volume_of_nobody`.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 from aggregates import errors
 from aggregates.attachment import Attachment, AttachmentState
 from aggregates.base import Aggregate
-from aggregates.host import Host, host_uuid
+from aggregates.host import Host
 from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping, MappingState
 from aggregates.volume import Volume
@@ -86,10 +86,10 @@ class Done:
 
 
 def _reserved(done: Done) -> None:
-    held_as(done, legacy=done.lane.legacy)
+    _held_as(done, legacy=done.lane.legacy)
 
 
-def held_as(done: Done, *, legacy: bool) -> None:
+def _held_as(done: Done, *, legacy: bool) -> None:
     done.attachment.record(
         Attachment.AttachmentCreated,
         volume_id=done.lane.volume_id,
@@ -109,10 +109,10 @@ def _hold(done: Done, volume_id: str) -> None:
 
 def _created(done: Done) -> None:
     _reserved(done)
-    updated(done)
+    _updated(done)
 
 
-def updated(done: Done) -> None:
+def _updated(done: Done) -> None:
     connector_host = done.outputs.get("connector_host")
     if connector_host not in {None, done.host}:
         names = {"id": done.attachment_id, "host": done.host, "connector_host": connector_host}
@@ -122,11 +122,11 @@ def updated(done: Done) -> None:
         host=done.host,
         driver=done.outputs.get("driver"),
         target_digest=done.outputs.get("target_digest"),
-        access_mode=access_mode_of(done),
+        access_mode=_access_mode_of(done),
     )
 
 
-def access_mode_of(done: Done) -> str | None:
+def _access_mode_of(done: Done) -> str | None:
     """How the host has it; None: it does not say.  Never wider than asked for."""
     return "ro" if done.lane.access_mode == "ro" else done.outputs.get("access_mode")
 
@@ -136,7 +136,7 @@ def _connected(done: Done) -> None:
     path = done.outputs.get("device_path")
     if done.attachment.state is not AttachmentState.ATTACHED:
         done.attachment.record(Attachment.Connected, device_path=path)
-    done.mapping.learn_access_mode(access_mode_of(done))
+    done.mapping.learn_access_mode(_access_mode_of(done))
 
 
 def _completed(done: Done) -> None:
@@ -189,6 +189,56 @@ def _deleted(done: Done) -> None:
         )
 
 
+def _converted(done: Done) -> None:
+    """The old calls' record in Cinder is of the new kind now; of no host, a bare reservation."""
+    _held_as(done, legacy=False)
+    assert done.lane.other is not None, "only a mapping that has one is converted"
+    former = done.book.get(Attachment, done.lane.other.attachment_id or "")
+    if done.host is not None:
+        _updated(done)
+        done.attachment.record(Attachment.Connected, device_path=done.outputs.get("device_path"))
+        done.attachment.record(Attachment.Completed)
+        done.mapping.learn_access_mode(_access_mode_of(done))
+        former.record(Attachment.Disconnected, converted_to=done.attachment_id)
+    former.record(Attachment.Deleted, converted_to=done.attachment_id)
+    done.volume.record(Volume.Released, server_id=done.server_id, attachment_id=str(former.id))
+
+
+def _released(done: Done) -> None:
+    """The ledger may never have known it, or have it somewhere else."""
+    if done.lane.attachment_id is None:  # the host was asked about the guest alone
+        return
+    attachment = done.attachment
+    if attachment.may_be_connected and attachment.host == done.host:
+        shared = bool(done.outputs.get("shared"))
+        stands_for = _stands_for(done)
+        attachment.record(Attachment.Disconnected, shared=shared, converted_to=stands_for)
+
+
+def _stands_for(done: Done) -> str | None:
+    """Which attachment has its connection from here on."""
+    return done.lane.other.attachment_id if done.lane.other else None
+
+
+def _attachment_forgotten(done: Done) -> None:
+    """Cinder does not have it, and its host has let go."""
+    attachment, volume_id = done.attachment, done.lane.volume_id
+    if attachment.state is not AttachmentState.DELETED:
+        attachment.record(Attachment.Deleted, converted_to=_stands_for(done))
+        done.book.get(Volume, volume_id).record(
+            Volume.Released, server_id=done.server_id, attachment_id=done.attachment_id
+        )
+
+
+def _dropped(done: Done) -> None:
+    for attachment_id, volume_id in done.outputs["ended"].items():
+        attachment = done.book.get(Attachment, attachment_id)
+        if attachment.version == 0:
+            why = "found in Cinder, and no host has it"
+            about = {"volume_id": volume_id, "server_id": done.server_id}
+            attachment.record(Attachment.Disowned, **about, why=why)
+
+
 # --- volumes ---------------------------------------------------------------------------
 
 
@@ -234,6 +284,12 @@ def _migrated_by_cinder(done: Done) -> None:
     mapping.record(
         BlockDeviceMapping.AttachmentSwitched, volume_id=kept, attachment_id=done.attachment_id
     )
+
+
+def _volume_dropped(done: Done) -> None:
+    if not done.volume.deleted:
+        why = "made for a server that never had it"
+        done.volume.record(Volume.VolumeDeleted, server_id=done.server_id, why=why)
 
 
 # --- mappings --------------------------------------------------------------------------
@@ -295,6 +351,17 @@ def _switch(done: Done, kept: str | None) -> None:
     done.instance.set_device_volume(done.lane.bdm_id, done.lane.volume_id)
 
 
+def _replaced(done: Done) -> None:
+    """Of a resized server: what it has now, or what its source has kept."""
+    mapping, former = done.mapping, done.lane.other and done.lane.other.attachment_id
+    now = {"attachment_id": mapping.attachment_id, "kept": mapping.kept, "legacy": mapping.legacy}
+    if former == mapping.kept:
+        now |= {"kept": done.attachment_id}
+    else:
+        now |= {"attachment_id": done.attachment_id, "legacy": done.attachment.legacy}
+    mapping.record(BlockDeviceMapping.AttachmentSwitched, volume_id=done.lane.volume_id, **now)
+
+
 def _plugged(done: Done) -> None:
     done.mapping.record(
         BlockDeviceMapping.DevicePlugged,
@@ -333,7 +400,7 @@ def _power_waived(done: Done) -> None:
     """
     fenced = str(done.outputs["fenced_host"])
     runs = done.order is not None and done.order.running
-    epoch = done.book.get(Host, str(host_uuid(fenced))).epoch - 1
+    epoch = done.book.get(Host, fenced).epoch - 1
     done.instance.place(fenced, "running" if runs else "shutdown", epoch)
 
 
@@ -358,7 +425,7 @@ def _placed(done: Done, host: str, power_state: str) -> None:
     """In which of the host's epochs it came there is for fences to say (`fences`): a host that
     brings its guest to another may do so after that one was fenced.
     """
-    epoch = done.book.get(Host, str(host_uuid(host))).epoch
+    epoch = done.book.get(Host, host).epoch
     done.instance.place(host, power_state, epoch)
 
 
@@ -400,24 +467,31 @@ def _settled(done: Done) -> None:
 MEANING: dict[str, Callable[[Done], None]] = {
     LedgerVerb.ATTACHMENT_RESERVE: _reserved,
     Verb.ATTACHMENT_CREATE: _created,
-    Verb.ATTACHMENT_UPDATE: updated,
-    Verb.ATTACHMENT_REFRESH: updated,
+    Verb.ATTACHMENT_UPDATE: _updated,
+    Verb.ATTACHMENT_REFRESH: _updated,
+    Verb.ATTACHMENT_CONVERT: _converted,
+    LedgerVerb.RESERVATION_CONVERT: _converted,
     Verb.VOLUME_CONNECT: _connected,
     Verb.ATTACHMENT_COMPLETE: _completed,  # equals LedgerVerb.ATTACHMENT_COMPLETE
     Verb.VOLUME_DISCONNECT: _disconnected,
     LedgerVerb.CONNECTION_WAIVE: _disconnected,
+    Verb.CONNECTION_RELEASE: _released,
     LedgerVerb.RESERVATION_TIDY: _ended,
     LedgerVerb.ATTACHMENTS_CLEAR: _ended,
     LedgerVerb.SNAPSHOT_TAKEN: _ended,
     Verb.ATTACHMENT_DELETE: _deleted,  # equals LedgerVerb.ATTACHMENT_DELETE
+    LedgerVerb.ATTACHMENT_DROP: _dropped,
+    LedgerVerb.ATTACHMENT_FORGET: _attachment_forgotten,
     LedgerVerb.VOLUME_CREATE: _made,
     LedgerVerb.VOLUME_UNMAKE: _unmade,
     LedgerVerb.VOLUME_DELETE: _volume_let_go,
+    LedgerVerb.VOLUME_DROP: _volume_dropped,
     LedgerVerb.MIGRATION_COMPLETE: _migrated_by_cinder,
     LedgerVerb.MAPPING_BIND: _bound,
     LedgerVerb.MAPPING_UNBIND: _unbound,
     LedgerVerb.MAPPING_SWITCH: _switched,
     LedgerVerb.MAPPING_SWITCH_KEEPING: _switched_keeping,
+    LedgerVerb.MAPPING_REPLACE: _replaced,
     Verb.DISK_PLUG: _plugged,
     Verb.DISK_UNPLUG: _unplugged,
     LedgerVerb.DISK_WAIVE: _unplugged,

@@ -12,7 +12,8 @@ from dataclasses import replace
 from typing import Any
 
 from aggregates import errors
-from aggregates.host import Host, host_uuid
+from aggregates.finding import Finding, FindingState
+from aggregates.host import Host
 from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import SERVER, ActiveRun, Operation, OperationState, Outcome
@@ -30,20 +31,16 @@ from handlers.engine.engine import (
     pivot_passed,
 )
 from handlers.engine.plan import Place, Plan, Side
-from handlers.engine.retries import is_due, retry_delay_s
-from handlers.engine.verbs import VERBS, VOUCHED, AnyVerb, Fence, LedgerVerb
-from handlers.requests import grow, presence
+from handlers.engine.verbs import VERBS, VOUCHED, AnyVerb, Fence, LedgerVerb, is_due
+from handlers.requests import presence
 from handlers.results import fences
-from handlers.results.converted import CONVERTED
 from handlers.results.meaning import MEANING, Book, Done, Outputs
-from handlers.results.mended import MENDED, note_end
 from host_agent.shared.contract.lane import Lane
 from host_agent.shared.contract.messages import ErrorKind, GuestOrder, StepError, StepResult, Verb
 from host_agent.shared.contract.wire import plain
 
 #: The code of a step's failure for its host's sake.
 FENCED = "host_fenced"
-_MEANING = {**MEANING, **CONVERTED, **MENDED}
 
 
 def plan_of(operation: Operation) -> Plan:
@@ -74,7 +71,7 @@ def arrival(operation: Operation) -> str | None:
     step = next((step.name for step in plan.steps if step.do is Verb.GUEST_MIGRATE), None)
     if step is None or not history.touched(SERVER, step):
         return None
-    known = any(history.record(SERVER, step, undo=undo).resolved for undo in (False, True))
+    known = any(history.of_step(SERVER, step, undo=undo).resolved for undo in (False, True))
     return None if known else plan.hosts[Place.DESTINATION]
 
 
@@ -100,11 +97,10 @@ def is_first(operation: Operation, run: ActiveRun) -> bool:
     return not touched
 
 
-def verb_of(operation: Operation, run: ActiveRun) -> AnyVerb:
-    """What the run does next."""
+def verb_of(operation: Operation, run: ActiveRun, step: str) -> AnyVerb:
+    """What the run does as this step."""
     if run.verb is not None:
         return Verb(run.verb)
-    step = operation.history.next_step(run)
     return plan_of(operation).verb(step, undo=run.undo, host=run.host)
 
 
@@ -119,8 +115,8 @@ def advance(operation: Operation, book: Book, now: float) -> Work | Wait:
         match decision:
             case Start():
                 _begin(operation, decision.runs, book, now)
-            case Work() if (run := _effect_free(operation, decision)) is not None:
-                succeeded(operation, run, _waiver(operation, run, book), book)
+            case Work() if (mine := _effect_free(operation, decision)) is not None:
+                succeeded(operation, mine[0], _waiver(operation, *mine, book), book)
             case Park():
                 park(operation, decision.left, book)
             case Finish():
@@ -139,21 +135,24 @@ def _decided(operation: Operation, now: float) -> Decision:
     return decision if until is None or not is_due(until, now) else decide(plan, history, until)
 
 
-def _effect_free(operation: Operation, work: Work) -> ActiveRun | None:
-    """A run whose next step only records what is true now."""
-    verbs = ((run, verb_of(operation, run)) for run in work.runs)
-    ours = (run for run, do in verbs if isinstance(do, LedgerVerb) and not VERBS[do].outside)
-    return next(ours, None)
+def _effect_free(operation: Operation, work: Work) -> tuple[ActiveRun, str] | None:
+    """A run whose next step only records what is true now, and that step."""
+    for run in work.runs:
+        step = operation.history.next_step(run)
+        do = verb_of(operation, run, step)
+        if isinstance(do, LedgerVerb) and not VERBS[do].outside:
+            return run, step
+    return None
 
 
-def _waiver(operation: Operation, run: ActiveRun, book: Book) -> StepResult:
+def _waiver(operation: Operation, run: ActiveRun, step: str, book: Book) -> StepResult:
     """By what evidence the ledger does a step of a host: that host's fence."""
-    plan, step = plan_of(operation), operation.history.next_step(run)
+    plan = plan_of(operation)
     place = plan.stage_of(step).place
     name = plan.host_of(run.lane, place)
     if place is Place.LEDGER or name is None:
         return StepResult(step=step, took_ms=0)
-    host = book.get(Host, str(host_uuid(name)))
+    host = book.get(Host, name)
     waiver: Outputs = {"waived": f"host {name} is fenced: {host.why}", "fenced_host": name}
     if run.undo:
         waiver |= {"passed": True} if plan.puts_back(step) else {}
@@ -181,7 +180,8 @@ def _begin(operation: Operation, runs: tuple[Run, ...], book: Book, now: float) 
             creates_at=now if _creates(operation, run) else None,
         )
         if error is not None:
-            failed(operation, operation.history.active[run.lane], error, now)
+            result = StepResult(step=run.steps[0], took_ms=0, error=error)
+            failed(operation, operation.history.active[run.lane], result, now)
 
 
 def shown_elsewhere(
@@ -213,7 +213,7 @@ def hold_up(operation: Operation, run: ActiveRun, done: str, book: Book, now: fl
         return
     step = operation.history.next_step(run)
     if error := shown_elsewhere(operation, [step], book, undo=run.undo):
-        failed(operation, run, error, now)
+        failed(operation, run, StepResult(step=step, took_ms=0, error=error), now)
 
 
 def _creates(operation: Operation, run: Run) -> bool:
@@ -231,14 +231,13 @@ def _given_to(operation: Operation, run: Run, book: Book) -> tuple[Host | None, 
         return None, None
     assert operation.started is not None
     instance = book.get(Instance, operation.started.server_id)
-    host = book.get(Host, str(host_uuid(name)))
+    host = book.get(Host, name)
     if not host.fenced:
         return host, _unknown_to(host, plan, run) or _distrust(operation, run, instance, book)
-    if not is_replaceable(plan, run.steps, undo=run.undo):
+    if not plan.is_replaceable(run.steps, undo=run.undo):
         return host, fenced_error(name)
-    undone = {name for name in run.steps if run.undo and not plan.puts_back(name)}
-    verbs = {plan.step(n).undo if n in undone else plan.step(n).do for n in run.steps}
-    asked = operation.history.record(run.lane, run.steps[0], undo=run.undo).asked
+    verbs = {plan.owed(step, undo=run.undo) for step in run.steps}
+    asked = operation.history.of_step(run.lane, run.steps[0], undo=run.undo).asked
     if Verb.GUEST_STAY in verbs:
         return _told_by_destination(plan, asked, book)
     late = run.place is Place.ARRIVAL and not fences.renewed(host, asked)
@@ -269,7 +268,7 @@ def _told_by_destination(
     The destination; or, if that is fenced as well, its fence, made after the source's.
     """
     name = plan.hosts[Place.DESTINATION] or ""
-    host = book.get(Host, str(host_uuid(name)))
+    host = book.get(Host, name)
     if not host.fenced:
         return host, None
     if fences.renewed(host, asked):
@@ -287,7 +286,7 @@ def _distrust(operation: Operation, run: Run, instance: Instance, book: Book) ->
     trusted = plan.hosts.get(plan.trusts) if plan.trusts else None
     if trusted is None or run.undo or pivot_passed(plan, operation.history):
         return None
-    host = book.get(Host, str(host_uuid(trusted)))
+    host = book.get(Host, trusted)
     if not host.fenced:
         message = f"Host {trusted} was unfenced; the guest may run there."
         return StepError(kind=ErrorKind.FINAL, code="fence_over", message=message)
@@ -299,11 +298,6 @@ def _too_old(host: str, instance: Instance) -> StepError:
     return StepError(kind=ErrorKind.FINAL, code=refusal.code, message=str(refusal))
 
 
-def is_replaceable(plan: Plan, steps: Iterable[str], *, undo: bool) -> bool:
-    """Whether somebody else can do these steps if their host is fenced."""
-    return all(plan.instead(step, undo=undo) is not None for step in steps)
-
-
 def fenced_error(host: str) -> StepError:
     """Why a host's steps fail once it is fenced."""
     message = f"Host {host} is fenced; nothing is sent to it."
@@ -312,7 +306,7 @@ def fenced_error(host: str) -> StepError:
 
 def succeeded(operation: Operation, run: ActiveRun, result: StepResult, book: Book) -> None:
     """The run's next step is done, and with it what its verb means."""
-    step, outputs = operation.history.next_step(run), result.outputs
+    step, outputs = result.step, result.outputs
     operation.record(
         Operation.StepSucceeded,
         run=run.number,
@@ -331,8 +325,8 @@ def succeeded(operation: Operation, run: ActiveRun, result: StepResult, book: Bo
 
 def _mean(verb: AnyVerb, done: Done) -> None:
     """Record what this verb's success means, if anything."""
-    if verb in _MEANING:
-        _MEANING[verb](done)
+    if verb in MEANING:
+        MEANING[verb](done)
 
 
 def _done(
@@ -356,9 +350,8 @@ def _done(
 def failed(
     operation: Operation,
     run: ActiveRun,
-    error: StepError,
+    result: StepResult,
     now: float,
-    result: StepResult | None = None,
     *,
     at_once: bool = False,
     further: bool = False,
@@ -368,12 +361,12 @@ def failed(
     `at_once`: again without a pause, whatever was tried before: somebody else will do it.
     `further`: the run's later steps may have been begun all the same.
     """
-    step = operation.history.next_step(run)
-    attempts = operation.history.record(run.lane, step, undo=run.undo).attempts + 1
-    delay_s: float | None = None
+    step, error, delay_s = result.step, result.error, None
+    assert error is not None, "a result of failure has one"
     if error.kind is not ErrorKind.FINAL:
-        patient = plan_of(operation).patient
-        delay_s = 0.0 if at_once else retry_delay_s(verb_of(operation, run), attempts, patient)
+        verb, patient = verb_of(operation, run, step), plan_of(operation).patient
+        attempts = operation.history.of_step(run.lane, step, undo=run.undo).attempts + 1
+        delay_s = 0.0 if at_once else VERBS[verb].retry.delay_s(attempts, patient=patient)
     fields = {
         "run": run.number,
         "lane": run.lane,
@@ -382,7 +375,7 @@ def failed(
         "error": plain(error),
         "further": _further(operation, run, step) if further else [],
         "host": run.host,
-        **(_noted(result) if result else {}),
+        **_noted(result),
     }
     if delay_s is None:
         operation.record(Operation.StepFailed, **fields)
@@ -428,7 +421,7 @@ def _left_row(operation: Operation, item: Left) -> dict[str, Any]:
         "step": item.step,
         "undo": item.undo,
         "verb": named_verb(plan_of(operation), item).value,
-        "error": operation.history.record(item.lane, item.step, undo=item.undo).error,
+        "error": operation.history.of_step(item.lane, item.step, undo=item.undo).error,
     }
 
 
@@ -463,7 +456,7 @@ def finish(
     if error is None and operation.history.moot:
         error = plain(fenced_error(plan_of(operation).hosts[Place.HOST] or ""))
     operation.record(Operation.OperationFinished, outcome=outcome.value, error=error, reason=reason)
-    note_end(operation, outcome, book)
+    _end_repair(operation, outcome, book)
     assert operation.started is not None
     instance = book.get(Instance, operation.started.server_id)
     for volume_id in sorted(volumes_of(operation)):
@@ -476,8 +469,19 @@ def finish(
         else:  # a root's place is kept, with or without a volume
             instance.set_device_volume(lane.bdm_id, mapping.volume_id)
     instance.release(str(operation.id))
-    grow.wait_again(operation, instance)
-    grow.begin_awaited(instance, book)
+
+
+def _end_repair(operation: Operation, outcome: Outcome, book: Book) -> None:
+    """The finding hears how its repair ended, in the same append."""
+    started = operation.started
+    if started is None or started.finding is None:
+        return
+    finding = book.get(Finding, started.finding["id"])
+    if outcome is not Outcome.COMPLETED:
+        why = (operation.first_error or {}).get("message") or f"The repair was {outcome.value}."
+        finding.record(Finding.RepairFailed, by_operation=str(operation.id), why=why)
+    elif finding.state is not FindingState.OVER:
+        finding.record(Finding.DriftRepaired, by_operation=str(operation.id))
 
 
 def volumes_of(operation: Operation) -> set[str]:

@@ -53,17 +53,9 @@ class Unwatched:
 
 
 @dataclass(kw_only=True)
-class RunContext:
-    """The ports and the memory of one run.
-
-    Some of it is memory within the run, nothing more: `connected` is the disk that it has
-    connected (see Lane.disk), `volumes` are those that it has seen, `attachments` those that it
-    has seen connected, by their ids, `infos` what the old flow has connected, by volume.
-    `multiattach`: whether this host can do it (S3).  `host` is the name by which ledger and Cinder
-    know this one.
-
-    `first`: nobody has begun any of its steps before (contract.Command.first), so a verb need not
-    look for what an earlier attempt may have left (decision 0098).
+class Ports:
+    """What runs work on.  `host`: the name by which ledger and Cinder know this one; `multiattach`:
+    whether it can do that (S3).
     """
 
     host: str
@@ -73,13 +65,27 @@ class RunContext:
     guests: Guests
     users: Users
     storage: Storage
-    clock: Clock
-    waits: Waits
     keys: Keys = NO_KEYS
-    watch: Watch = field(default_factory=Unwatched)
     records: Records = field(default_factory=dict)
     sent: Sent = field(default_factory=set)
     multiattach: bool = True
+
+
+@dataclass(kw_only=True)
+class RunContext(Ports):
+    """The ports and the memory of one run.
+
+    Some of it is memory within the run, nothing more: `connected` is the disk that it has
+    connected (see Lane.disk), `volumes` are those that it has seen, `attachments` those that it
+    has seen connected, by their ids, `infos` what the old flow has connected, by volume.
+
+    `first`: nobody has begun any of its steps before (contract.Command.first), so a verb need not
+    look for what an earlier attempt may have left (decision 0098).
+    """
+
+    clock: Clock
+    waits: Waits
+    watch: Watch = field(default_factory=Unwatched)
     first: bool = False
     connected: dict[str, Any] | None = None
     volumes: dict[str, VolumeView | VolumeSeen] = field(default_factory=dict)

@@ -236,19 +236,13 @@ def note(message: str) -> None:
     print(fitted(visible(message), sys.stderr), file=sys.stderr)
 
 
-def add_reason(parser: argparse.ArgumentParser, what: str = "why") -> None:
-    parser.add_argument(
-        "--reason", required=True, metavar="TEXT", help=f"{what}; stored permanently in the history"
-    )
-
-
-def add_limit(parser: argparse.ArgumentParser, what: str, default: int = LIMIT_DEFAULT) -> None:
+def add_limit(parser: argparse.ArgumentParser, what: str) -> None:
     parser.add_argument(
         "--limit",
         type=_limit,
-        default=default,
+        default=LIMIT_DEFAULT,
         metavar="N",
-        help=f"{what} (default {default}, at most {LIMIT_MAX})",
+        help=f"{what} (default {LIMIT_DEFAULT}, at most {LIMIT_MAX})",
     )
 
 

@@ -20,7 +20,7 @@ import structlog
 from aggregates import errors
 from aggregates.base import Aggregate, EventContext
 from aggregates.finding import Finding
-from aggregates.host import Host, host_uuid
+from aggregates.host import Host
 from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import Operation
@@ -70,11 +70,8 @@ class Fleet:
     unfenced: Callable[[], Iterable[str]] = lambda: ()
 
 
-class IdempotencyKeyReusedError(errors.DomainError):
+class IdempotencyKeyReusedError(errors.DomainError, code="idempotency_key_reused", status=422):
     """Idempotency key {key} was used for another request; use a new key for a new request."""
-
-    code = "idempotency_key_reused"
-    status = 422
 
 
 class Requests:
@@ -188,7 +185,7 @@ class Requests:
                 request,
                 origin,
                 instance=unit.get(Instance, build.server_id_of(origin)),
-                host=unit.get(Host, host_uuid(request.host)),
+                host=unit.get(Host, request.host),
                 contact=fleet.contact(request.host),
                 volumes={id_: (unit.get(Volume, id_), views()[id_]) for id_ in ids},
                 legacy=fleet.legacy(),
@@ -207,9 +204,7 @@ class Requests:
         view = cache(self._shown)  # once for all attempts
 
         def decide(unit: Unit, origin: Origin) -> Operation:
-            hosts = actions.Hosts(
-                get=lambda name: unit.get(Host, host_uuid(name)), contact=fleet.contact
-            )
+            hosts = actions.Hosts(get=lambda name: unit.get(Host, name), contact=fleet.contact)
             server = deletion.server_of(request.server_id, unit)
             return actions.act(
                 request,
@@ -328,9 +323,7 @@ class Requests:
         def decide(unit: Unit, origin: Origin) -> Operation:
             finding = unit.get(Finding, request.finding_id)
             repairs.refuse(finding, request.finding_id)
-            hosts = actions.Hosts(
-                get=lambda name: unit.get(Host, host_uuid(name)), contact=fleet.contact
-            )
+            hosts = actions.Hosts(get=lambda name: unit.get(Host, name), contact=fleet.contact)
             return repairs.repair(request, origin, case.of(finding, unit), hosts)
 
         return _asked(decide, fleet)
@@ -425,7 +418,7 @@ def _asked(decide: Decide, fleet: Fleet) -> Decide:
 def _where(unit: Unit, instance: Instance, fleet: Fleet) -> accept.Where:
     if instance.host is None:
         return accept.Where(host=None, contact=None, legacy=fleet.legacy())
-    host = unit.get(Host, host_uuid(instance.host))
+    host = unit.get(Host, instance.host)
     return accept.Where(host=host, contact=fleet.contact(host.name), legacy=fleet.legacy())
 
 

@@ -22,7 +22,7 @@ import structlog
 from aggregates import errors
 from aggregates.attachment import Attachment
 from aggregates.base import Aggregate, EventContext
-from aggregates.host import Host, host_uuid
+from aggregates.host import Host
 from aggregates.instance import Instance
 from aggregates.operation import ActiveRun, Operation, OperationState
 from aggregates.remnant import Remnant
@@ -41,9 +41,8 @@ from host_agent.shared.contract.messages import (
     StepResult,
 )
 from host_agent.shared.contract.ports import Cinder, OldCinder
-from ledger.core.effects import carry_out
+from ledger.core.effects import carry_out, take_back
 from ledger.core.steps.context import EffectContext
-from ledger.core.take_back import take_back
 from ledger.log.application import ConflictError
 from ledger.log.unit import AggregateStore, Unit, acting, own_context, run_optimistically, within
 
@@ -134,7 +133,7 @@ class Service:
         wanted: list[tuple[type[Aggregate], str | UUID]] = []
         for name, registration in asked:
             guests = [(Instance, guest.server_id) for guest in registration.guests]
-            wanted += [(Host, host_uuid(name)), *guests]
+            wanted += [(Host, name), *guests]
         unit.read(wanted)
         return [_unchanged(name, registration, unit) for name, registration in asked]
 
@@ -152,7 +151,7 @@ class Service:
         return any(again)
 
     def _changed(self, name: str, part: Changes, context: EventContext, unit: Unit) -> bool:
-        host = unit.get(Host, host_uuid(name))
+        host = unit.get(Host, name)
         host.check_epoch(part.epoch)
         if host.suspect or not host.version:
             raise errors.StaleEpochError(host=name, given=part.epoch, current=host.epoch)
@@ -182,16 +181,13 @@ class Service:
                 self._store, lambda unit: self._report(unit, name, report, context)
             )
         except _ContradictedError as error:
-            report = _contradicted(report, *error.args)
-            return run_optimistically(
-                self._store, lambda unit: self._report(unit, name, report, context)
-            )
+            return self.report(name, _contradicted(report, *error.args), context)
 
     def _report(
         self, unit: Unit, name: str, report: Report, context: EventContext
     ) -> tuple[bool, int]:
-        unit.get(Host, host_uuid(name)).check_epoch(report.epoch)
         operation = unit.get(Operation, report.operation_id)
+        unit.get(Host, name).check_epoch(report.epoch)
         new = [r for r in report.results if not operation.is_known(report.run, name, r.step)]
         active = operation.is_active(report.run)
         if not new or (len(new) < len(report.results) and not active):
@@ -200,14 +196,7 @@ class Service:
         for result in new:
             run = operation.active_run(report.run, name, result.step)
             if result.error is not None:
-                progress.failed(
-                    operation,
-                    run,
-                    result.error,
-                    self._clock(),
-                    result,
-                    further=report.further,
-                )
+                progress.failed(operation, run, result, self._clock(), further=report.further)
                 continue
             try:
                 progress.succeeded(operation, run, result, unit)
@@ -246,7 +235,7 @@ class Service:
         """Do an operator's act on a host; the position then."""
 
         def change(unit: Unit) -> int:
-            act(unit.get(Host, host_uuid(name)))
+            act(unit.get(Host, name))
             return unit.save(context)
 
         return run_optimistically(self._store, change)
@@ -365,7 +354,7 @@ class Service:
         """Do one effect of the ledger's own and record what came of it."""
         run = work.runs[0]
         step = operation.history.next_step(run)
-        lane = progress.lane_of(operation, run.lane, step)
+        lane = progress.lane_of(operation, run.lane, step).seeing(self._clock())
         effect = EffectContext(
             cinder=self._cinder,
             old_cinder=self._old_cinder,
@@ -376,7 +365,7 @@ class Service:
             operation=operation,
             run=run.number,
         )
-        verb = progress.verb_of(operation, run)
+        verb = progress.verb_of(operation, run, step)
         result = carry_out(step, verb, lane, effect)
 
         def record(fresh: Unit) -> tuple[Work | Wait | None, int] | None:
@@ -389,7 +378,7 @@ class Service:
             result = replace(result, outputs={}, error=StepError(kind=ErrorKind.RETRYABLE, **why))
             recorded = run_optimistically(self._store, record)
         if recorded is None:
-            take_back(verb, lane, result, operation, effect, self._store)
+            take_back(verb, lane, result, effect, self._store)
         return recorded or (Wait(None), 0)  # whoever was first goes on with it
 
     def _record(
@@ -404,7 +393,7 @@ class Service:
         if result.error is None:
             progress.succeeded(again, active, result, unit)
         else:
-            progress.failed(again, active, result.error, self._clock(), result)
+            progress.failed(again, active, result, self._clock())
         decision = deletion.advance(again, unit, self._clock())
         return decision, unit.save(own_context(again))
 
@@ -437,7 +426,7 @@ def _portions(what: tuple[W, ...]) -> list[tuple[W, ...]]:
 
 def _show(name: str, agent: Registration, guests: Sequence[Guest], unit: Unit) -> bool:
     """Take what an agent says of itself and of these guests; whether to show some of it again."""
-    host = unit.get(Host, host_uuid(name))
+    host = unit.get(Host, name)
     host.register(name, agent.service_version, agent.capabilities, agent.connector)
     looked = [inventory.seen(name, guest, unit) for guest in guests]
     return not all(looked)
@@ -456,7 +445,7 @@ def _apply_registration(
 ) -> RegistrationResult:
     """Take a registration; `rest`: the guests that are not taken yet, if not all of them."""
     again = _show(name, registration, registration.guests if rest is None else rest, unit)
-    host = unit.get(Host, host_uuid(name))
+    host = unit.get(Host, name)
     for server_id in host.shown.keys() - {guest.server_id for guest in registration.guests}:
         inventory.keep_disks(name, server_id, set(), unit)
     if not host.suspect:

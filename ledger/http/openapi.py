@@ -17,7 +17,7 @@ from host_agent.shared.contract.outputs import Outputs
 from ledger.http import microversions
 from ledger.http.parameters import Parameter
 from ledger.http.route import Model, Route
-from ledger.http.schemas_problem import Problem
+from ledger.http.schemas import Problem
 from ledger.nova.schemas_nova import NovaError
 
 OPENAPI_VERSION = "3.1.0"

@@ -35,11 +35,8 @@ CONFLICT_ATTEMPTS = 8
 CONFLICT_PAUSE_MAX_S = 0.05
 
 
-class ConflictError(DomainError):
+class ConflictError(DomainError, code="conflict"):
     """Something else changed the same thing at the same time; read it again and retry."""
-
-    code = "conflict"
-    status = 409
 
 
 class Ledger(Application[UUID]):

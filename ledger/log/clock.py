@@ -7,7 +7,7 @@ between the monotonic clock is added to it (host_agent.shared.platform.clocks).
 
 The database's clock may be set as well.  If it is set back, events get the last time of the log
 until the clock has reached that again, because times of the log never decrease (`append_events`);
-no retry waits longer than its bound (handlers.engine.retries.is_due); leases and contacts with a
+no retry waits longer than its bound (handlers.engine.verbs.is_due); leases and contacts with a
 time in the future are ignored.
 """
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
@@ -27,9 +26,6 @@ from host_agent.shared.contract.ports import PortError
 
 A = TypeVar("A", bound=Aggregate)
 T = TypeVar("T")
-
-#: Ids that are remembered as UUIDs: an aggregate is asked for a dozen times.
-IDS_MAX = 4_096
 
 
 class AggregateStore(Protocol):
@@ -64,7 +60,7 @@ class Unit:
         return list(self._used)
 
     def get(self, kind: type[A], id: str | UUID) -> A:  # noqa: A002
-        key = (kind, _uuid(id))
+        key = _key(kind, id)
         found = self._used.get(key)
         if found is None:
             found = self._read.get(key)
@@ -73,7 +69,7 @@ class Unit:
 
     def read(self, these: Iterable[tuple[type[Aggregate], str | UUID]]) -> None:
         """Load several by one query.  What is not used afterwards is not relied on."""
-        keys = list(dict.fromkeys((kind, _uuid(id_)) for kind, id_ in these))
+        keys = list(dict.fromkeys(_key(kind, id_) for kind, id_ in these))
         self._read.update(zip(keys, self._store.load_many(*keys), strict=True))
 
     def add(self, aggregate: Aggregate) -> None:
@@ -110,13 +106,8 @@ def run_optimistically(store: AggregateStore, change: Callable[[Unit], T]) -> T:
     return store.retrying(run_on_the_log)
 
 
-def _uuid(id: str | UUID) -> UUID:  # noqa: A002
-    return id if isinstance(id, UUID) else _parsed(id)
-
-
-@lru_cache(IDS_MAX)
-def _parsed(text: str) -> UUID:
-    return UUID(text)
+def _key(kind: type[Aggregate], id: str | UUID) -> tuple[type[Aggregate], UUID]:  # noqa: A002
+    return kind, id if isinstance(id, UUID) else kind.id_of(id)
 
 
 def own_context(operation: Operation) -> EventContext:

@@ -14,11 +14,8 @@ from ledger.http.call import Call
 from ledger.native import accepting
 
 
-class NoValidHostError(errors.DomainError):
+class NoValidHostError(errors.DomainError, code="no_valid_host", status=400):
     """No valid host was found. There are not enough hosts available."""
-
-    code = "no_valid_host"
-    status = 400
 
 
 #: What a host has to be to take a server: each in words, and as a row of hosts (with `alive`) says.

@@ -26,7 +26,7 @@ from host_agent.shared.contract.ports import AttachmentView, PortError, VolumeVi
 from host_agent.shared.contract.survey import ConnectionShown, DiskShown, StorageShown
 from host_agent.shared.contract.volume_states import letting_go
 from ledger.core.steps.context import EffectContext
-from ledger.core.steps.made import evidence_of
+from ledger.core.steps.volumes import evidence_of
 from ledger.reconcile.repair_cases import shown_by
 
 _GONE = frozenset({AttachmentState.DELETED})

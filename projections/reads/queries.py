@@ -15,7 +15,7 @@ from psycopg import AsyncConnection
 from psycopg import sql as compose
 from psycopg_pool import AsyncConnectionPool
 
-from handlers.engine.retries import PUT_OFF_MAX_S
+from handlers.engine.verbs import PUT_OFF_MAX_S
 from projections.base import Row
 from projections.lines import POOL_RECONNECT_S, AsyncLine
 from projections.reads.drift import DriftReads

@@ -130,9 +130,9 @@ class ServerLists(LogReads):
             text = f"to look for it took longer than {PATTERN_MS_MAX / 1000:g} s"
             raise PatternError(text) from None
 
-    async def sizes(self, project_id: str | None, limit: int = PAGE_MAX) -> list[tuple[int, int]]:
+    async def sizes(self, project_id: str | None) -> list[tuple[int, int]]:
         """vCPUs, and memory in MiB, of the servers of a project (None: of all), smallest first."""
-        rows = await self._all("sizes", {}, "servers", project_id=project_id, limit=limit)
+        rows = await self._all("sizes", {}, "servers", project_id=project_id, limit=PAGE_MAX)
         return [(row["vcpus"], row["memory_mb"]) for row in rows]
 
     async def used(self, project_id: str) -> Row:

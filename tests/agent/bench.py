@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from host_agent.executor import Executor, Hooks, Limits, Ports
+from host_agent.executor import Executor, Hooks, Limits
 from host_agent.locks import Locks
 from host_agent.reporting import Verdict
 from host_agent.shared.contract.lane import Lane
@@ -35,7 +35,7 @@ from host_agent.storage.keys import KeyManagers
 from host_agent.storage.records import Record
 from host_agent.survey import Surveyor
 from host_agent.verbs import GUEST_VERBS, VERBS
-from host_agent.verbs.context import RunContext, Waits
+from host_agent.verbs.context import Ports, RunContext, Waits
 from ledger.trial.cinder.model.model import CinderModel
 from tests.doubles.direct_cinder import DirectCinder
 from tests.guards import check_outputs

@@ -124,6 +124,7 @@ AT, AHEAD_S = 1_000_000.0, 7200.0  # and by how much the host's clock is ahead
     [
         (SEEN_S, "service", False),
         (SEEN_S + 1, "service", True),
+        (-SEEN_S - 1, "service", True),  # a clock was set back
         (1.0, None, True),  # its lock has no name yet
         (None, "service", True),  # nobody knows how old it is
     ],

@@ -116,7 +116,7 @@ def test_a_retry_tries_what_failed_with_all_its_attempts() -> None:
     world = attached()
     operation = parked(world, world.detach(), "brick.disconnect")
     world.service.act(str(operation.id), "retry", "mended", CONTEXT)
-    record = world.operation(str(operation.id)).history.record(0, "disconnect", undo=False)
+    record = world.operation(str(operation.id)).history.of_step(0, "disconnect", undo=False)
     assert (record.status, record.attempts) == ("pending", 0)
     world.done(str(operation.id))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from handlers.results.progress import is_first
+from host_agent.shared.contract.lane import SEEN_S
 from host_agent.shared.contract.messages import ErrorKind
 from tests.flows.drifts import DRIFTS
 from tests.world import OTHER, Broken, World
@@ -60,6 +61,17 @@ def test_a_repair_has_no_first_attempt() -> None:
     operation_id = DRIFTS["repair-lost"].ask(world)
     assert _firsts(world, operation_id)
     assert not any(first for _, first in _firsts(world, operation_id))
+
+
+def test_what_was_seen_before_a_step_was_put_off_is_looked_at_anew() -> None:
+    """A reservation that came meanwhile, of nobody who waits for it, is not left beside another."""
+    world = World()
+    operation_id = world.attach()
+    assert world.operation(operation_id).lanes[0].volume_seen, "it was available"
+    late = world.cinder.attachment_create(world.volumes[0], world.server_id, None, "rw")
+    world.clock.seconds += SEEN_S + 1
+    _to_the_host(world, operation_id)
+    assert world.operation(operation_id).lanes[0].attachment_id == late.id
 
 
 def test_what_cinder_showed_is_kept_with_its_moment() -> None:

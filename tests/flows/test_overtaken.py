@@ -219,7 +219,7 @@ def test_whoever_was_overtaken_leaves_the_operation_to_the_other() -> None:
     world.trouble = Paused(met().index("cinder.attachment_create"), taken_over)
     world.service.carry_on(operation_id)
     assert "cinder.attachment_create" not in asked
-    assert world.operation(operation_id).history.record(0, "reserve", undo=False).attempts == 1
+    assert world.operation(operation_id).history.of_step(0, "reserve", undo=False).attempts == 1
 
 
 def test_what_is_taken_over_has_had_its_time_before_and_waits_in_no_step() -> None:

@@ -78,7 +78,7 @@ def test_a_success_that_cannot_be_true_is_a_failure_and_what_came_after_it_is_un
     world.store.save(attachment, context=CONTEXT)
     said = report(operation_id, *done("update", "ready", "connect"))
     assert world.service.report(HOST, said, CONTEXT)[0] is False
-    record = world.operation(operation_id).history.record(0, "update", undo=False)
+    record = world.operation(operation_id).history.of_step(0, "update", undo=False)
     assert record.status is StepStatus.FAILED
     assert "connect" in undone(world)
     stored = len(world.store.log)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
@@ -17,7 +16,7 @@ from uuid import UUID
 from aggregates.attachment import Attachment, AttachmentState
 from aggregates.base import Actor, Aggregate, EventContext
 from aggregates.finding import Finding, FindingState
-from aggregates.host import Host, host_uuid
+from aggregates.host import Host
 from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping, MappingState
 from aggregates.operation import Operation, OperationState
@@ -63,11 +62,6 @@ class Pause(NamedTuple):
     now: float
 
 
-@lru_cache(4_096)
-def _parsed(id_: str) -> UUID:
-    return UUID(id_) if id_ else UUID(int=0)
-
-
 @dataclass
 class State:
     """`taken`: operations with dispatchers that have never given their leases back."""
@@ -93,7 +87,7 @@ class State:
 
     def get(self, kind: type[A], id: str) -> A:  # noqa: A002
         """As handlers.engine.rules reads it: nobody changes what this returns."""
-        id_ = _parsed(id)
+        id_ = kind.id_of(id) if id else UUID(int=0)
         return self.known.get(id_) or kind(id_)  # type: ignore[return-value]
 
     def all(self, kind: type[A]) -> Iterator[A]:
@@ -107,7 +101,7 @@ class State:
         return self.get(Instance, SERVER)
 
     def host(self, name: str) -> Host:
-        return self.known[host_uuid(name)]  # type: ignore[return-value]
+        return self.get(Host, name)
 
 
 class Store:

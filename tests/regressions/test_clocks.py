@@ -12,8 +12,7 @@ import pytest
 
 from aggregates.errors import OperatorActError
 from aggregates.operation import Operation, OperationState, Outcome, StepStatus
-from handlers.engine.retries import PUT_OFF_MAX_S, is_due
-from handlers.engine.verbs import VERBS
+from handlers.engine.verbs import PUT_OFF_MAX_S, VERBS, is_due
 from handlers.requests import operator
 from host_agent.shared.contract.messages import ErrorKind
 from ledger.log.mapper import IndexedEvent, JSONBody, LedgerMapper
@@ -84,7 +83,7 @@ def test_an_operator_need_not_wait_and_the_attempts_are_counted_on() -> None:
         while world.service.advance(str(operation.id)) is None:
             pass
         assert broken.calls == attempt
-    record = world.operation(str(operation.id)).history.record(0, "reserve", undo=False)
+    record = world.operation(str(operation.id)).history.of_step(0, "reserve", undo=False)
     assert (record.attempts, record.status) == (4, StepStatus.RETRYING)
     assert world.clock() == at
     broken.heal()

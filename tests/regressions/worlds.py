@@ -15,12 +15,12 @@ from aggregates.host import Host, host_uuid
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import OperationState
 from handlers.requests.guards import Contact
-from host_agent.executor import Ports as AgentWorld
 from host_agent.leftovers import Leftovers
 from host_agent.libvirt import disk_xml
 from host_agent.locks import Locks
 from host_agent.shared.contract.messages import ErrorKind, PowerState, Release
 from host_agent.simulated.host_state import guest_state
+from host_agent.verbs.context import Ports as AgentWorld
 from ledger.core.requests import Fleet
 from ledger.trial.cinder.model.rows import Attachment as Row
 from tests.memory import Crash, Trouble

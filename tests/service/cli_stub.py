@@ -18,7 +18,7 @@ from typing import Any
 from aiohttp import web
 from pydantic import BaseModel
 
-from ledger.http import schemas_problem
+from ledger.http.schemas import Problem
 from ledger.native import schemas, schemas_attachments
 from ledger.native.drift.schemas_remnants import OperationActed, RemnantSummary
 from ledger.native.log import schemas_events
@@ -79,7 +79,7 @@ class Stub:
 
 
 def problem(status: int, code: str, detail: str, hint: str | None = None) -> web.Response:
-    shown = schemas_problem.Problem(
+    shown = Problem(
         type=f"urn:attachment-ledger:problem:{code}",
         title="-",
         status=status,

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 import structlog
 
-from handlers.engine.retries import PUT_OFF_MAX_S
+from handlers.engine.verbs import PUT_OFF_MAX_S
 from host_agent.shared.platform.clocks import AHEAD_HEADER, SKEW_MAX_S, TIME_HEADER
 from ledger.agents.batches import AGENT_BATCHER
 from ledger.core import wakeups

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from importlib import import_module
+
 import pytest
 
 from handlers.engine.plan import Flow, Place, Side, Stage, Step
 from handlers.engine.verbs import VERBS, LedgerVerb
 from handlers.flows import FLOWS
 from host_agent.shared.contract.messages import Verb
+from host_agent.verbs import GUEST_VERBS as DONE_FOR_SERVERS
+from host_agent.verbs import VERBS as DONE_FOR_LANES
 from ledger.cli import shell
 from ledger.cli.operations import diagram
 
@@ -102,6 +107,22 @@ def test_every_step_is_drawn_in_order_and_every_undo_in_reverse(flow: Flow) -> N
     places = [drawn.index(f"  {step.name}: ") for step in steps]
     places += [drawn.index(f"  undo {name}: ") for name in undone]
     assert places == sorted(places)
+
+
+@pytest.mark.parametrize("flow", FLOWS)
+def test_flow_show_names_functions_that_are_there(
+    flow: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those of hosts have the verbs' names."""
+    agents = {each.__name__ for each in (*DONE_FOR_LANES.values(), *DONE_FOR_SERVERS.values())}
+    assert shell.main(["flow", "show", flow, "--functions", "-f", "json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    for (_, step), row in zip(diagram.table(FLOWS[flow]), rows, strict=True):
+        assert row["Does"] or step.do == LedgerVerb.NOTHING, row
+        for module, name in (
+            row[each].split(": ") for each in ("Does", "Undo", "Records") if row[each]
+        ):
+            assert name in (agents if module == "host_agent.verbs" else dir(import_module(module)))
 
 
 def test_flow_show_prints_the_table_and_the_diagram(capsys: pytest.CaptureFixture[str]) -> None:

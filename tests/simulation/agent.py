@@ -19,7 +19,6 @@ from host_agent.executor import (
     _ATTACHING,
     _CHANGING_GUESTS,
     _GOING_ON,
-    Ports,
     _exclude,
     _has_lock_name,
     _learn,
@@ -47,8 +46,8 @@ from host_agent.simulated.adapters import SimulatedBrick, SimulatedGuests, Simul
 from host_agent.simulated.host_state import SCHEME
 from host_agent.steps import take_back_made
 from host_agent.storage.keys import KeyManagers
+from host_agent.verbs.context import Ports, Waits, final
 from host_agent.verbs.context import RunContext as AgentContext
-from host_agent.verbs.context import Waits, final
 from ledger.log.application import ConflictError
 from tests.commands import carry_out
 from tests.memory import Crash, Tripwire

@@ -22,7 +22,7 @@ from tests.memory import Crash, MemoryStore, Trouble
 #: Where the code under test takes an id from nowhere.
 ID_SOURCES = (
     "ledger.core.requests.uuid4",
-    "ledger.core.effects.uuid4",
+    "ledger.core.steps.attachments.uuid4",
     "host_agent.verbs.cinder_flow.uuid4",
 )
 

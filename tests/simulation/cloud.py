@@ -22,8 +22,8 @@ from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import Operation
 from aggregates.volume import Volume
-from handlers.engine.retries import is_due
 from handlers.engine.rules import Replay
+from handlers.engine.verbs import is_due
 from handlers.requests.guards import Contact
 from handlers.requests.presence import SHOW_GUESTS, SHOW_VOLUMES, STOP_REPAIRS, Shown
 from host_agent.shared.contract.messages import Command, PowerState

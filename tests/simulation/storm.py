@@ -21,8 +21,7 @@ from aggregates.instance import Instance, VmState
 from aggregates.operation import Operation, Outcome
 from handlers.drift.predicates import reservation_unknown, volume_of_nobody
 from handlers.drift.rows import AttachmentRow, Row, VolumeRow
-from handlers.engine.retries import PUT_OFF_MAX_S
-from handlers.engine.verbs import VERBS
+from handlers.engine.verbs import PUT_OFF_MAX_S, VERBS
 from handlers.requests import operator
 from handlers.results.progress import named_verb, plan_of
 from host_agent.shared.contract.ports import LATE_S

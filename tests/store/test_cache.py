@@ -179,7 +179,7 @@ def test_what_is_recorded_on_a_fork_is_not_seen_on_the_original() -> None:
     fork.record(
         Operation.RunStarted, run=2, lane=0, steps=["connect"], undo=True, host="i", epoch=1
     )
-    assert fork.history.record(0, "connect", undo=False).status is StepStatus.DONE
+    assert fork.history.of_step(0, "connect", undo=False).status is StepStatus.DONE
     assert _state(operation) == before
 
 

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 import sql
-from handlers.engine.retries import PUT_OFF_MAX_S
+from handlers.engine.verbs import PUT_OFF_MAX_S
 from projections.reads.queries import Queries, read_pool
 
 DUE, LEASED, LIMIT = 3_000, 40, 16

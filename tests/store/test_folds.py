@@ -121,7 +121,7 @@ def check_steps(watched: Watched, row: Row) -> None:
     undone = {key for key in {*history.records, *running} if key[2]}
     assert {key for key in shown if key[2]} == (undone if unwinds(plan, history) else set())
     for key, step in shown.items():
-        record = history.record(key[0], key[1], undo=key[2])
+        record = history.of_step(key[0], key[1], undo=key[2])
         assert step["status"] == ("running" if key in running else record.status)
         assert (step["attempts"], step["error"]) == (record.attempts, record.error)
         assert step["took_ms"] == record.took_ms
@@ -174,7 +174,7 @@ def check_mailbox(watched: Watched) -> None:
         steps = [
             (step, plan_of(operation).verb(step, undo=run.undo, host=run.host))
             for step in run.steps
-            if not operation.history.record(run.lane, step, undo=run.undo).resolved
+            if not operation.history.of_step(run.lane, step, undo=run.undo).resolved
         ]
         assert [(step.name, step.verb) for step in commands[key].steps] == steps
         if run.lane == SERVER:

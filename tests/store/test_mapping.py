@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
@@ -16,7 +15,6 @@ from ledger.log.application import Ledger
 from ledger.log.mapper import IndexedEvent, JSONBody, LedgerMapper
 
 
-@dataclass(frozen=True, kw_only=True)
 class Renamed(Event):
     """Its third form; the first had `a`, the second `b`."""
 

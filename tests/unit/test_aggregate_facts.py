@@ -373,7 +373,7 @@ def test_the_epoch_of_the_host_that_was_asked_first_is_kept_until_another_is_ask
         error = {"kind": "retryable", "code": "x", "message": "m"}
         facts = {"run": run, "lane": 0, "step": "one", "undo": False, "error": error}
         operation.record(Operation.StepRetried, **facts, retry_at=1.0, host=host)
-        assert operation.history.record(0, "one", undo=False).asked == asked
+        assert operation.history.of_step(0, "one", undo=False).asked == asked
 
 
 def test_a_serial_that_another_disk_has_is_not_given_again() -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from handlers.engine.retries import retry_delay_s
-from handlers.engine.verbs import LedgerVerb
+from handlers.engine.verbs import VERBS, LedgerVerb
 from host_agent.shared.contract.backoff import Backoff, wait_s
 from host_agent.shared.contract.messages import Verb
 
@@ -34,11 +33,11 @@ def test_chance_puts_a_wait_between_half_and_all_of_it() -> None:
     ],
 )
 def test_a_step_is_tried_as_often_as_its_verb_says(verb: str, waits: list[float | None]) -> None:
-    assert [retry_delay_s(verb, attempts) for attempts in range(1, len(waits) + 1)] == waits
+    assert [VERBS[verb].retry.delay_s(attempts) for attempts in range(1, len(waits) + 1)] == waits
 
 
 @pytest.mark.parametrize("verb", [Verb.VOLUME_CONNECT, Verb.DISK_UNPLUG, Verb.VOLUME_WAIT_READY])
 def test_release_work_is_tried_for_ever_at_growing_waits(verb: str) -> None:
-    waits = [retry_delay_s(verb, attempts, patient=True) for attempts in range(1, 10)]
+    waits = [VERBS[verb].retry.delay_s(attempts, patient=True) for attempts in range(1, 10)]
     assert waits == [1, 2, 4, 8, 16, 32, 60, 60, 60]
-    assert retry_delay_s(verb, 1_000_000, patient=True) == 60
+    assert VERBS[verb].retry.delay_s(1_000_000, patient=True) == 60

@@ -88,7 +88,7 @@ class Book:
         self._known = {(type(each), str(each.id)): each for each in known}
 
     def get(self, kind: type[Any], id: str | UUID) -> Any:  # noqa: A002
-        return self._known.get((kind, str(id))) or kind(UUID(str(id)))
+        return self._known.get((kind, str(id))) or kind(kind.id_of(str(id)))
 
     def add(self, aggregate: Any) -> None:
         self._known[type(aggregate), str(aggregate.id)] = aggregate

@@ -31,7 +31,7 @@ def test_the_errors_of_all_attempts_are_known() -> None:
         begun(run=2),
         not_done(run=2, retry_at=2.0, error={**ERROR, "code": "gone"}),
     )
-    record = operation.history.record(0, "one", undo=False)
+    record = operation.history.of_step(0, "one", undo=False)
     assert record.errors == {("retryable", "busy"), ("retryable", "gone")}
     assert (record.status, record.attempts, record.retry_at) == (StepStatus.RETRYING, 2, 2.0)
 
@@ -66,9 +66,9 @@ def test_who_asks_for_a_retry_while_it_runs_waits_for_no_step_that_waits(undo: b
     operation.record(Operation.RunStarted, **{**RUN, "run": 2, "lane": -1})
     operation.record(Operation.StepFailed, **{**STEP, "run": 2, "lane": -1, "error": ERROR})
     operation.record(Operation.RetryRequested, reason="now")
-    record = operation.history.record(0, "one", undo=undo)
+    record = operation.history.of_step(0, "one", undo=undo)
     assert (record.status, record.retry_at, record.error) == (StepStatus.RETRYING, None, ERROR)
-    failed = operation.history.record(-1, "one", undo=False)
+    failed = operation.history.of_step(-1, "one", undo=False)
     assert failed.status is StepStatus.FAILED, "it does not wait"
 
 
@@ -77,7 +77,7 @@ def test_a_parked_step_that_is_tried_again_has_all_its_attempts() -> None:
     operation.record(Operation.Parked, left=[{"step": "one"}])
     assert operation.left == [{"step": "one"}]
     operation.record(Operation.RetryRequested, reason="mended")
-    record = operation.history.record(0, "one", undo=False)
+    record = operation.history.of_step(0, "one", undo=False)
     assert (record.status, record.attempts) == (StepStatus.PENDING, 0)
     assert (record.error, record.errors) == (ERROR, {("retryable", "busy")})
 

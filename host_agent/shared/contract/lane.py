@@ -122,9 +122,12 @@ class Lane:
         return next((each for each in self.seen if each.id == self.volume_id), None)
 
     def seeing(self, now: float | None) -> Self:
-        """Without what Cinder showed too long ago; `now`: the ledger's time, None: unknown."""
-        fresh = tuple(each for each in self.seen if now is not None and now - each.at <= SEEN_S)
-        return self if fresh == self.seen else replace(self, seen=fresh)
+        """Without what Cinder showed too long ago; `now`: the ledger's time, None: unknown.
+
+        What seems to come from the future is as old: a clock was set back since.
+        """
+        fresh = [each for each in self.seen if now is not None and abs(now - each.at) <= SEEN_S]
+        return self if len(fresh) == len(self.seen) else replace(self, seen=tuple(fresh))
 
     def volume_of(self, *, new: bool) -> str:
         """The volume of one side of a plan's lane; "": still to be made."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ledger.cli.base import Lister, note
@@ -16,6 +17,7 @@ from ledger.cli.errors import CliError, ExitCode
 from ledger.cli.local.settings import add_config, database
 
 if TYPE_CHECKING:
+    from handlers.engine.plan import Step
     from ledger.upkeep.rehearsal import Rehearsal
 
 
@@ -49,6 +51,11 @@ class Show(Lister):
             const="text",
             help="print the sequence diagram instead (default: text)",
         )
+        parser.add_argument(
+            "--functions",
+            action="store_true",
+            help="name the functions that do, undo and record each step instead",
+        )
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
@@ -66,6 +73,10 @@ class Show(Lister):
         if parsed_args.diagram:
             draw = diagram.mermaid if parsed_args.diagram == "mermaid" else diagram.text
             self.drawing = draw(flow)
+        if parsed_args.functions:
+            return ("Step", "Does", "Undo", "Records"), [
+                (step.name, *_functions(step)) for _, step in diagram.table(flow)
+            ]
         rows = [
             (
                 str(stage.place),
@@ -87,6 +98,22 @@ class Show(Lister):
             self.app.stdout.write(self.drawing)
             return 0
         return super().produce_output(parsed_args, column_names, data)
+
+
+def _functions(step: Step) -> Iterator[str]:
+    """What does and undoes it, and what the log says then; functions of hosts by their names."""
+    from handlers.results.meaning import MEANING
+    from host_agent.shared.contract.messages import Verb
+    from ledger.core.effects import EFFECTS
+
+    for verb in (step.do, step.undo):
+        ours = EFFECTS.get(verb or "", MEANING.get(verb or ""))
+        yield f"host_agent.verbs: {verb}" if isinstance(verb, Verb) else _name(ours)
+    yield _name(MEANING.get(step.do))
+
+
+def _name(function: Callable[..., Any] | None) -> str:
+    return f"{function.__module__}: {function.__name__}" if function else ""
 
 
 class Verify(Lister):

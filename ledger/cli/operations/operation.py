@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ledger.cli.base import Lister, ShowOne, add_limit, clock
@@ -10,6 +11,7 @@ from ledger.cli.naming import named
 
 if TYPE_CHECKING:
     from ledger.cli.client import Client
+    from ledger.words.consequences import Known
 
 COLUMNS = ("ID", "Flow", "State", "Why", "Server", "Volumes", "Host", "Started", "Ended")
 
@@ -78,9 +80,33 @@ class Show(ShowOne):
 
 def shown(client: Client, operation: dict[str, Any]) -> tuple[tuple[str, ...], tuple[Any, ...]]:
     """The rows of one operation; of a parked one with what acts would do."""
-    from ledger.cli.operations.consequences import learn
     from ledger.cli.operations.plan import fields
     from ledger.cli.table import now
 
     shown = fields(operation, learn(client, operation), now())
     return tuple(shown), tuple(shown.values())
+
+
+def learn(client: Client, operation: dict[str, Any]) -> Known:
+    """Where its volumes are attached, and what its acts would leave.  Changes nothing."""
+    from ledger.cli.client import ApiError, ClientError
+    from ledger.words.consequences import Known, dry_runs
+
+    known = Known()
+    if operation["state"] != "parked":
+        return known
+    with suppress(ClientError):
+        found = client.get("/v1/attachments", server=operation["server_id"])["attachments"]
+        volumes = operation["volume_ids"]
+        known.attachments.extend(each for each in found if each["volume_id"] in volumes)
+    path = f"/v1/operations/{operation['operation_id']}/actions?dry_run=true"
+    for act, body in dry_runs(operation):
+        try:
+            acted = client.post(path, body)
+            known.leaves[act] = [each["detail"] for each in acted["remnants"]]
+        except ApiError as error:
+            if error.status == 409:  # noqa: PLR2004
+                known.refused[act] = str(error)
+        except ClientError:
+            pass
+    return known

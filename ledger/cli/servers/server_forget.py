@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from ledger.cli.base import add_reason
 from ledger.cli.naming import SERVER_HELP, named
 from ledger.cli.servers.attachment_acts import OF_MANY_COLUMNS, PAGE_SERVERS, OfMany
 
@@ -35,7 +34,9 @@ class Forget(OfMany):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         add = parser.add_argument
-        add_reason(parser)
+        parser.add_argument(
+            "--reason", required=True, metavar="TEXT", help="why; stored permanently in the history"
+        )
         add("--apply", action="store_true", help="do it; else nothing is changed")
         return parser
 

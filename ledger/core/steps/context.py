@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
+from aggregates.base import Aggregate, Event
 from aggregates.operation import Operation
 from handlers.results.meaning import Book
 from host_agent.shared.contract.ports import Cinder, OldCinder
+from ledger.log.unit import AggregateStore, Unit, own_context, run_optimistically
+
+A = TypeVar("A", bound=Aggregate)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,3 +27,29 @@ class EffectContext:
     uncertain: bool = False  # an earlier attempt to do this step may still have an effect
     operation: Operation | None = None  # whose step it is
     run: int = 0  # number of the run in it
+
+
+def given_up(
+    kind: type[A],
+    id_: str,
+    by: type[Event],
+    context: EffectContext,
+    store: AggregateStore,
+    **of: Any,
+) -> A:
+    """What a step made that another process had done; the log gives it up, if it does not know it.
+
+    Another process may just have found the same thing, and be about to take it over: of the two
+    saves one is refused, and either it is somebody's, and stays, or nobody takes it over any more.
+    """
+    operation = context.operation
+    assert operation is not None, "it is a step of one"
+
+    def change(unit: Unit) -> A:
+        made = unit.get(kind, id_)
+        if made.version == 0:
+            made.record(by, **of, why="created for a step that another process had done")
+            unit.save(own_context(operation))
+        return made
+
+    return run_optimistically(store, change)

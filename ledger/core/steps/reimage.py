@@ -47,7 +47,7 @@ def _was_taken(context: EffectContext) -> bool:
     assert operation is not None, "it is a step of one"
     history = operation.history
     run = next(run for run in history.active.values() if run.number == context.run)
-    record = history.record(run.lane, history.next_step(run), undo=run.undo)
+    record = history.of_step(run.lane, history.next_step(run), undo=run.undo)
     known = {code for _, code in record.errors}
     last = record.error["code"] if record.error else None
     return last == IN_WRITING or (IN_WRITING in known and FAILED not in known)

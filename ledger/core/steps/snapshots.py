@@ -13,8 +13,8 @@ from typing import Any
 from host_agent.shared.contract.lane import Lane
 from host_agent.shared.contract.messages import ErrorKind
 from host_agent.shared.contract.ports import LATE_S, PortError, SnapshotView
+from ledger.core.steps.attachments import end_unknown
 from ledger.core.steps.context import EffectContext
-from ledger.core.steps.unknown import end_unknown
 
 #: What Cinder shows of a snapshot whose guest has done its part; and of one that it has, whatever
 #: is done to it since: it may be deleted before a lost answer is asked for again.

@@ -1,7 +1,7 @@
-"""Volumes that we make for the disks of new servers: created, awaited, and unmade.
+"""Volumes: made for the disks of new servers, awaited, unmade; deleted, moved and grown.
 
-Each has an owner from before it exists: its mark in Cinder, the mapping's id, is in the log.  The
-mark finds what a lost answer may have left; whether that is it, and no copy, says
+What we make has an owner from before it exists: its mark in Cinder, the mapping's id, is in the
+log.  The mark finds what a lost answer may have left; whether that is it, and no copy, says
 handlers.results.made. In doubt another one is made, and nothing is deleted: what is left is
 `volume_of_nobody`, for a person to see to.
 """
@@ -22,11 +22,18 @@ from handlers.results.made import UNFINISHED
 from host_agent.shared.contract.lane import Lane
 from host_agent.shared.contract.messages import ErrorKind
 from host_agent.shared.contract.ports import LATE_S, PortError, VolumeView
-from host_agent.shared.contract.volume_states import AT_WORK
-from ledger.core.steps.context import EffectContext
-from ledger.core.steps.unknown import unknown_ended
+from host_agent.shared.contract.volume_states import AT_WORK, is_migrating
+from ledger.core.steps.attachments import unknown_ended
+from ledger.core.steps.context import EffectContext, given_up
+from ledger.log.unit import AggregateStore
 
 _log = structlog.get_logger(__name__)
+
+#: How long to wait for a volume to be made before it can be deleted (nova waits as long).
+MADE_S = 180.0
+MADE_POLL_S = 5.0
+#: Cinder waits to hear that the guest has all of the volume (3.71).
+EXTENDING = "extending"
 
 
 @dataclass
@@ -47,6 +54,23 @@ def make_volume(lane: Lane, context: EffectContext) -> dict[str, Any]:
         if not context.book.get(Volume, volume.id).deleted:
             return {"volume_id": volume.id, "adopted": True}
     return {"volume_id": context.cinder.volume_create(lane.create, lane.bdm_id)}
+
+
+def take_back_volume(
+    lane: Lane, made: dict[str, Any], context: EffectContext, store: AggregateStore
+) -> None:
+    """Delete what was made beside; where none was to be made there is none."""
+    volume_id = made.get("volume_id")
+    if volume_id is None or made.get("adopted"):
+        return
+    of = {"server_id": lane.server_id}
+    if not given_up(Volume, volume_id, Volume.VolumeDeleted, context, store, **of).deleted:
+        return
+    for _ in range(round(MADE_S / MADE_POLL_S)):
+        if context.cinder.volume(volume_id).status not in UNFINISHED:
+            break
+        context.wait(MADE_POLL_S)  # Cinder deletes none that it is still making
+    context.cinder.volume_delete(volume_id)
 
 
 def await_volume(lane: Lane, context: EffectContext) -> dict[str, Any]:
@@ -91,6 +115,38 @@ def unmake_volume(lane: Lane, context: EffectContext) -> dict[str, Any]:
     return {**gone, "left": found.others} if found.others else gone
 
 
+def delete_volume(lane: Lane, context: EffectContext) -> dict[str, Any]:
+    """Delete the volume with its server, if it is to be; a refusal is noted, not fatal (S3).
+
+    The last of its attachments that goes does it: before that Cinder would refuse.
+    """
+    try:
+        if lane.create is not None:
+            return unmake_volume(lane, context)
+        held = context.book.get(Volume, lane.volume_id).held_by(lane.server_id)
+        if not lane.delete_on_termination or held:
+            return {}
+        ended = delete_with_reservations(lane.volume_id, lane, context)
+    except PortError as error:
+        if error.kind is not ErrorKind.FINAL:
+            raise
+        _refuse_at_work(lane, context)
+        return {"refused": error.message}
+    return volumes_gone([lane.volume_id], ended)
+
+
+def _refuse_at_work(lane: Lane, context: EffectContext) -> None:
+    """A refusal that lasts only until Cinder is done with the volume is none."""
+    try:
+        volume = context.cinder.volume(lane.volume_id) if lane.volume_id else None
+    except PortError as error:
+        if error.code != "not_found":
+            raise
+        return
+    if volume is not None and (volume.status in AT_WORK or is_migrating(volume)):
+        raise not_ready(volume)
+
+
 def volumes_gone(deleted: list[str], ended: dict[str, str]) -> dict[str, Any]:
     return {"deleted": deleted, "ended": ended} if ended else {"deleted": deleted}
 
@@ -113,6 +169,47 @@ def delete_with_reservations(volume_id: str, lane: Lane, context: EffectContext)
 def not_ready(volume: VolumeView) -> PortError:
     text = f"Volume {volume.id} is {volume.status}."
     return PortError(ErrorKind.RETRYABLE, "volume_not_ready", text)
+
+
+# --- what Cinder itself does with one, and waits for -------------------------------------------
+
+
+def complete_migration(lane: Lane, context: EffectContext) -> dict[str, Any]:
+    """Cinder's own migration is done; it says which of both ids the volume keeps (S1)."""
+    return {"volume_id": _end_migration(lane, context, error=False)}
+
+
+def fail_migration(lane: Lane, context: EffectContext) -> dict[str, Any]:
+    """Cinder's own migration did not come to be: it deletes the new volume."""
+    _end_migration(lane, context, error=True)
+    return {}
+
+
+def _end_migration(lane: Lane, context: EffectContext, *, error: bool) -> str:
+    assert lane.other is not None, "a swap has two sides"
+    old, new = lane.other.volume_id, lane.volume_id
+    return context.cinder.migrate_volume_completion(old, new, error=error)
+
+
+def complete_extension(lane: Lane, context: EffectContext) -> dict[str, Any]:
+    """The guest has all of the volume: a Cinder that waits for that takes the new size for true."""
+    if context.cinder.volume(lane.volume_id).status == EXTENDING:
+        context.cinder.extend_volume_completion(lane.volume_id, error=False)
+    return {}
+
+
+def revoke_extension(lane: Lane, context: EffectContext) -> dict[str, Any]:
+    """The guest has all of it, and whether Cinder has heard so is not known: it may have."""
+    if context.cinder.volume(lane.volume_id).status not in {EXTENDING, "error_extending"}:
+        return {"passed": True}
+    return fail_extension(lane, context)
+
+
+def fail_extension(lane: Lane, context: EffectContext) -> dict[str, Any]:
+    """The guest does not: Cinder shows `error_extending`, if it has not done so before."""
+    if context.cinder.volume(lane.volume_id).status == EXTENDING:
+        context.cinder.extend_volume_completion(lane.volume_id, error=True)
+    return {}
 
 
 # --- which are ours -----------------------------------------------------------------------------
