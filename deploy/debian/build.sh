@@ -48,7 +48,7 @@ install -Dm644 "$ROOT/deploy/systemd/$NAME.tmpfiles" "$tree/usr/lib/tmpfiles.d/$
 install -m644 "$ROOT/LICENSE" "$tree/usr/share/doc/$NAME/copyright"
 install -m644 "$ROOT/CHANGELOG.md" "$ROOT/requirements-$PROGRAM.lock" -t "$tree/usr/share/doc/$NAME"
 if [ "$PROGRAM" = service ]; then
-  cp -r "$ROOT"/docs/{alerts,runbooks,grafana,policy.yaml.sample} "$ROOT/deploy/haproxy.cfg" \
+  cp -r "$ROOT"/docs/{alerts,runbooks,grafana,policy.yaml.sample} "$ROOT"/deploy/*.cfg \
     "$tree/usr/share/doc/$NAME/"
 fi
 

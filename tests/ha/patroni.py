@@ -26,8 +26,10 @@ NET, PROXY = "10.92.0", "127.0.0.1:5433"
 DISK = "700m"
 #: Until a cluster is whole: a node is made anew from another one.
 WHOLE_S = 180.0
-#: How long etcd is away: longer than Patroni's ttl.
-ETCD_AWAY_S = 30.0
+#: How long etcd is away, or a disk full: longer than Patroni's ttl.
+AWAY_S = 30.0
+#: What was killed is gone in this time.
+STOPS_S = 10.0
 _SETTINGS = """
 scope: ledger
 name: node-{n}
@@ -124,6 +126,8 @@ class Cluster:
             _run("ip", "link", "delete", "ha0")
 
     def _spawn(self, name: str, *command: str) -> None:
+        if (former := self.processes.get(name)) is not None:
+            former.wait(STOPS_S)
         with (self.home / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
@@ -257,7 +261,7 @@ def standby(cluster: Cluster) -> Callable[[], None]:
 def etcd(cluster: Cluster) -> Callable[[], None]:
     """etcd is away for longer than Patroni's ttl: nobody may lead."""
     cluster.processes["etcd"].terminate()
-    time.sleep(ETCD_AWAY_S)  # the length of the outage
+    time.sleep(AWAY_S)  # the length of the outage
     cluster.start_etcd()
     return lambda: None
 
@@ -283,17 +287,20 @@ def vanished(cluster: Cluster) -> Callable[[], None]:
 
 
 def full(cluster: Cluster) -> Callable[[], None]:
-    """The leader's disk is full."""
+    """The leader's disk is full for a while."""
     ballast = cluster.home / f"disk-{cluster.one('leader')}/ballast"
     with ExitStack() as stack, suppress(OSError):
-        file = stack.enter_context(ballast.open("wb"))
+        file = stack.enter_context(ballast.open("wb", buffering=0))
         while True:
-            file.write(bytes(1024 * 1024))
-            file.flush()
-    return ballast.unlink
+            file.write(bytes(64 * 1024))
+    time.sleep(AWAY_S)  # the length of the outage
+    ballast.unlink()
+    return lambda: None
 
 
 CASES: tuple[Case, ...] = (
     *(switchover, postgresql, machine, patroni, frozen, standby, etcd),
     *(cut, vanished, full),
 )
+#: What lasts so long whatever anybody does, in seconds: some small rows may still be stored.
+OUTAGES: dict[Case, float] = {etcd: AWAY_S, full: AWAY_S}
