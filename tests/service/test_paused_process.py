@@ -50,9 +50,10 @@ class Stopper:
 
 @pytest.fixture
 def stack(tmp_path: Path, database_url: str) -> Iterator[Stack]:
-    """Two services, an agent, and a running server."""
+    """Two services, an agent, and two running servers."""
     with running_stack(tmp_path, database_url) as running:
-        running.add_server()
+        for _ in range(2):
+            running.add_server()
         for number in SERVICES:
             running.start_service(number)
         running.start_agent()
@@ -67,8 +68,11 @@ class Overtaken:
     """
 
     def __init__(self, stack: Stack, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.stack, [self.server] = stack, stack.servers
-        self.volume = stack.add_volume()
+        self.stack, (self.server, self.other) = stack, stack.servers
+        self.volume = stack.add_volume(multiattach=True)
+        # One that was available is not asked for reservations (decision 0098).
+        stack.completed(stack.attach(self.other, self.volume))
+        self._before = stack.cinder.model.counts["attachment_create"]
         self._agent = stack.agents["compute-1"]
         self._agent.pause()
         stopper = Stopper(stack, call, monkeypatch)
@@ -84,11 +88,12 @@ class Overtaken:
 
     @property
     def rows(self) -> list[Attachment]:
-        return self.stack.cinder.model.attachments_of(self.volume)
+        rows = self.stack.cinder.model.attachments_of(self.volume)
+        return [row for row in rows if row.instance == self.server]
 
     @property
     def creates(self) -> int:
-        return self.stack.cinder.model.counts["attachment_create"]
+        return self.stack.cinder.model.counts["attachment_create"] - self._before
 
     def ends_well(self) -> None:
         """Cinder has the attachment that the log has, and nothing is left after a detach."""
@@ -96,13 +101,15 @@ class Overtaken:
         self._agent.go_on()
         self.stack.completed(self._asked.result())
         self._pool.shutdown()
-        shown = self.stack.get(f"/v1/attachments?volume={self.volume}").json()["attachments"]
+        path = f"/v1/attachments?volume={self.volume}&server={self.server}"
+        shown = self.stack.get(path).json()["attachments"]
         assert [(row.id, row.status) for row in self.rows] == [
             (each["attachment_id"], "attached") for each in shown
         ]
-        assert model.volume(self.volume).status == "in-use"
-        self.stack.completed(self.stack.detach(self.server, self.volume))
-        assert self.rows == []
+        for server in (self.server, self.other):
+            assert model.volume(self.volume).status == "in-use"
+            self.stack.completed(self.stack.detach(server, self.volume))
+        assert model.attachments_of(self.volume) == []
         assert model.volume(self.volume).status == "available"
 
 
