@@ -2,6 +2,7 @@
 # run.sh [quick|full] [pytest options]: up, the tests, down, and how long each took.
 # The exit status is 0 if all tests passed and nothing was left behind.  LAB_KEEP=1 leaves
 # the lab up.  Root, Debian 12.
+[ "${1:-}" != fabric ] || exec "$(dirname "$0")/fabric/run.sh" "${@:2}"
 . "$(dirname "$0")/env.sh"; . "$LAB_SRC/lib.sh"
 TIER=${1:-quick}; shift || true
 OPTIONS=("$@")
