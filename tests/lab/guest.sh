@@ -9,7 +9,7 @@ MODULES="virtio_pci virtio_blk virtio_scsi sd_mod evdev button"
 MADE_BY=$(sha256sum <"$LAB_SRC/guest.sh")
 [ "$(cat "$OUT/.made-by" 2>/dev/null)" != "$MADE_BY" ] || exit 0
 WORK=$(mktemp -d); trap 'rm -rf "$WORK"' EXIT
-mkdir -p "$OUT"; cd "$WORK"
+mkdir -p "$OUT"; rm -f "$OUT"/*.deb; cd "$WORK"
 
 # The image package is unpacked only: installing it would run hooks for a boot loader.
 package=$(apt-cache depends linux-image-cloud-amd64 | awk '/Depends: linux-image/{print $2; exit}')
@@ -80,5 +80,5 @@ mkfs.fat -F 16 boot.img >/dev/null
 syslinux --install boot.img
 mcopy -i boot.img image/boot/vmlinuz-* ::vmlinuz
 mcopy -i boot.img initramfs.cpio ::initramfs
-mv vmlinux initramfs.cpio boot.img "$OUT/"
+mv vmlinux initramfs.cpio boot.img linux-image-*.deb "$OUT/" # the package: for who wants more modules
 echo "$MADE_BY" >"$OUT/.made-by"

@@ -1,8 +1,11 @@
 #!/bin/bash
-# run.sh [quick|full|ha] [pytest options]: up, the tests, down, and how long each took; ha: tests/ha.
+# run.sh [quick|full|fabric|ha] [pytest options]: up, the tests, down, and how long each took.
 # The exit status is 0 if all tests passed and nothing was left behind.  LAB_KEEP=1 leaves
 # the lab up.  Root, Debian 12.
-[ "${1:-}" != ha ] || exec "$(dirname "$0")/../ha/run.sh" "${@:2}"
+case ${1:-} in # those without this lab's cloud
+  fabric) exec "$(dirname "$0")/fabric/run.sh" "${@:2}" ;;
+  ha) exec "$(dirname "$0")/../ha/run.sh" "${@:2}" ;;
+esac
 . "$(dirname "$0")/env.sh"; . "$LAB_SRC/lib.sh"
 TIER=${1:-quick}; shift || true
 OPTIONS=("$@")

@@ -1,0 +1,39 @@
+#!/bin/bash
+# vm.sh up|put|off|down|run [command]: the hypervisor.  `up` boots it, on its former disk if it has one, until
+# its storage is up and it answers to ssh; `off`: its power fails; `run`: a command, or a shell, in it.
+. "$(dirname "$0")/env.sh"
+DISK=$LAB_DIR/run/disk CONSOLE=$LAB_DIR/log/vm-console.log
+
+up() {
+  if ! running vm >/dev/null; then
+    port_free vm "$FAB_SSH_PORT" FAB_SSH_PORT
+    [ -s "$DISK" ] || qemu-img create -q -f qcow2 -b "$FAB_IMAGE/disk" -F raw "$DISK"
+    rm -f "$LAB_DIR/run/ssh"; : >"$CONSOLE"
+    # The kernel is an ELF file (PVH): nothing is decompressed.
+    spawn vm nice -n 10 qemu-system-x86_64 -M q35,hpet=off -nodefaults -no-reboot -display none \
+      -accel tcg,thread=multi,tb-size=256 -cpu max -smp "$FAB_CPUS" -m "$FAB_MEMORY" \
+      -kernel "$LAB_DIR/guest/vmlinux" -initrd "$FAB_IMAGE/initramfs" \
+      -append "console=ttyS0 quiet loglevel=3 panic=-1 nokaslr mitigations=off no_timer_check random.trust_cpu=on audit=0 nowatchdog rcupdate.rcu_expedited=1 cryptomgr.notests net.ifnames=0" \
+      -drive "if=none,id=d0,file=$DISK,cache=unsafe" -device virtio-blk-pci,drive=d0 \
+      -netdev "user,id=n0,restrict=on,hostfwd=tcp:127.0.0.1:$FAB_SSH_PORT-:22" -device virtio-net-pci,netdev=n0 \
+      -serial "file:$CONSOLE"
+    wait_daemon vm grep -aqs FABRIC-READY "$CONSOLE"
+  fi
+  "${FAB_SSH[@]}" -O check 2>/dev/null || wait_for 60 "ssh to the VM" "${FAB_SSH[@]}" -M -N -f \
+    -o ExitOnForwardFailure=yes -L "127.0.0.1:$LAB_CINDER_PORT:127.0.0.1:8776" \
+    -R "127.0.0.1:$LAB_LEDGER_PORT:127.0.0.1:$LAB_LEDGER_PORT"
+}
+
+put() { # the project's wheel, and what the tests need there
+  local wheel=$LAB_DIR/run/wheel; rm -rf "$wheel"
+  "$LAB_VENV/bin/pip" install -q --no-deps --no-build-isolation --target "$wheel" "$LAB_ROOT" >"$LAB_DIR/log/wheel.log" 2>&1
+  tar -C "$wheel" -cf - . | vm 'tar -C /opt/agent/lib/python3.11/site-packages -xf -'
+  tar -C "$LAB_ROOT" --exclude=__pycache__ -cf - tests/contracts tests/lab/cinder_process.py tests/lab/fabric |
+    vm 'mkdir -p /opt/project && tar -C /opt/project -xf -'
+}
+
+off() { stop vm KILL; rm -f "$LAB_DIR/run/ssh"; }
+down() { off; rm -f "$DISK"; }
+run() { vm "$@"; }
+
+"${1:?up, put, off, down or run}" "${@:2}"

@@ -1,0 +1,165 @@
+"""The fabric as its tests see it: the virtual machine, Cinder in it, and our service here."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import requests
+
+SRC = Path(__file__).parent
+SETTLE_S = 400  # for anything, under emulation on a busy machine
+SERVER = "77777777-2222-4333-8444-000000000001"
+NAME = "lab-fabric"
+PROJECT = "11111111111111111111111111111111"
+#: It never boots a system, and is paused all the time: on virtio-scsi QEMU lets go of a disk
+#: without asking the guest.
+XML = f"""<domain type='qemu'><name>{NAME}</name><uuid>{SERVER}</uuid>
+  <metadata><nova:instance xmlns:nova='http://openstack.org/xmlns/libvirt/nova/1.1'>
+    <nova:name>{NAME}</nova:name>
+    <nova:owner><nova:user uuid='operator'>o</nova:user>
+      <nova:project uuid='{PROJECT}'>p</nova:project></nova:owner>
+  </nova:instance></metadata>
+  <memory unit='MiB'>32</memory><vcpu>1</vcpu>
+  <os><type arch='x86_64' machine='q35'>hvm</type></os><features><acpi/></features>
+  <devices><controller type='pci' model='pcie-root'/>
+    <controller type='pci' model='pcie-root-port'/><controller type='pci' model='pcie-root-port'/>
+    <controller type='usb' model='none'/><controller type='scsi' index='0' model='virtio-scsi'/>
+    <memballoon model='none'/></devices></domain>"""
+
+
+def wait_until(condition: Callable[[], Any], what: str) -> Any:
+    """The first true answer; TimeoutError after SETTLE_S."""
+    end = time.monotonic() + SETTLE_S
+    while not (answer := condition()):
+        if time.monotonic() > end:
+            raise TimeoutError(f"not within {SETTLE_S} s: {what}")
+        time.sleep(0.5)
+    return answer
+
+
+def settings() -> dict[str, str]:
+    shown = subprocess.run(
+        ["bash", "-c", f". '{SRC}/env.sh' && env -0"], check=True, capture_output=True, text=True
+    )
+    return dict(line.split("=", 1) for line in shown.stdout.split("\0") if "=" in line)
+
+
+ENV = settings()
+LEDGER = ENV["LEDGER_URL"]
+CINDER = f"http://127.0.0.1:{ENV['LAB_CINDER_PORT']}/v3/{PROJECT}"
+
+
+def script(name: str, *words: str) -> None:
+    done = subprocess.run(
+        [str(SRC / name), *words], env=ENV, check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 0, f"{name} {' '.join(words)}: {done.stdout} {done.stderr}"
+
+
+def vm(command: str, text: str | None = None, *, check: bool = True) -> str:
+    """What a command in the virtual machine prints."""
+    done = subprocess.run(
+        [str(SRC / "vm.sh"), "run", command], env=ENV, input=text or "", check=False,
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0 or not check, f"{command}: {done.stdout} {done.stderr}"
+    return done.stdout.strip()
+
+
+def cinder(method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+    headers = {"X-Auth-Token": f"ledger:{PROJECT}", "OpenStack-API-Version": "volume 3.71"}
+    return _asked(method, CINDER + path, headers, body)
+
+
+def ledger(method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+    headers = {
+        "X-Auth-Token": ENV["LAB_OPERATOR_TOKEN"],
+        "OpenStack-API-Version": "compute 2.89",
+    }
+    return _asked(method, LEDGER + path, headers, body)
+
+
+def _asked(method: str, url: str, headers: dict[str, str], body: dict[str, Any] | None) -> Any:
+    answer = requests.request(method, url, json=body, headers=headers, timeout=300)
+    assert answer.ok, f"{method} {url}: {answer.status_code} {answer.text}"
+    return answer.json() if answer.text else {}
+
+
+def volumes() -> dict[str, str]:
+    """The status of each."""
+    return {each["id"]: each["status"] for each in cinder("GET", "/volumes/detail")["volumes"]}
+
+
+def operations() -> list[Any]:
+    """Those that are under way, or parked."""
+    found = ledger("GET", "/v1/operations?limit=20")["operations"]
+    return [each for each in found if each["state"] != "finished"]
+
+
+def attachments() -> list[str]:
+    """The volumes of the server, by the service."""
+    found = ledger("GET", f"/v2.1/servers/{SERVER}/os-volume_attachments")["volumeAttachments"]
+    return [each["volumeId"] for each in found]
+
+
+def ask_attach(volume: str) -> None:
+    body = {"volumeAttachment": {"volumeId": volume, "device": _free()}}
+    ledger("POST", f"/v2.1/servers/{SERVER}/os-volume_attachments", body)
+
+
+def ask_detach(volume: str) -> None:
+    ledger("DELETE", f"/v2.1/servers/{SERVER}/os-volume_attachments/{volume}")
+
+
+def sources(*, inactive: bool = False) -> dict[str, str]:
+    """Of the guest's disks: the device, by the serial, which is the volume's id."""
+    tree = ET.fromstring(vm(f"virsh -q dumpxml {NAME} {'--inactive' if inactive else ''}"))
+    found = {}
+    for disk in tree.iterfind("devices/disk"):
+        source = disk.find("source")
+        if source is not None:
+            found[str(disk.findtext("serial"))] = source.attrib["dev"]
+    return found
+
+
+def _free() -> str:
+    tree = ET.fromstring(vm(f"virsh -q dumpxml {NAME}"))
+    taken = {each.attrib["dev"] for each in tree.iterfind("devices/disk/target")}
+    return next(f"/dev/sd{letter}" for letter in "bcdefg" if f"sd{letter}" not in taken)
+
+
+def beginning(device: str) -> str:
+    """What a volume says of itself: `make` has written its id to it, past the fabric."""
+    return vm(f"dd if={device} bs=512 count=1 iflag=direct status=none | tr -d '\\0'")
+
+
+def connected() -> str:
+    """Sessions, SCSI disks, maps, namespaces and records of connections: all that may be left."""
+    return vm(
+        "cat /sys/class/iscsi_session/*/targetname 2>/dev/null;"
+        "ls /sys/class/block | grep -E '^(sd|nvme)'; dmsetup ls --target multipath | grep -v '^No';"
+        "ls /var/lib/agent/locks | grep json; find /var/lib/agent -name '*.json'; true"
+    )
+
+
+def sessions() -> list[str]:
+    return vm("cat /sys/class/iscsi_session/*/targetname 2>/dev/null || true").split()
+
+
+def log_end() -> str:
+    lines = vm("tail -n 400 /var/log/agent.log", check=False).splitlines()
+    return "\n".join([line for line in lines if '"level": "debug"' not in line][-40:])
+
+
+def as_json(found: Any) -> str:
+    return json.dumps(found, indent=1)
+
+
+assert os.environ.get("LAB_TIER") == "fabric", "LAB_TIER=fabric is not set"
