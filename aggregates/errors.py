@@ -96,6 +96,22 @@ class LockedError(DomainError):
     code = "locked"
 
 
+class ObservedServerError(DomainError):
+    """Server {server_id} is {origin}'s: this ledger watches it, and changes nothing there. Ask
+    {origin} for it.
+    """
+
+    code = "observed_server"
+
+
+class ObservedHostError(DomainError):
+    """Host {host} is {origin}'s: this ledger watches it, and changes nothing there. Ask {origin}
+    for it, and run no agent of the ledger there.
+    """
+
+    code = "observed_host"
+
+
 class UnlockError(DomainError):
     """Policy doesn't allow {rule} to be performed."""
 
