@@ -93,8 +93,8 @@ class SpanShown(Shown):
     to_position: int | None
     from_at: datetime
     to_at: datetime | None
-    from_seen: SeenShown | None
-    to_seen: SeenShown | None
+    from_seen: SeenShown | None = None
+    to_seen: SeenShown | None = None
 
 
 class AttachmentsAt(Shown):

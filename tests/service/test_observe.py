@@ -267,6 +267,29 @@ def test_a_server_of_which_nova_does_not_tell_stays_as_it_was(watched: Watched) 
     holds(watched.until("volumes", volume, "Attachment.Deleted"), begun, ended)
 
 
+def test_looks_at_drift_compare_what_is_ours_alone(watched: Watched) -> None:
+    nova, stack = watched.nova, watched.stack
+    stack.settings = stack.settings.replace(f"interval_s = {INTERVAL_S}", "interval_s = 3600.0")
+    server, volume, lost = nova.boot("db"), watched.volume(), stack.add_volume()
+    mapping = nova.attach(server, volume)
+    stack.start_service()
+    watched.until("volumes", volume, "BlockDeviceMapping.DevicePlugged")
+    own = stack.add_server()
+    stack.start_agent()
+    stack.wait_for_host()
+    stack.completed(stack.attach(own, lost))
+
+    nova.detach(server, mapping)  # nobody has looked since
+    nova.attach(server, watched.volume())
+    (row,) = nova.cinder.attachments_of(lost)
+    nova.cinder.attachment_delete(row.id)
+    look = watched.look_at_drift()
+    assert look["outcome"] == "completed"
+    assert look["found"] == {"attachment_lost": 1}
+    findings = stack.get("/v1/drift?state=suspected").json()["findings"]
+    assert {each["volume_id"] for each in findings} == {lost}
+
+
 def test_whoever_asks_us_for_what_is_novas_is_sent_to_nova(watched: Watched) -> None:
     nova, stack = watched.nova, watched.stack
     server, volume = nova.boot("db"), watched.volume()
