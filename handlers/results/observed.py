@@ -138,6 +138,8 @@ def _attachment(seen: SeenAttachment, sight: Sight, book: Book) -> bool:
     elif attachment.origin is None or attachment.state is AttachmentState.DELETED:
         return False
     state, host = state_of(seen, sight.server)
+    if host is None and seen.status in _STATE_OF:
+        return new  # on a host that no list names: it stays where it was
     if attachment.may_be_connected and host != attachment.host:
         attachment.record(Attachment.Disconnected, seen=at)
     if host is not None:
@@ -200,7 +202,9 @@ def _mapping(
     elif not known.live:
         return
     elif (known.volume_id, known.attachment_id) != tuple(through.values()):
-        since = sight.seen if attachment_id in new else sight.asked
+        # Nobody names an attachment before there is one.
+        is_new = attachment_id in new or book.get(Attachment, attachment_id).version == 0
+        since = sight.seen if is_new else sight.asked
         known.record(BlockDeviceMapping.AttachmentSwitched, **through, seen=since.stored())
     if known.delete_on_termination != shown.delete_on_termination:
         known.record(
