@@ -119,6 +119,7 @@ class Attachment(Aggregate):
         self.access_mode: str | None = None
         self.legacy = False
         self.disowned = False
+        self.origin: str | None = None  # whose it is, if it is only watched
 
     def about(self) -> About:
         return About(
@@ -133,6 +134,7 @@ class Attachment(Aggregate):
             case self.AttachmentCreated():
                 self.volume_id, self.server_id = event.volume_id, event.server_id
                 self.legacy, self.access_mode = event.legacy, event.access_mode
+                self.origin = event.origin
             case self.Disowned():
                 self.volume_id, self.server_id = event.volume_id, event.server_id
                 self.disowned = True

@@ -49,6 +49,24 @@ _RECORDED = count(1)
 
 
 @dataclass(frozen=True, kw_only=True)
+class Seen:
+    """That something was seen, and not done by us: at whose (`origin`), and in which interval it
+    became so, not before `after` (None: nobody knows) and not after `before`.  ISO 8601.
+
+    `claimed`: when it was, as whoever did it says.  An event keeps this beside its own fields,
+    as `stored`; it was known when the event was recorded.
+    """
+
+    origin: str
+    after: str | None
+    before: str
+    claimed: str | None = None
+
+    def stored(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "claimed" or value}
+
+
+@dataclass(frozen=True, kw_only=True)
 class Actor:
     """Who asked.  `name` is for people; the ids are Keystone's, or a static token's."""
 
@@ -72,7 +90,7 @@ class EventContext:
     """Why events are recorded: stored as metadata beside each of them.
 
     `cause` says what led to the change in a word or two: "api", if not something else did:
-    "report", "dispatcher", "registration", "operator".
+    "report", "dispatcher", "registration", "operator", "observation".
     """
 
     actor: Actor
@@ -92,10 +110,16 @@ class Event:
     originator_id: UUID
     originator_version: int
     about: About = NOBODY
+    seen: dict[str, Any] | None = None  # only where it is seen, and not done; see `Seen`
     recording_order: int = field(default=0, compare=False)  # in this process; not stored
 
     TOPIC: ClassVar[str]
     class_version: ClassVar[int] = 1
+
+    @property
+    def origin(self) -> str | None:
+        """Whose it is that was seen; None: it was done, and not seen."""
+        return self.seen["origin"] if self.seen else None
 
     def __init_subclass__(cls) -> None:
         """Make a dataclass of it, and give it its stored name, `Aggregate.EventName`."""

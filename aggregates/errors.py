@@ -81,6 +81,18 @@ class LockedError(DomainError, code="locked"):
     """Instance {server_id} is locked"""
 
 
+class ObservedServerError(DomainError, code="observed_server"):
+    """Server {server_id} is {origin}'s: this ledger watches it, and changes nothing there. Ask
+    {origin} for it.
+    """
+
+
+class ObservedHostError(DomainError, code="observed_host"):
+    """Host {host} is {origin}'s: this ledger watches it, and changes nothing there. Ask {origin}
+    for it, and run no agent of the ledger there.
+    """
+
+
 class UnlockError(DomainError, code="forbidden", status=403):
     """Policy doesn't allow {rule} to be performed."""
 

@@ -61,6 +61,11 @@ class Host(Aggregate):
     class Enabled(Event):
         """Servers may come to the host again."""
 
+    class HostSeen(Event):
+        """Somebody else has servers here, who attaches their volumes: nothing is done here."""
+
+        name: str
+
     class LeftoversFound(Event):
         """The host came back after a fence and has leftovers to release."""
 
@@ -87,6 +92,7 @@ class Host(Aggregate):
         self.why = ""  # it is fenced
         self.disabled = False
         self.disabled_reason: str | None = None
+        self.origin: str | None = None  # whose it is; None: ours to work on
         self.suspect = False  # fenced, and has not shown since that it holds nothing of others
         self.leftovers: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
         self.shown: dict[str, frozenset[str]] = {}  # by server: the volumes of DisksSeen
@@ -100,6 +106,8 @@ class Host(Aggregate):
                 self.name = event.name
                 self.service_version = event.service_version
                 self.capabilities, self.connector = event.capabilities, event.connector
+            case self.HostSeen():
+                self.name, self.origin = event.name, event.origin
             case self.Fenced():
                 self.epoch, self.fenced, self.suspect = event.epoch, True, True
                 self.why = f"{event.reason} ({event.evidence})"
@@ -109,6 +117,11 @@ class Host(Aggregate):
                 self.disabled, self.disabled_reason = True, event.reason
             case self.Enabled():
                 self.disabled, self.disabled_reason = False, None
+            case _:
+                self._showed(event)
+
+    def _showed(self, event: Any) -> None:
+        match event:
             case self.LeftoversFound():
                 self.leftovers = (tuple(event.guests), tuple(event.attachments))
             case self.LeftoversCleared():
@@ -130,6 +143,17 @@ class Host(Aggregate):
         facts["connector"] = connector
         if any(getattr(self, what) != value for what, value in facts.items()):
             self.record(self.HostRegistered, **facts)
+
+    def refuse_observed(self) -> None:
+        """Raises ObservedHostError if the host is somebody else's."""
+        if self.origin is not None:
+            raise errors.ObservedHostError(host=self.name, origin=self.origin.capitalize())
+
+    def record(self, kind: type[Event], **fields: Any) -> None:
+        """Of a host that is somebody else's, only what is seen."""
+        if fields.get("seen") is None:
+            self.refuse_observed()
+        super().record(kind, **fields)
 
     def check_epoch(self, epoch: int) -> None:
         """Raises StaleEpochError for any epoch but the present one."""

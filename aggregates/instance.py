@@ -60,6 +60,16 @@ class Instance(Claimable):
         epoch: int  # of the host then
         volumes: list[str]  # as the disks' serials tell
 
+    class ServerSeen(Event):
+        """Somebody else's server, as it is there now: it is only watched."""
+
+        name: str
+        host: str | None
+        power_state: str
+        vm_state: str  # as VmState
+        project_id: str | None
+        user_id: str | None
+
     class Defined(Event):
         """Somebody asked for this server; `host` is where it will be built."""
 
@@ -231,6 +241,7 @@ class Instance(Claimable):
         self.elsewhere: dict[str, Sighting] = {}  # by host: it shows the guest, and is not its own
         self.named = False  # by whoever asked for it, and not by what a host calls it
         self.managed = False  # a flow has said where it is
+        self.origin: str | None = None  # whose it is, if it is only watched
         self.offloaded = False
         self.deleted = False
         self.deletion: Instance.DeletionAwaited | None = None
@@ -292,6 +303,11 @@ class Instance(Claimable):
             case self.Offloaded():
                 self.host, self.offloaded, self.seen = None, True, NO_DISKS
                 self._has_power("shutdown")
+            case self.ServerSeen():
+                self.origin = event.origin
+                self.name, self.host, self.power_state = event.name, event.host, event.power_state
+                self.project_id, self.user_id = event.project_id, event.user_id
+                self._vm_state = VmState(event.vm_state)
             case self.Deleted():
                 self.deleted, self.deletion = True, None
 
@@ -327,6 +343,18 @@ class Instance(Claimable):
         # A guest the hypervisor lost keeps the state it had: losing sight is no stop.
         self._vm_state = VM_STATE_OF.get(power_state, self._vm_state)
 
+    def refuse_observed(self) -> None:
+        """Raises ObservedServerError if the server is only watched."""
+        if self.origin is not None:
+            origin = self.origin.capitalize()
+            raise errors.ObservedServerError(server_id=str(self.id), origin=origin)
+
+    def record(self, kind: type[Event], **fields: Any) -> None:
+        """Of a server that is only watched, only what is seen: no claim, so no operation."""
+        if fields.get("seen") is None:
+            self.refuse_observed()
+        super().record(kind, **fields)
+
     @property
     def vm_state(self) -> VmState:
         """As shown: ERROR while an operation of this server is parked, or it was never built."""
@@ -337,6 +365,8 @@ class Instance(Claimable):
         """Whichever operation is parked: this and the claims say what may be done (0054)."""
         if self.deleted:
             return VmState.DELETED
+        if self.origin is not None:
+            return self._vm_state
         if self.never_built:
             return VmState.ERROR
         if self.offloaded:

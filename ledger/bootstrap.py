@@ -45,7 +45,7 @@ from ledger.core.requests import Requests
 from ledger.core.service import Service
 from ledger.core.wakeups import DUE, Wakeups
 from ledger.http.app import make_app
-from ledger.http.components import COMPONENTS, Components
+from ledger.http.components import COMPONENTS, Check, Components
 from ledger.http.limits.connections import CONNECTIONS, end_unread, runner_of
 from ledger.http.probes import neighbours
 from ledger.http.probes.metrics import registry_of
@@ -53,6 +53,7 @@ from ledger.log import schema
 from ledger.log.application import Ledger
 from ledger.log.clock import DatabaseClock
 from ledger.native.accepting import fleet_of
+from ledger.nova_beside.observer import Observer
 from ledger.reconcile.asking import Looks
 from ledger.reconcile.automatic import ACTOR, HOUR_S, Automatic
 from ledger.reconcile.findings import Findings
@@ -148,7 +149,8 @@ async def running(
         ledger, calls = Ledger(dsn), call_seconds()
         stack.callback(ledger.close)
         cinder, old_cinder = _cinders(settings, calls, stack)
-        await asyncio.to_thread(_check_roles, cinder)
+        if settings.cinder.service_token or settings.observe.auth is None:
+            await asyncio.to_thread(_check_roles, cinder)
         pool = await stack.enter_async_context(read_pool(dsn))
         runner = _projecting(dsn, stack)
         clock = await asyncio.to_thread(DatabaseClock.of, dsn)
@@ -188,7 +190,11 @@ async def running(
             policy=_policy(settings, stack),
             looker=looks,
             checks={"dispatcher": _alive(working), **neighbours.checks(settings, stack)},
-            warnings={**neighbours.warnings(settings, stack), **renewal.warnings()},
+            warnings={
+                **neighbours.warnings(settings, stack),
+                **renewal.warnings(),
+                **_begin_observing(settings, ledger, looks, clock, stack),
+            },
             registry=registry,
         )
         _begin_looking(ledger, looks, components, calls, stack)
@@ -255,6 +261,18 @@ def _begin_looking(
     looking = Looking(sides, looks, components.queries, settings.reconcile.interval_s)
     stack.push_async_callback(looking.stop)
     stack.push_async_callback(_cancelled, asyncio.create_task(looking.run(), name="looking"))
+
+
+def _begin_observing(
+    settings: Settings, ledger: Ledger, looks: Looks, clock: DatabaseClock, stack: AsyncExitStack
+) -> dict[str, Check]:
+    """From now on a Nova beside us is watched, if there is one; what is wrong with that."""
+    if settings.observe.auth is None:
+        return {}
+    observer = Observer(looks.dsn, ledger, settings.observe, clock)
+    stack.push_async_callback(observer.stop)
+    stack.push_async_callback(_cancelled, asyncio.create_task(observer.run(), name="observer"))
+    return {"observer": observer.check}
 
 
 def _begin_tracing(

@@ -243,6 +243,40 @@ class Reconcile:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Observe:
+    """Whose attachments are watched beside ours: those of a Nova and its Cinder.
+
+    `auth`: options of a keystoneauth plugin ("auth_type", "auth_url", ...), of an administrator
+    whose credential permits GET alone; None: nobody's.  The catalog tells both endpoints, unless
+    they are given.
+
+    Without [cinder] the ledger only watches, and reads Cinder with the same credential.
+    """
+
+    auth: Mapping[str, Any] | None = dataclasses.field(default=None, repr=False)
+    interval_s: Seconds = 60.0  # from the end of a look to the next
+    region_name: str | None = None
+    interface: str = "internal"
+    compute_endpoint: str | None = None
+    volume_endpoint: str | None = None
+    cacert: str | None = None
+    insecure: bool = False
+
+    def reads_of(self, cinder: CinderSettings) -> CinderSettings:
+        """Cinder's settings of who only watches; what no service token comes with, is not done."""
+        return dataclasses.replace(
+            cinder,
+            auth=self.auth,
+            endpoint=self.volume_endpoint,
+            service_token=False,
+            region_name=self.region_name,
+            interface=self.interface,
+            cacert=self.cacert,
+            insecure=self.insecure,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Settings:
     """Everything the service can be told."""
 
@@ -259,9 +293,12 @@ class Settings:
     swap_by_users: bool = False
     limits: Limits = Limits()
     reconcile: Reconcile = Reconcile()
+    observe: Observe = dataclasses.field(default_factory=Observe)
     tracing: Tracing = Tracing()
 
     def __post_init__(self) -> None:
+        if self.observe.auth is not None and not (self.cinder.auth or self.cinder.endpoint):
+            object.__setattr__(self, "cinder", self.observe.reads_of(self.cinder))
         if self.auth is AuthMode.NOAUTH and not self.listen.is_loopback:
             raise ValueError(
                 f"auth 'noauth' makes everybody admin and is refused on {self.listen.host}: "

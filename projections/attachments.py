@@ -13,9 +13,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from aggregates.attachment import Attachment
-from projections.base import Derived, LoggedEvent, Projection, Row, originator
+from projections.base import Derived, LoggedEvent, Projection, Row, origin_of, originator
 
 _STATE_AFTER = {kind.TOPIC: state.value for kind, (_, state) in Attachment.TRANSITIONS.items()}
+
+
+#: Of a span whose begin and end were not seen, but done.
+_DONE: Row = {"from_seen": None, "to_seen": None}
 
 
 def _fold(row: Row | None, event: LoggedEvent) -> Row:
@@ -38,6 +42,7 @@ def _new(event: LoggedEvent) -> Row:
         "legacy": event.body.get("legacy", False),
         "access_mode": event.body.get("access_mode"),
         "attachment_id": event.originator_id,
+        "origin": origin_of(event),
         "spans": [],
         "created_at": event.recorded_at,
         "created_position": event.position,
@@ -51,6 +56,8 @@ def _connector(row: Row, event: LoggedEvent) -> Row:
         return changed
     begun = {"from_position": event.position, "from_at": event.recorded_at.isoformat()}
     span = {"host": changed["host"], **begun, "to_position": None, "to_at": None}
+    if event.seen:
+        span["from_seen"] = event.seen
     return {**changed, "spans": [*row["spans"], span]}
 
 
@@ -58,6 +65,8 @@ def _released(row: Row, event: LoggedEvent) -> Row:
     if not any(map(_open, row["spans"])):
         return {}
     end = {"to_position": event.position, "to_at": event.recorded_at.isoformat()}
+    if event.seen:
+        end["to_seen"] = event.seen
     return {"spans": [{**span, **end} if _open(span) else span for span in row["spans"]]}
 
 
@@ -84,7 +93,7 @@ def _open(span: Row) -> bool:
 
 def _spans(row: Row) -> list[Row]:
     common = {name: row[name] for name in ("attachment_id", "volume_id", "server_id")}
-    return [{**common, **span} for span in row["spans"]]
+    return [{**_DONE, **common, **span} for span in row["spans"]]
 
 
 _CHANGES: dict[str, Callable[[Row, LoggedEvent], Row]] = {

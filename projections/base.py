@@ -41,7 +41,8 @@ class LoggedEvent(NamedTuple):
     originator_version: int
     host: str | None
     operation_id: str | None
-    body: dict[str, Any]
+    body: dict[str, Any]  # without `seen`
+    seen: dict[str, Any] | None = None  # aggregates.base.Seen
 
     @property
     def stamp(self) -> Row:
@@ -90,6 +91,11 @@ class Projection:
     @property
     def name(self) -> str:
         return self.table
+
+
+def origin_of(event: LoggedEvent) -> str | None:
+    """Whose it is that was seen; None: it was done, and not seen."""
+    return event.seen["origin"] if event.seen else None
 
 
 def originator(event: LoggedEvent) -> str:

@@ -8,7 +8,7 @@ from aggregates.instance import Instance, VmState
 from aggregates.server import RESET, UNSAID, faults_after, kept_after
 from aggregates.server import VM_STATE_OF as VM_STATE_OF_POWER_STATE
 from host_agent.shared.contract.definition import size_of
-from projections.base import LoggedEvent, Projection, Row, originator
+from projections.base import LoggedEvent, Projection, Row, origin_of, originator
 
 _I = Instance
 _NO_DISKS: Row = {"devices": [], "volumes": []}
@@ -45,6 +45,7 @@ def _new(event: LoggedEvent) -> Row:
         "resize_source": None,
         "elsewhere": {},
         "deleted": False,
+        "origin": origin_of(event),
         "created_at": event.recorded_at,
     }
 
@@ -53,6 +54,8 @@ def _vm_state(row: Row) -> str:
     """As Instance.vm_state."""
     if row["deleted"]:
         return VmState.DELETED
+    if row.get("origin"):
+        return str(row["base_vm_state"])
     if row["faults"]:
         return VmState.ERROR
     if row["host"] is None:
@@ -107,6 +110,10 @@ _CHANGES: dict[str, Callable[[Row, Row], Row]] = {
         "shown_by": body["host"],
     },
     _I.InstanceObserved.TOPIC: _observed,
+    _I.ServerSeen.TOPIC: lambda _, body: {
+        **{name: body[name] for name in ("name", "host", "power_state", "project_id", "user_id")},
+        "base_vm_state": body["vm_state"],
+    },
     _I.Defined.TOPIC: _defined,
     _I.Described.TOPIC: lambda row, body: _described(row, body["changed"]),
     _I.Locked.TOPIC: lambda _, body: {"locked_by": body["by"], "locked_reason": body["reason"]},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from aggregates.mapping import BlockDeviceMapping, MappingState
-from projections.base import LoggedEvent, Projection, Row, originator
+from projections.base import LoggedEvent, Projection, Row, origin_of, originator
 
 _STATE_AFTER = {
     kind.TOPIC: state.value for kind, (_, state) in BlockDeviceMapping.TRANSITIONS.items()
@@ -47,6 +47,7 @@ def _new(event: LoggedEvent) -> Row:
     return {
         "bdm_id": event.originator_id,
         "bus": None,
+        "origin": origin_of(event),
         "created_at": event.recorded_at,
         "created_position": event.position,
     }

@@ -61,19 +61,44 @@ _NAMED = re.compile(r"volume-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class SeenMapping:
+    """A volume as a device of a server, as Nova shows it.  `device`: without /dev/."""
+
+    id: str
+    volume_id: str
+    attachment_id: str | None
+    device: str | None = None
+    tag: str | None = None
+    delete_on_termination: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class SeenServer:
-    """A server as Nova shows it.  `attachments`: by volume, if Nova was asked for that.
+    """A server as Nova shows it.  `mappings`: if Nova was asked for them.
 
     `known` False: its cell does not answer, and Nova tells little more than its id.
+    `power_state`: Nova's number.  `root_device`: without /dev/.
     """
 
     id: str
+    name: str | None = None
     host: str | None = None
     vm_state: str | None = None
     task_state: str | None = None
+    power_state: int | None = None
+    project_id: str | None = None
+    user_id: str | None = None
+    root_device: str | None = None
     volumes: tuple[str, ...] = ()
-    attachments: Mapping[str, str | None] | None = None
+    mappings: tuple[SeenMapping, ...] | None = None
     known: bool = True
+
+    @property
+    def attachments(self) -> Mapping[str, str | None] | None:
+        """By volume, if Nova was asked for that."""
+        if self.mappings is None:
+            return None
+        return {each.volume_id: each.attachment_id for each in self.mappings}
 
     @property
     def busy(self) -> bool:

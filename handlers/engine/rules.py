@@ -226,8 +226,10 @@ _BY_KIND: dict[type[Event], list[Rule]] = {
 
 
 def broken_by(append: Append) -> Iterator[tuple[Rule, Any]]:
-    """Every rule that an event of this append breaks, with that event."""
+    """Every rule that an event of this append breaks, with that event; not of what others did."""
     for event in append.events:
+        if event.seen is not None:
+            continue
         for rule in _BY_KIND.get(type(event), ()):
             if rule.broken(event, append):
                 yield rule, event
@@ -240,6 +242,8 @@ def ownerless(all_of: Iterable[Aggregate], book: Reader) -> Iterator[Attachment]
     for each in known:
         if not isinstance(each, Attachment) or each.state in {None, AttachmentState.DELETED}:
             continue
+        if each.origin is not None:
+            continue  # whose it is answers for it
         if str(each.id) not in told and not _is_owned(each, book):
             yield each
 

@@ -92,10 +92,12 @@ PAST_LOCKS = frozenset(
 
 
 def check_lock(instance: Instance, action: str, context: EventContext) -> None:
-    """Raises LockedError if the server is locked, and that is for who asks.
+    """Raises LockedError if the server is locked, and that is for who asks; ObservedServerError
+    if it is only watched, whoever asks.
 
-    Not for administrators and services, to whom all projects are open.
+    No lock is for administrators and services, to whom all projects are open.
     """
+    instance.refuse_observed()
     if instance.locked and action not in PAST_LOCKS and not context.passes_locks:
         raise errors.LockedError(server_id=str(instance.id))
 
@@ -137,7 +139,8 @@ def refuse_deleting(instance: Instance, action: str, operation_id: str) -> None:
 
 
 def check_contact(host: Host, contact: Contact) -> None:
-    """Work that no agent can do is not accepted (LP 1909120)."""
+    """Work that no agent can do is not accepted (LP 1909120); nor what is somebody else's."""
+    host.refuse_observed()
     if host.fenced or not contact.alive:
         raise errors.HostUnavailableError(host=host.name, since=contact.since)
 

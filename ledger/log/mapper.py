@@ -24,7 +24,7 @@ from aggregates.base import NOBODY, About, Event, complete
 
 #: Datetimes and dataclasses in a body are mistakes: they would come back as something else.
 _OPTIONS = orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS
-_BESIDE_THE_BODY = ("originator_id", "originator_version", "about", "recording_order")
+_BESIDE_THE_BODY = ("originator_id", "originator_version", "about", "seen", "recording_order")
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,8 @@ class LedgerMapper(Mapper[UUID]):
         kind = type(domain_event)
         fields = vars(domain_event)
         body = {name: value for name, value in fields.items() if name not in _BESIDE_THE_BODY}
+        if domain_event.seen is not None:
+            body["seen"] = domain_event.seen
         class_version = getattr(kind, "class_version", 1)
         if class_version > 1:
             body["class_version"] = class_version

@@ -54,6 +54,7 @@ class AttachmentShown(Shown):
     access_mode: str | None  # "ro", "rw"; null: attached before that was kept
     flow: Made
     operation_id: UUID | None
+    origin: str | None  # whose it is, if it was only seen
     created_at: datetime
     ended_at: datetime | None
     updated_at: datetime
@@ -65,10 +66,22 @@ class Attachments(Shown):
     next: int | None
 
 
+class SeenShown(Shown):
+    """Whose it is, and when it became so; `claimed`: as Cinder says."""
+
+    origin: str
+    after: datetime | None
+    before: datetime
+    claimed: datetime | None = None
+
+
 class SpanShown(Shown):
     """An attachment was on this host since a moment.
 
     `to_position`, `to_at`: null if, as of the moment that was asked about, it still was.
+
+    `from_seen`, `to_seen`: if that was seen at somebody else's, and not done: since then it is
+    known, and so it was not before `after` (null: nobody knows) and not after `before`.
     """
 
     attachment_id: UUID
@@ -80,6 +93,8 @@ class SpanShown(Shown):
     to_position: int | None
     from_at: datetime
     to_at: datetime | None
+    from_seen: SeenShown | None = None
+    to_seen: SeenShown | None = None
 
 
 class AttachmentsAt(Shown):

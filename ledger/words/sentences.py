@@ -43,7 +43,20 @@ def sentence(topic: str, body: Body, *, host: str | None = None) -> str:
     if make is None:
         return topic.partition(".")[2] or topic
     known = {} if host is None else {"host": host}
-    return make({**known, **{k: v for k, v in body.items() if v is not None}})
+    what = make({**known, **{k: v for k, v in body.items() if v is not None}})
+    return _as_seen(what, body["seen"]) if body.get("seen") else what
+
+
+def _as_seen(what: str, seen: Mapping[str, Any]) -> str:
+    """Seen, not done; and when it became so, as far as anybody knows."""
+    claimed = f"; by Cinder at {_second(seen['claimed'])}" if seen.get("claimed") else ""
+    before = _second(seen["before"])
+    when = f"{_second(seen['after'])} to {before}" if seen["after"] else f"by {before}"
+    return f"Seen at {seen['origin'].capitalize()} ({when}{claimed}): {what}"
+
+
+def _second(moment: str) -> str:
+    return moment[:19].replace("T", " ")
 
 
 def _text(template: str) -> Callable[[Body], str]:
@@ -55,6 +68,11 @@ class _Blank(dict[str, Any]):
 
     def __missing__(self, key: str) -> str:
         return "?"
+
+
+def _watched(body: Body) -> str:
+    where = f"on {body['host']}" if body.get("host") else "on no host"
+    return f"Server {body.get('name', '?')} is {body.get('vm_state', '?')} {where}"
 
 
 def _waived(template: str) -> Callable[[Body], str]:
@@ -326,6 +344,7 @@ SENTENCES: dict[str, Callable[[Body], str]] = {
     "Host.HostRegistered": _text("Agent of {name} registered, service version {service_version}"),
     "Host.Fenced": _text("Host FENCED, epoch {epoch}: {reason}; evidence: {evidence}"),
     "Host.Unfenced": _text("Host unfenced: {reason}"),
+    "Host.HostSeen": _text("{name} has servers of somebody else; nothing is changed there"),
     "Host.Disabled": _disabled,
     "Host.Enabled": _text("Host takes servers again"),
     "Host.LeftoversFound": _left_over,
@@ -333,6 +352,7 @@ SENTENCES: dict[str, Callable[[Body], str]] = {
     "Host.DisksSeen": _disks_seen,
     "Instance.InstanceRegistered": _seen,
     "Instance.InstanceObserved": _seen,
+    "Instance.ServerSeen": _watched,
     "Instance.Defined": _text("Server {name} requested, to be built on {host}"),
     "Instance.DefinitionChanged": _definition,
     "Instance.Placed": _text("Guest is on {host} now, {power_state}"),

@@ -197,9 +197,10 @@ class LogReads:
     async def streams(self, ids: Sequence[str], position: int) -> list[LoggedEvent]:
         """The events of some streams up to a position, in order."""
         rows = await self._all("streams", group="projections", keys=list(ids), position=position)
+        bodies = [upcast(row["topic"], orjson.loads(row["body"])) for row in rows]
         return [
-            LoggedEvent(**{**row, "body": upcast(row["topic"], orjson.loads(row["body"]))})
-            for row in rows
+            LoggedEvent(**{**row, "body": body, "seen": body.pop("seen", None)})
+            for row, body in zip(rows, bodies, strict=True)
         ]
 
     async def head(self) -> Row:

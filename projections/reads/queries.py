@@ -61,7 +61,7 @@ class Cursor(NamedTuple):
 
 OLDEST_FIRST = Cursor()
 
-_OPEN: Row = {"to_position": None, "to_at": None}
+_OPEN: Row = {"to_position": None, "to_at": None, "to_seen": None}
 
 
 def _ended(span: Row, at: datetime | None) -> bool:

@@ -22,7 +22,17 @@ def logged(rows: Sequence[tuple[Any, ...]]) -> list[LoggedEvent]:
     """The events of rows that end with a body."""
     bodies = orjson.loads(b"[%b]" % b",".join([row[-1] for row in rows]))
     return [
-        LoggedEvent(position, at, topic, id_, version, host, operation, upcast(topic, body))
+        LoggedEvent(
+            position,
+            at,
+            topic,
+            id_,
+            version,
+            host,
+            operation,
+            upcast(topic, body),
+            body.pop("seen", None),
+        )
         for (position, at, topic, id_, version, host, operation, _), body in zip(
             rows, bodies, strict=True
         )

@@ -1,4 +1,5 @@
 -- What a look at drift reads of the ledger, and keeps while it is under way (ledger/reconcile).
+-- What has an origin is somebody else's: it is as old as the last look there, and not compared.
 
 -- name: projected
 -- How far all of these projections are.
@@ -44,14 +45,15 @@ SELECT (SELECT count(*) FROM attachments WHERE state <> 'deleted') AS attachment
 SELECT i.server_id, CASE WHEN i.deleted THEN 'deleted' ELSE 'live' END AS server,
        ARRAY(SELECT a.volume_id::text FROM attachments AS a
               WHERE a.server_id = i.server_id AND a.legacy AND a.state <> 'deleted') AS legacy
-  FROM instances AS i WHERE i.server_id = ANY(%(ids)s::uuid[]);
+  FROM instances AS i WHERE i.server_id = ANY(%(ids)s::uuid[]) AND i.origin IS NULL;
 
 -- name: volumes
 -- Volumes that servers have, in the order of their ids, after one, with their facts (volume_facts).
 -- mappings_by_volume, attachments_by_volume.
 SELECT v.volume_id, m.mappings, m.server_id, m.projects, a.open, a.had, a.held
   FROM (SELECT DISTINCT volume_id FROM mappings
-         WHERE volume_id IS NOT NULL AND (%(after)s::uuid IS NULL OR volume_id > %(after)s)
+         WHERE volume_id IS NOT NULL AND origin IS NULL
+           AND (%(after)s::uuid IS NULL OR volume_id > %(after)s)
          ORDER BY volume_id
          LIMIT %(limit)s) AS v
 \ir parts/volume_facts.sql
@@ -127,13 +129,14 @@ SELECT host FROM hosts
 -- none anywhere; if no other host is asked, also those that are to have it elsewhere (`here`: not).
 -- instances_by_host, primary key.
 SELECT server_id, host, resize_source, power_state, faults, deleted, true AS here FROM instances
- WHERE NOT deleted AND (host = %(host)s OR resize_source = %(host)s)
+ WHERE NOT deleted AND (host = %(host)s OR resize_source = %(host)s) AND origin IS NULL
 UNION ALL
 SELECT server_id, NULL, NULL, power_state, faults, deleted, true FROM instances
- WHERE server_id = ANY(%(shown)s::uuid[]) AND (deleted OR host IS NULL AND resize_source IS NULL)
+ WHERE server_id = ANY(%(shown)s::uuid[]) AND origin IS NULL
+   AND (deleted OR host IS NULL AND resize_source IS NULL)
 UNION ALL
 SELECT server_id, host, resize_source, power_state, faults, deleted, false FROM instances
- WHERE server_id = ANY(%(shown)s::uuid[]) AND %(alone)s
+ WHERE server_id = ANY(%(shown)s::uuid[]) AND %(alone)s AND origin IS NULL
    AND NOT deleted AND host <> %(host)s AND resize_source IS DISTINCT FROM %(host)s;
 
 -- name: told_by
@@ -210,12 +213,13 @@ SELECT EXISTS (SELECT FROM operations AS o
 -- Some attachments that Cinder has to know: of servers of other projects than one, and of any.
 (SELECT a.attachment_id, a.volume_id, true AS others
    FROM attachments AS a JOIN instances AS i USING (server_id)
-  WHERE a.state <> 'deleted' AND NOT a.legacy AND i.project_id <> %(own)s::text
+  WHERE a.state <> 'deleted' AND NOT a.legacy AND a.origin IS NULL
+    AND i.project_id <> %(own)s::text
   LIMIT %(limit)s)
 UNION ALL
 (SELECT attachment_id, volume_id, false
    FROM attachments
-  WHERE state <> 'deleted' AND NOT legacy
+  WHERE state <> 'deleted' AND NOT legacy AND origin IS NULL
   LIMIT %(limit)s);
 
 -- name: put_cases

@@ -17,7 +17,7 @@ from typing import Any
 from uuid import UUID
 
 from handlers.drift.beside_nova import found
-from ledger.cli.survey.reads import Reader
+from ledger.nova_beside.reads import Reader
 
 VOLUMES, PER_SERVER = 100_000, 4
 AT = "2026-11-24T11:45:00.000000"

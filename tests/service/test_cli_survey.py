@@ -20,7 +20,7 @@ from keystoneauth1 import session
 
 from host_agent.shared.contract.survey import HostsWord
 from ledger.cli import shell
-from ledger.cli.survey import reads as survey_reads
+from ledger.nova_beside import reads as survey_reads
 from ledger.trial.cinder.model.model import CinderModel
 from tests.doubles.running_cinder import RunningCinder, running_cinder
 from tests.doubles.served import Handler, served

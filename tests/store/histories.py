@@ -33,6 +33,8 @@ MAPPER = LedgerMapper(JSONBody())
 def logged(position: int, event: Event, context: EventContext, at: datetime) -> LoggedEvent:
     """The event as a projection reads it from the log."""
     stored = MAPPER.to_stored_event(event)
+    body = orjson.loads(stored.state)
+    seen = body.pop("seen", None)
     return LoggedEvent(
         position=position,
         recorded_at=at,
@@ -41,7 +43,8 @@ def logged(position: int, event: Event, context: EventContext, at: datetime) -> 
         originator_version=stored.originator_version,
         host=stored.about.host,
         operation_id=context.operation_id,
-        body=orjson.loads(stored.state),
+        body=body,
+        seen=seen,
     )
 
 

@@ -13,6 +13,7 @@ import pytest
 from handlers.drift.beside_nova import (
     Cloud,
     SeenAttachment,
+    SeenMapping,
     SeenServer,
     SeenVolume,
     confirmed,
@@ -81,6 +82,11 @@ def server(id_: str, **changes: Any) -> Change:
     def change(cloud: Cloud) -> Cloud:
         before = cloud.servers[id_]
         assert isinstance(before, SeenServer)
+        if (by_volume := changes.pop("attachments", None)) is not None:
+            pairs = by_volume.items()
+            changes["mappings"] = tuple(
+                SeenMapping(id=f"{v}'s", volume_id=v, attachment_id=a) for v, a in pairs
+            )
         return replace(cloud, servers={**cloud.servers, id_: replace(before, **changes)})
 
     return change

@@ -138,14 +138,16 @@ EXAMPLES = {
     | {"keys.barbican"},
     "service": {"database_url", "auth", "listen.host"}
     | {"keystone.www_authenticate_uri", "keystone.cacert", "policy.file"}
-    | {"tracing.endpoint"},
+    | {"tracing.endpoint"}
+    | {f"observe.{name}" for name in ("region_name", "compute_endpoint", "volume_endpoint")}
+    | {"observe.cacert"},
 }
 #: Of entries, whose keys are compared apart.
 TABLES = {"tokens", "flavors"}
 #: Given in another way in the example, as the comment beside it says.
 ELSEWHERE = {
     "agent": {"ledger.token", "keys.fixed_key", "keys.auth"},
-    "service": {*TABLES, "keystone.auth"},
+    "service": {*TABLES, "keystone.auth", "observe.auth"},
 }
 
 

@@ -8,23 +8,18 @@ credential it is.  What we do not read: public profiles of vendors.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from keystoneauth1 import adapter, exceptions, loading, session
+from keystoneauth1 import exceptions, loading, session
 
 from ledger.cli.errors import CliError, ExitCode, usage
+from ledger.nova_beside.adapters import OVERRIDES, TIMEOUT_S, Options
+from ledger.nova_beside.reads import CutListError
 
-#: How long one answer may take; a page of volumes takes some seconds.
-TIMEOUT_S = 120.0
-#: How often a request is sent again whose connection failed, or that was answered with 503.
-RETRIES = 2
-SERVICES = ("compute", "block-storage")
 #: What else of a cloud there is, beside its `auth`.
-_OTHERS = ("auth_type", "region_name", "interface", "cacert", "compute_endpoint_override")
-_VOLUME = ("block_storage_endpoint_override", "volume_endpoint_override")
-
-Options = Mapping[str, Any]
+_OTHERS = ("auth_type", "region_name", "interface", "cacert")
 
 
 def options_of(name: str | None, environ: Mapping[str, str]) -> Options:
@@ -39,7 +34,7 @@ def options_of(name: str | None, environ: Mapping[str, str]) -> Options:
         for key, value in environ.items()
         if key.startswith("OS_") and value
     }
-    others = {key: known[key] for key in (*_OTHERS, *_VOLUME) if key in known}
+    others = {key: known[key] for key in (*_OTHERS, *chain(*OVERRIDES.values())) if key in known}
     return {**others, "auth": {key: known[key] for key in known.keys() - others.keys()}}
 
 
@@ -89,23 +84,10 @@ def session_of(cloud: Options) -> session.Session:
     return session.Session(auth=auth, verify=verify, timeout=TIMEOUT_S)
 
 
-def adapter_of(cloud: Options, to: session.Session, service: str) -> adapter.Adapter:
-    """To one of `SERVICES`."""
-    overrides = _VOLUME if service == "block-storage" else ("compute_endpoint_override",)
-    return adapter.Adapter(
-        to,
-        service_type=service,
-        interface=cloud.get("interface") or "public",
-        region_name=cloud.get("region_name"),
-        endpoint_override=next((cloud[each] for each in overrides if cloud.get(each)), None),
-        connect_retries=RETRIES,
-        status_code_retries=RETRIES,
-        user_agent="attachment-ledger",
-    )
-
-
-def told(error: exceptions.ClientException) -> CliError:
-    """keystoneauth's error as ours."""
+def told(error: exceptions.ClientException | CutListError) -> CliError:
+    """What could not be read, as the end of a command."""
+    if isinstance(error, CutListError):
+        return CliError(error.args[0], ExitCode.REFUSED, error.args[1])
     status = getattr(error, "http_status", None)
     refused = status in {401, 403, 406}
     hint = {

@@ -20,7 +20,7 @@ from ledger.cli.errors import ExitCode, usage
 if TYPE_CHECKING:
     from handlers.drift.beside_nova import Cloud, Found
     from host_agent.shared.contract.survey import Survey as HostSurvey
-    from ledger.cli.survey.reads import Reader
+    from ledger.nova_beside.reads import Reader
 
 COLUMNS = (
     *("Class", "Severity", "Volume", "Server", "Attachment", "Host", "Since", "Seen", "Meaning"),
@@ -78,12 +78,13 @@ class Survey(Lister):
 
         from handlers.drift.beside_nova import confirmed, found
         from ledger.cli.survey import clouds
-        from ledger.cli.survey.reads import Reader
+        from ledger.nova_beside.adapters import OVERRIDES, adapter_of
+        from ledger.nova_beside.reads import CutListError, Reader
 
         hosts = hosts_of(parsed_args.hosts)
         cloud = clouds.options_of(parsed_args.os_cloud, os.environ)
         to = clouds.session_of(cloud)
-        nova, cinder = (clouds.adapter_of(cloud, to, each) for each in clouds.SERVICES)
+        nova, cinder = (adapter_of(cloud, to, each) for each in OVERRIDES)
         reader = Reader(nova, cinder)
         rounds, seen = [], None
         try:
@@ -94,7 +95,7 @@ class Survey(Lister):
                     _say_size(seen, parsed_args.apart)
                     seen = None  # two large clouds at once are one too many
                     time.sleep(parsed_args.apart.total_seconds())
-        except exceptions.ClientException as error:
+        except (exceptions.ClientException, CutListError) as error:
             raise clouds.told(error) from error
         assert seen is not None
         both = confirmed(*rounds)

@@ -22,7 +22,6 @@ from ledger.http.problem import ApiError, not_found
 from ledger.http.redaction import redacted
 from ledger.http.schemas import NoQuery
 from ledger.native.attachments import attachment_row
-from ledger.native.hosts import host_row
 from ledger.native.log.cloud_events import BATCH_MEDIA_TYPE, batch, preferred
 from ledger.native.log.cloud_events import MEDIA_TYPE as CLOUD_EVENT
 from ledger.native.log.feed import FEED
@@ -74,7 +73,7 @@ async def operation_history(call: Call) -> web.StreamResponse:
 
 async def host_history(call: Call) -> web.StreamResponse:
     """GET /v1/hosts/{host}/history."""
-    return await _history(call, "host", (await host_row(call))["host"])
+    return await _history(call, "host", call.host())
 
 
 async def _history(call: Call, subject: Subject, name: str) -> web.StreamResponse:

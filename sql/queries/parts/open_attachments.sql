@@ -6,4 +6,4 @@ SELECT a.attachment_id, a.volume_id, a.server_id, a.host, a.state, a.access_mode
        SELECT device_name, server_id FROM mappings
         WHERE server_id = a.server_id AND a.attachment_id IN (attachment_id, kept)
         LIMIT 1) AS m ON true
- WHERE a.state <> 'deleted'
+ WHERE a.state <> 'deleted' AND a.origin IS NULL

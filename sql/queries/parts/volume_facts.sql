@@ -3,7 +3,7 @@
               coalesce(array_agg(DISTINCT i.project_id) FILTER (WHERE i.project_id IS NOT NULL),
                        '{}') AS projects
          FROM mappings LEFT JOIN instances AS i USING (server_id)
-        WHERE volume_id = v.volume_id) AS m
+        WHERE volume_id = v.volume_id AND mappings.origin IS NULL) AS m
  CROSS JOIN LATERAL (
        SELECT count(*) FILTER (WHERE state <> 'deleted') AS open, count(*) > 0 AS had,
               coalesce(jsonb_agg(jsonb_build_array(attachment_id, host, (
@@ -11,4 +11,4 @@
                    WHERE m.server_id = attachments.server_id
                      AND attachments.attachment_id IN (m.attachment_id, m.kept)
                    LIMIT 1))) FILTER (WHERE state <> 'deleted'), '[]') AS held
-         FROM attachments WHERE volume_id = v.volume_id) AS a
+         FROM attachments WHERE volume_id = v.volume_id AND origin IS NULL) AS a

@@ -1,4 +1,4 @@
-"""Reads Nova and Cinder for a survey: GET alone, one request at a time, page by page.
+"""Reads Nova and Cinder of somebody else: GET alone, one request at a time, page by page.
 
 Theory of operation
 -------------------
@@ -15,8 +15,9 @@ Theory of operation
 
 from __future__ import annotations
 
+import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from email.utils import parsedate_to_datetime
@@ -28,13 +29,13 @@ from keystoneauth1.adapter import Adapter
 from handlers.drift.beside_nova import (
     Cloud,
     SeenAttachment,
+    SeenMapping,
     SeenServer,
     SeenVolume,
     questionable,
 )
 from handlers.drift.rows import UNKNOWN, Unknown
 from host_agent.shared.contract.survey import Survey
-from ledger.cli.errors import CliError, ExitCode
 
 #: Rows of a list that are asked for at once; Nova and Cinder give no more than 1000.
 PAGE_ROWS = 500
@@ -52,21 +53,43 @@ Servers = dict[str, SeenServer | Unknown | None]
 Volumes = dict[str, SeenVolume | Unknown | None]
 
 
+class CutListError(Exception):
+    """Cinder may not have shown all there is; what to do is the second argument."""
+
+
+def _at_once(_took_s: float) -> None:
+    """No pause."""
+
+
 @dataclass
 class Reader:
-    """`requests`: how many were sent.  `unread`: what could not be read, in words."""
+    """`requests`: how many were sent.  `unread`: what could not be read, in words.
+
+    `rest` is called after each answer, with how long that took: it may wait, or raise.
+    """
 
     nova: Adapter
     cinder: Adapter
+    rest: Callable[[float], None] = _at_once
     requests: int = 0
     unread: list[str] = field(default_factory=list)
     _now: datetime | None = None
 
     def cloud(self, hosts: Mapping[str, Survey], *, every_mapping: bool = False) -> Cloud:
-        """One round.  Raises CliError, and what keystoneauth raises.
+        """One round of a survey.  Raises CutListError, and what keystoneauth raises.
 
         `every_mapping`: each server is asked by which attachments it has its volumes.
         """
+        cloud = self.lists(hosts)
+        seen = [each for each in cloud.servers.values() if isinstance(each, SeenServer)]
+        if every_mapping:
+            asked = [each.id for each in seen if each.volumes]
+        else:
+            asked = self.few(questionable(cloud), "servers whose mappings differ")
+        return replace(cloud, servers={**cloud.servers, **self.mappings(cloud.servers, asked)})
+
+    def lists(self, hosts: Mapping[str, Survey]) -> Cloud:
+        """What the lists show, and what they name and lack.  Raises as `cloud`."""
         self.unread = []
         listed = {row["id"]: row for row in self._pages(self.cinder, "/attachments", "attachments")}
         volumes, projects, attached = self._volumes()
@@ -85,28 +108,22 @@ class Reader:
         seen = [each for each in servers.values() if isinstance(each, SeenServer)]
         if down := sum(not each.known for each in seen):
             self.unread.append(f"{down} servers of cells that do not answer Nova")
-        if every_mapping:
-            self._mappings(servers, [each.id for each in seen if each.volumes])
-        else:
-            few = self._few(questionable(cloud), "servers whose mappings differ")
-            self._mappings(servers, few)
-        return replace(cloud, servers=servers)
+        return cloud
 
     # --- who asks -----------------------------------------------------------------------------
 
     def _believe(self, projects: set[str]) -> None:
-        """Raises CliError unless Cinder's lists are of all projects."""
+        """Raises CutListError unless Cinder's lists are of all projects."""
         session = self.cinder.session
         ask = getattr(session.auth, "get_access", None)  # a static token has no roles to show
         access = ask(session) if ask else None
         roles = set(access.role_names) if access else set()
         if "admin" in roles or projects - {access.project_id if access else None}:
             return
-        raise CliError(
+        raise CutListError(
             "Cinder shows no project's volumes but one's own, so what it does not show cannot be "
             f"taken as missing. The token's roles: {', '.join(sorted(roles)) or 'unknown'}.",
-            ExitCode.REFUSED,
-            "Survey as an administrator (role admin, with a token for a project): 'service' and "
+            "Read as an administrator (role admin, with a token for a project): 'service' and "
             "'reader' get shorter lists, and no error.",
         )
 
@@ -173,9 +190,8 @@ class Reader:
     ) -> None:
         named = {each.server_id for each in attachments if each.server_id}
         named |= {guest.server_id for survey in hosts.values() for guest in survey.guests}
-        for id_ in self._few(named - servers.keys(), "servers that Nova does not list"):
-            found = self._single(self.nova, f"/servers/{id_}", "server")
-            servers[id_] = _server(found) if isinstance(found, Mapping) else found
+        missing = self.few(named - servers.keys(), "servers that Nova does not list")
+        servers.update((id_, self.server(id_)) for id_ in missing)
 
     def _missing_volumes(
         self,
@@ -184,22 +200,36 @@ class Reader:
     ) -> None:
         seen = [each for each in servers.values() if isinstance(each, SeenServer)]
         named = {volume_id for each in seen for volume_id in each.volumes}
-        for id_ in self._few(named - volumes.keys(), "volumes that Cinder does not list"):
+        for id_ in self.few(named - volumes.keys(), "volumes that Cinder does not list"):
             found = self._single(self.cinder, f"/volumes/{id_}", "volume")
             volumes[id_] = _volume(found) if isinstance(found, Mapping) else found
 
-    def _mappings(self, servers: Servers, asked: Iterable[str]) -> None:
-        """By which attachment each of these servers has its volumes."""
+    def server(self, id_: str) -> SeenServer | Unknown | None:
+        """None: Nova itself says that there is none."""
+        found = self._single(self.nova, f"/servers/{id_}", "server")
+        return _server(found) if isinstance(found, Mapping) else found
+
+    def is_gone(self, attachment_id: str) -> bool:
+        """Whether Cinder itself says that it has no such attachment."""
+        return self._single(self.cinder, f"/attachments/{attachment_id}", "attachment") is None
+
+    def mappings(
+        self, servers: Mapping[str, SeenServer | Unknown | None], asked: Iterable[str]
+    ) -> Servers:
+        """These servers, with the mappings that Nova has of each."""
+        found: Servers = {}
         for id_ in asked:
             path, name = f"/servers/{id_}/os-volume_attachments", "volumeAttachments"
-            found, server = self._single(self.nova, path, name), servers[id_]
-            if isinstance(found, list) and isinstance(server, SeenServer):
-                by_volume = {each["volumeId"]: each.get("attachment_id") for each in found}
-                servers[id_] = replace(server, attachments=by_volume, volumes=tuple(by_volume))
-            elif found is not None:
-                servers[id_] = UNKNOWN
+            rows, server = self._single(self.nova, path, name), servers[id_]
+            if isinstance(rows, list) and isinstance(server, SeenServer):
+                shown = tuple(map(_mapping, rows))
+                volumes = tuple(each.volume_id for each in shown)
+                found[id_] = replace(server, mappings=shown, volumes=volumes)
+            elif rows is not None:
+                found[id_] = UNKNOWN
+        return found
 
-    def _few(self, every: Iterable[str], what: str) -> list[str]:
+    def few(self, every: Iterable[str], what: str) -> list[str]:
         ids = sorted(every)
         if len(ids) > SINGLES_MAX:
             self.unread.append(f"{len(ids) - SINGLES_MAX} of {len(ids)} {what}")
@@ -222,7 +252,9 @@ class Reader:
     def _get(self, of: Adapter, path: str, **query: Any) -> Any:
         self.requests += 1
         headers = NOVA if of is self.nova else CINDER
+        began = time.monotonic()
         answer = of.get(path, params=query, headers=headers)
+        self.rest(time.monotonic() - began)
         if of is self.cinder and "Date" in answer.headers:
             self._now = parsedate_to_datetime(answer.headers["Date"])
         return answer.json()
@@ -243,11 +275,31 @@ def _server(row: Json) -> SeenServer:
         return SeenServer(id=row["id"], known=False)
     return SeenServer(
         id=row["id"],
+        name=row.get("name"),
         host=row.get("OS-EXT-SRV-ATTR:host"),
         vm_state=row.get("OS-EXT-STS:vm_state"),
         task_state=row.get("OS-EXT-STS:task_state"),
+        power_state=row.get("OS-EXT-STS:power_state"),
+        project_id=row.get("tenant_id"),
+        user_id=row.get("user_id"),
+        root_device=_device(row.get("OS-EXT-SRV-ATTR:root_device_name")),
         volumes=tuple(each["id"] for each in row["os-extended-volumes:volumes_attached"]),
     )
+
+
+def _mapping(row: Json) -> SeenMapping:
+    return SeenMapping(
+        id=row.get("bdm_uuid") or "",
+        volume_id=row["volumeId"],
+        attachment_id=row.get("attachment_id"),
+        device=_device(row.get("device")),
+        tag=row.get("tag"),
+        delete_on_termination=bool(row.get("delete_on_termination")),
+    )
+
+
+def _device(path: str | None) -> str | None:
+    return path.removeprefix("/dev/") if path else None
 
 
 def _volume(row: Json) -> SeenVolume:

@@ -1,0 +1,226 @@
+"""What somebody else's cloud shows, as events: the same as of what we do, and each says that it was
+seen (aggregates.base.Seen).
+
+Whatever is already so records nothing, so a look that sees nothing new appends nothing.  Only what
+was asked for and is not there is over: a thing that a look did not tell of stays as it was.
+
+Theory of operation.  The attachments of a server are Cinder's word, its mappings and its place are
+Nova's.  They are read one after the other, and in a live migration they differ for a while: the
+mapping names the new attachment while the server is still on the old host.  Each is recorded as its
+own party says it; none is derived from the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+
+from aggregates.attachment import Attachment, AttachmentState
+from aggregates.base import Seen
+from aggregates.host import Host
+from aggregates.instance import Instance, VmState
+from aggregates.mapping import BlockDeviceMapping, MappingState
+from aggregates.volume import Volume
+from handlers.drift.beside_nova import SeenAttachment, SeenMapping, SeenServer
+from handlers.results.meaning import Book
+from host_agent.shared.contract.messages import PowerState
+
+#: Cinder's statuses of an attachment that a host may have; the others are reservations.
+_STATE_OF = {"attaching": AttachmentState.CONNECTING, "attached": AttachmentState.ATTACHED}
+#: Nova's states of a server that ours do not have (its class InstanceState).
+_STATES = {
+    "suspended": VmState.PAUSED,
+    "rescued": VmState.ACTIVE,
+    "shelved": VmState.STOPPED,
+    "soft-delete": VmState.STOPPED,
+}
+#: Nova's numbers of power states (its class InstancePowerState); suspended: no guest.
+_POWERS = {
+    1: PowerState.RUNNING,
+    3: PowerState.PAUSED,
+    4: PowerState.SHUTDOWN,
+    6: PowerState.CRASHED,
+    7: PowerState.SHUTDOWN,
+}
+
+
+def vm_state_of(server: SeenServer) -> VmState:
+    """Ours for Nova's."""
+    told = server.vm_state or ""
+    return VmState(told) if told in set(VmState) else _STATES.get(told, VmState.ERROR)
+
+
+def power_state_of(server: SeenServer) -> str:
+    return _POWERS.get(server.power_state or 0, PowerState.NOSTATE).value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sight:
+    """All that a look has seen of one server.
+
+    `server` None: Nova itself says 404.  Its `mappings` None: Nova was not asked for them, so
+    nothing is said of them.  `attachments`: those that Cinder has; `gone`: those of which Cinder
+    itself says 404.  `mapped`: the mappings that the ledger knows.  `shared`: volumes that are
+    multi-attach.
+
+    `seen`: of what Nova's and Cinder's lists show; `asked`: of mappings whose change no list shows,
+    if nobody has asked for them since another moment.
+    """
+
+    server_id: str
+    server: SeenServer | None
+    attachments: Iterable[SeenAttachment]
+    gone: Iterable[str] = ()
+    mapped: Iterable[str] = ()
+    shared: frozenset[str] = frozenset()
+    seen: Seen
+    asked: Seen
+
+
+def record(sight: Sight, book: Book) -> bool:
+    """Record what is new of the server.  False: it is one of ours, and nothing was."""
+    instance = book.get(Instance, sight.server_id)
+    if instance.version and instance.origin is None:
+        return False
+    if sight.server is None and instance.version == 0:
+        return True
+    if sight.server is not None:
+        _server(sight.server, instance, sight.seen, book)
+    new = {each.id for each in sight.attachments if _attachment(each, sight, book)}
+    _mappings(sight, new, book)
+    for attachment_id in sight.gone:
+        _gone(book.get(Attachment, attachment_id), sight.seen, book)
+    if sight.server is None and not instance.deleted:
+        instance.record(Instance.Deleted, seen=sight.seen.stored())
+    return True
+
+
+def state_of(seen: SeenAttachment, server: SeenServer | None) -> tuple[AttachmentState, str | None]:
+    """What the ledger has of an attachment that Cinder shows so, and on which host.
+
+    Cinder lists the host of what is attached alone, and not always: then it is its server's.
+    """
+    state = _STATE_OF.get(seen.status, AttachmentState.RESERVED)
+    host = seen.host
+    if host is None and state is AttachmentState.ATTACHED and server is not None:
+        host = server.host
+    return (AttachmentState.RESERVED, None) if host is None else (state, host)
+
+
+def _server(server: SeenServer, instance: Instance, seen: Seen, book: Book) -> None:
+    if server.host is not None:
+        host = book.get(Host, server.host)
+        if host.version == 0:
+            host.record(Host.HostSeen, name=server.host, seen=seen.stored())
+    now = {
+        "name": server.name or "",
+        "host": server.host,
+        "power_state": power_state_of(server),
+        "vm_state": vm_state_of(server).value,
+        "project_id": server.project_id,
+        "user_id": server.user_id,
+    }
+    known = {name: getattr(instance, name) for name in now if name != "vm_state"}
+    known["vm_state"] = instance.own_state.value
+    if instance.version == 0 or now != known:
+        instance.record(Instance.ServerSeen, **now, seen=seen.stored())
+
+
+def _attachment(seen: SeenAttachment, sight: Sight, book: Book) -> bool:
+    """Whether it is new."""
+    attachment, at = book.get(Attachment, seen.id), sight.seen.stored()
+    new = attachment.version == 0
+    if new:
+        ids = {"volume_id": seen.volume_id, "server_id": sight.server_id}
+        attachment.record(Attachment.AttachmentCreated, **ids, adopted=True, seen=at)
+        held = {"server_id": sight.server_id, "attachment_id": seen.id}
+        book.get(Volume, seen.volume_id).record(Volume.Held, **held, seen=at)
+    elif attachment.origin is None or attachment.state is AttachmentState.DELETED:
+        return False
+    state, host = state_of(seen, sight.server)
+    if host is None and seen.status in _STATE_OF:
+        return new  # on a host that no list names: it stays where it was
+    if attachment.may_be_connected and host != attachment.host:
+        attachment.record(Attachment.Disconnected, seen=at)
+    if host is not None:
+        if not attachment.may_be_connected:
+            since = replace(sight.seen, claimed=seen.since).stored()
+            attachment.record(Attachment.ConnectorUpdated, host=host, seen=since)
+        if state is AttachmentState.ATTACHED and attachment.state is AttachmentState.CONNECTING:
+            attachment.record(Attachment.Connected, seen=at)
+            attachment.record(Attachment.Completed, seen=at)
+    return new
+
+
+def _gone(attachment: Attachment, seen: Seen, book: Book) -> None:
+    """Cinder has it no more."""
+    if attachment.origin is None or attachment.state is AttachmentState.DELETED:
+        return
+    assert attachment.volume_id is not None, "it was created"
+    at, id_ = seen.stored(), str(attachment.id)
+    if attachment.state not in {AttachmentState.RESERVED, AttachmentState.DISCONNECTED}:
+        attachment.record(Attachment.Disconnected, seen=at)
+    attachment.record(Attachment.Deleted, seen=at)
+    volume = book.get(Volume, attachment.volume_id)
+    if id_ in volume.holders:
+        held = {"server_id": attachment.server_id, "attachment_id": id_}
+        volume.record(Volume.Released, **held, seen=at)
+
+
+def _mappings(sight: Sight, new: Collection[str], book: Book) -> None:
+    shown: tuple[SeenMapping, ...] = ()
+    if sight.server is not None:
+        if sight.server.mappings is None:
+            return
+        shown = sight.server.mappings
+    for each in shown:
+        if each.attachment_id is not None:  # else by Cinder's old calls, which tell too little
+            _mapping(each, each.attachment_id, sight, new, book)
+    for mapping_id in set(sight.mapped) - {each.id for each in shown}:
+        _unmapped(book.get(BlockDeviceMapping, mapping_id), sight.seen)
+
+
+def _mapping(
+    shown: SeenMapping, attachment_id: str, sight: Sight, new: Collection[str], book: Book
+) -> None:
+    assert sight.server is not None, "a mapping has a server"
+    known, at = book.get(BlockDeviceMapping, shown.id), sight.seen.stored()
+    through = {"volume_id": shown.volume_id, "attachment_id": attachment_id}
+    if known.version == 0:
+        known.record(
+            BlockDeviceMapping.MappingCreated,
+            **through,
+            server_id=sight.server_id,
+            device_name=shown.device,
+            tag=shown.tag,
+            # No API tells it; but which device is the root's.
+            boot_index=0 if shown.device and shown.device == sight.server.root_device else None,
+            delete_on_termination=shown.delete_on_termination,
+            multiattach=shown.volume_id in sight.shared,
+            seen=at,
+        )
+    elif not known.live:
+        return
+    elif (known.volume_id, known.attachment_id) != tuple(through.values()):
+        # Nobody names an attachment before there is one.
+        is_new = attachment_id in new or book.get(Attachment, attachment_id).version == 0
+        since = sight.seen if is_new else sight.asked
+        known.record(BlockDeviceMapping.AttachmentSwitched, **through, seen=since.stored())
+    if known.delete_on_termination != shown.delete_on_termination:
+        known.record(
+            BlockDeviceMapping.DeleteOnTerminationSet,
+            delete_on_termination=shown.delete_on_termination,
+            seen=sight.asked.stored(),
+        )
+    attached = book.get(Attachment, attachment_id).state is AttachmentState.ATTACHED
+    plugged = known.state is MappingState.PLUGGED and known.device_name == shown.device
+    if attached and shown.device and not plugged:
+        known.record(BlockDeviceMapping.DevicePlugged, device_name=shown.device, seen=at)
+
+
+def _unmapped(mapping: BlockDeviceMapping, seen: Seen) -> None:
+    if not mapping.live:
+        return
+    if mapping.state is MappingState.PLUGGED:
+        mapping.record(BlockDeviceMapping.DeviceUnplugged, seen=seen.stored())
+    mapping.record(BlockDeviceMapping.MappingEnded, seen=seen.stored())

@@ -1,0 +1,313 @@
+"""Watches a Nova that runs: looks at all that it and its Cinder have, and records what is new.
+
+Theory of operation
+-------------------
+* One process of all looks, for as long as it lives (ledger.upkeep.long_work); another takes over
+  when it ends.  What it keeps for that is when it looked, and not what it saw: that is in the log.
+* A look reads the lists (`reads`), compares each server with what the ledger has of it (`known`),
+  and asks Nova for the mappings of those alone that differ, or that are just being worked on: in a
+  live migration no list shows which attachment a mapping names.
+* Each server is recorded by itself, by one append (handlers.results.observed).
+* What is seen became so after the beginning of the last look that told of its server, and before
+  the answer of this one.  A server that a look cannot tell of keeps the moment of the last that
+  did, so an interval grows, and is never wrong.
+* A list that fails, even one page of it, ends a look before anything is recorded.  What a list
+  lacks is over only if its own service says 404 of it by its id.
+* Our words for Nova and Cinder have no verb but GET.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Generator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from uuid import uuid4
+
+import psycopg
+import structlog
+from eventsourcing.persistence import PersistenceError
+from keystoneauth1 import exceptions, session
+
+from aggregates.base import Actor, EventContext, Seen
+from handlers.drift.beside_nova import Cloud, SeenAttachment, SeenServer
+from handlers.drift.rows import Unknown
+from handlers.results.observed import Sight, record
+from host_agent.shared.cinder.session import load_auth
+from ledger.config import Observe
+from ledger.log.unit import AggregateStore, Unit, run_optimistically
+from ledger.nova_beside import known
+from ledger.nova_beside.adapters import OVERRIDES, TIMEOUT_S, Options, adapter_of
+from ledger.nova_beside.known import Known
+from ledger.nova_beside.reads import CutListError, Reader
+from ledger.upkeep import long_work
+from ledger.upkeep.long_work import BusyError, Checkmark, Progress
+from projections.lines import LONG_ANSWER_S, Line
+
+#: What the work is called; it begins as those of which rows are counted do.
+WORK = "look at Nova"
+#: Whose the servers are.
+ORIGIN = "nova"
+ACTOR = Actor(name="observer")
+#: For so many times the time that an answer took nobody is asked: a third of one API worker's time.
+REST = 2.0
+#: How long after a failure of ours, and how often it is looked whether another process has ended.
+PAUSE_S = 5.0
+
+_log = structlog.get_logger(__name__)
+
+
+class StoppedError(Exception):
+    """The service ends."""
+
+
+@dataclass
+class State:
+    """What the next look has to know of those before it, perhaps in another process.
+
+    `looked_at`: when the last one began that was not given up.  `since`: the same of servers of
+    which that one could not tell; None: none has told of it yet.  `asked`: when the mappings were
+    asked for of servers that somebody was at.
+    """
+
+    looked_at: str | None = None
+    since: dict[str, str | None] = field(default_factory=dict)
+    asked: dict[str, str] = field(default_factory=dict)
+
+    def after(self, server_id: str) -> str | None:
+        return self.since.get(server_id, self.looked_at)
+
+
+@dataclass
+class Look:
+    """One look under way.  `left`: servers of which it could not tell; `more`: for want of time."""
+
+    id: str
+    began: str
+    left: set[str] = field(default_factory=set)
+    asked: dict[str, str] = field(default_factory=dict)
+    more: bool = False
+    recorded: int = 0
+    ours: int = 0
+
+
+class Observer:
+    """`clock`: the database's.  Raises keystoneauth's errors for options that are not its own."""
+
+    def __init__(
+        self, dsn: str, store: AggregateStore, settings: Observe, clock: Callable[[], float]
+    ) -> None:
+        self._dsn, self._store, self._clock = dsn, store, clock
+        self._reader = reader_of(settings, self._rest)
+        self._interval_s = settings.interval_s
+        self._stop = threading.Event()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="observer")
+        self._trouble: str | None = None
+        self._rights: str | None = None
+
+    async def run(self) -> None:
+        """Until it is cancelled; then `stop`."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                await loop.run_in_executor(self._thread, self._run)
+            except BusyError:
+                self._trouble = None  # whoever is at it tells
+            except (psycopg.OperationalError, PersistenceError) as error:
+                _log.warning("observer_put_off", wait_s=PAUSE_S, why=str(error))
+            except StoppedError:
+                return
+            except Exception as error:  # noqa: BLE001 - it is begun anew
+                self._trouble = _told_nothing(error)
+                _log.exception("observer_put_off", wait_s=self._interval_s)
+                await asyncio.sleep(self._interval_s)
+            await asyncio.sleep(PAUSE_S)
+
+    async def stop(self) -> None:
+        """What is under way is given up; another process may go on at once."""
+        self._stop.set()
+        await asyncio.to_thread(self._thread.shutdown)
+
+    async def check(self) -> str | None:
+        """What is wrong, for /readyz: why this process's last look told nothing, or that we may do
+        more than we want to.
+        """
+        return self._trouble or self._rights
+
+    def _run(self) -> None:
+        if not self._stop.is_set():
+            long_work.run(self._dsn, WORK, self._looks, _unwatched)
+
+    def _looks(self, begun: Checkmark) -> Generator[Checkmark]:
+        state = State(**(begun.kept or {}))
+        while True:
+            look = Look(id=f"req-{uuid4()}", began=self._now())
+            try:
+                self._rights = beyond_reading(self._reader)
+                servers = self._look(look, state)
+            except (exceptions.ClientException, CutListError) as error:
+                self._trouble = _told_nothing(error)
+                _log.warning("look_at_nova_failed", why=self._trouble)
+            else:
+                since = {id_: state.after(id_) for id_ in sorted(look.left)}
+                state = State(looked_at=look.began, since=since, asked=look.asked)
+                self._trouble = None
+                self._tell(look, servers)
+                yield Checkmark(servers - len(look.left), servers, vars(state))
+            self._wait(0.0 if look.more else self._interval_s)
+
+    def _tell(self, look: Look, servers: int) -> None:
+        reader = self._reader
+        numbers = {"servers": servers, "left": len(look.left), "ours": look.ours}
+        _log.info("looked_at_nova", **numbers, recorded=look.recorded, requests=reader.requests)
+        for why in reader.unread:
+            _log.warning("not_read", why=why)
+
+    # --- one look -----------------------------------------------------------------------------
+
+    def _look(self, look: Look, state: State) -> int:
+        """How many servers there are.  Raises what the reader raises."""
+        self._reader.requests = 0
+        cloud = self._reader.lists({})
+        with Line.connect(self._dsn, autocommit=True, application_name="observer") as connection:
+            connection.answer_s = LONG_ANSWER_S
+            knows = known.servers(connection)
+        listed: dict[str, list[SeenAttachment]] = defaultdict(list)
+        for each in cloud.attachments.values():
+            if each.server_id is not None:
+                listed[each.server_id].append(each)
+        servers = self._with_missing(cloud, knows, look)
+        differing = []
+        for id_, server in servers.items():
+            if isinstance(server, Unknown) or (server is not None and not server.known):
+                look.left.add(id_)
+            elif _differs(server, listed.get(id_, ()), knows.get(id_)):
+                differing.append(id_)
+        shared = frozenset(
+            id_ for id_, each in cloud.volumes.items() if getattr(each, "multiattach", False)
+        )
+        few = self._reader.few(differing, "servers that differ; the next look goes on")
+        look.more = len(few) < len(differing)
+        look.left |= set(differing) - set(few)
+        for id_ in few:
+            self._server(id_, servers, listed.get(id_, []), knows.get(id_), shared, look, state)
+        return len(servers)
+
+    def _with_missing(
+        self, cloud: Cloud, knows: Mapping[str, Known], look: Look
+    ) -> dict[str, SeenServer | Unknown | None]:
+        """The servers of the lists, and those that the ledger has and Nova does not list."""
+        servers = dict(cloud.servers)
+        missing = [id_ for id_ in knows if id_ not in servers]
+        few = self._reader.few(missing, "servers that Nova lists no more")
+        look.left |= set(missing) - set(few)
+        return {**servers, **{id_: self._reader.server(id_) for id_ in few}}
+
+    def _server(
+        self,
+        server_id: str,
+        servers: dict[str, SeenServer | Unknown | None],
+        attachments: list[SeenAttachment],
+        had: Known | None,
+        shared: frozenset[str],
+        look: Look,
+        state: State,
+    ) -> None:
+        server, asked_at = servers[server_id], self._now()
+        if isinstance(server, SeenServer):
+            server = self._reader.mappings(servers, [server_id]).get(server_id)
+            if not isinstance(server, SeenServer):  # it has just gone, or Nova does not tell
+                look.left.add(server_id)
+                return
+            if server.busy:
+                look.asked[server_id] = asked_at
+        assert not isinstance(server, Unknown), "it was left"
+        here = {each.id for each in attachments}
+        missing = had.attachments - here if had else frozenset()
+        gone = [id_ for id_ in sorted(missing) if self._reader.is_gone(id_)]
+        if len(gone) < len(missing):
+            look.left.add(server_id)
+        before = self._now()
+        sight = Sight(
+            server_id=server_id,
+            server=server,
+            attachments=attachments,
+            gone=gone,
+            mapped=had.mappings if had else (),
+            shared=shared,
+            seen=Seen(origin=ORIGIN, after=state.after(server_id), before=before),
+            asked=Seen(origin=ORIGIN, after=state.asked.get(server_id), before=before),
+        )
+        self._record(sight, look)
+
+    def _record(self, sight: Sight, look: Look) -> None:
+        context = EventContext(actor=ACTOR, request_id=look.id, cause="observation")
+
+        def change(unit: Unit) -> tuple[bool, int]:
+            return record(sight, unit), unit.save(context)
+
+        theirs, position = run_optimistically(self._store, change)
+        look.recorded += position > 0
+        look.ours += not theirs
+
+    # --- time ---------------------------------------------------------------------------------
+
+    def _now(self) -> str:
+        return datetime.fromtimestamp(self._clock(), UTC).isoformat()
+
+    def _rest(self, took_s: float) -> None:
+        self._wait(took_s * REST)
+
+    def _wait(self, seconds: float) -> None:
+        if self._stop.wait(seconds):
+            raise StoppedError
+
+
+def _differs(
+    server: SeenServer | None, attachments: list[SeenAttachment] | tuple[()], had: Known | None
+) -> bool:
+    """Whether there is something to ask or record.  A server that is deleted: what it had."""
+    if server is None:
+        here = frozenset(each.id for each in attachments)
+        return had is not None and (had.shape is not None or bool(had.attachments - here))
+    return server.busy or had is None or known.shape_of(server, attachments) != had.shape
+
+
+def _told_nothing(error: Exception) -> str:
+    why = error.args[0] if error.args else ""
+    return f"The last look at Nova told nothing: {why} ({type(error).__name__})"
+
+
+def _unwatched(_: Progress) -> None:
+    """How far it is can be read where long work is noted."""
+
+
+def reader_of(settings: Observe, rest: Callable[[float], None]) -> Reader:
+    """Logged in at the first request."""
+    assert settings.auth is not None, "else nobody is watched"
+    cloud: Options = {
+        "interface": settings.interface,
+        "region_name": settings.region_name,
+        "compute_endpoint_override": settings.compute_endpoint,
+        "block_storage_endpoint_override": settings.volume_endpoint,
+    }
+    verify = False if settings.insecure else settings.cacert or True
+    to = session.Session(auth=load_auth(settings.auth), verify=verify, timeout=TIMEOUT_S)
+    nova, cinder = (adapter_of(cloud, to, each) for each in OVERRIDES)
+    return Reader(nova, cinder, rest)
+
+
+def beyond_reading(reader: Reader) -> str | None:
+    """What the credential may do that no observer does.  Raises what keystoneauth raises."""
+    to = reader.nova.session
+    ask = getattr(to.auth, "get_access", None)  # a static token says nothing of itself
+    rules = getattr(ask(to), "application_credential_access_rules", None) if ask else None
+    if rules and all(rule["method"] == "GET" for rule in rules):
+        return None
+    return (
+        "The credential of [observe.auth] may do more than read. Give it access rules for GET "
+        "alone: docs/observe.md"
+    )

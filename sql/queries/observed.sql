@@ -1,0 +1,20 @@
+-- What the ledger has of servers that it only watches (ledger/nova_beside).
+
+-- name: servers
+-- Those that there are, and deleted ones of which Cinder still had an attachment, in the order of
+-- their ids, after one; with mappings and open attachments.  instances_observed,
+-- mappings_by_server, attachments_by_server.
+SELECT i.server_id::text, i.name, i.host, i.vm_state, i.power_state, i.project_id, i.user_id,
+       i.deleted,
+       (SELECT coalesce(jsonb_agg(jsonb_build_array(bdm_id, volume_id)), '[]')
+          FROM mappings AS m WHERE m.server_id = i.server_id) AS mappings,
+       a.attachments
+  FROM instances AS i
+ CROSS JOIN LATERAL (
+       SELECT coalesce(jsonb_agg(jsonb_build_array(attachment_id, volume_id, state, host)), '[]')
+              AS attachments
+         FROM attachments WHERE server_id = i.server_id AND state <> 'deleted') AS a
+ WHERE i.origin IS NOT NULL AND (NOT i.deleted OR a.attachments <> '[]')
+   AND (%(after)s::uuid IS NULL OR i.server_id > %(after)s)
+ ORDER BY i.server_id
+ LIMIT %(limit)s;

@@ -1,0 +1,397 @@
+"""A Nova that runs is watched: the service in its own process, PostgreSQL, a simulated Nova and its
+simulated Cinder over HTTP.  What Nova does is in the ledger's history, and nothing of ours is done.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ledger.cli import shell
+from tests.doubles.simulated_keystone import SimulatedKeystone
+from tests.doubles.simulated_nova import SimulatedNova, running_nova
+from tests.stack import ADMIN, ROOT, Stack, eventually, running_stack
+
+pytestmark = pytest.mark.slow
+
+INTERVAL_S = 0.2
+#: How well a process knows the database's clock.
+CLOCK = timedelta(milliseconds=20)
+READS = {"attachment_list", "attachment_show", "volume_list", "volume_show"}
+
+
+class Watched:
+    """A cloud of somebody else, and the service beside it."""
+
+    def __init__(self, stack: Stack, nova: SimulatedNova) -> None:
+        self.stack, self.nova = stack, nova
+        self.made: list[str] = []
+        stack.settings = (
+            f"[observe]\ninterval_s = {INTERVAL_S}\ncompute_endpoint = '{nova.url}'\n"
+            f"volume_endpoint = '{stack.cinder.endpoint}'\n[observe.auth]\n"
+            f"auth_type = 'admin_token'\nendpoint = '{nova.url}'\ntoken = '{ADMIN}'\n"
+        )
+        nova.cinder.add_volume(project_id="another")  # Cinder's lists are of all projects
+
+    def volume(self) -> str:
+        return self.nova.cinder.add_volume(project_id="theirs").id
+
+    def history(self, of: str, id_: str) -> list[dict[str, Any]]:
+        answer = self.stack.get(f"/v1/{of}/{id_}/history?limit=1000")
+        return list(answer.json().get("events", ()))
+
+    def topics(self, of: str, id_: str) -> list[str]:
+        return [event["topic"] for event in self.history(of, id_)]
+
+    def until(self, of: str, id_: str, topic: str, number: int = 1) -> dict[str, Any]:
+        """The last event of that topic, once there are so many."""
+
+        def look() -> dict[str, Any] | None:
+            found = [event for event in self.history(of, id_) if event["topic"] == topic]
+            return found[-1] if len(found) >= number else None
+
+        log = self.stack.components[0].log
+        return eventually(look, f"{topic}: {log.read_text()[-1500:]}")
+
+    def next_looks(self, number: int = 2) -> None:
+        """Until so many more looks have begun and ended."""
+        seen = self._looks()
+        eventually(lambda: self._looks() >= seen + number, "looks")
+
+    def _looks(self) -> int:
+        return self.stack.components[0].log.read_text().count("looked_at_nova")
+
+    def head(self) -> int:
+        return int(self.stack.get("/v1/events/checkpoint").json()["position"])
+
+    def look_at_drift(self) -> dict[str, Any]:
+        """A look at everything, once it has ended."""
+        asked = self.stack.http.post(self.stack.url("/v1/drift/runs"), json={})
+        path = f"/v1/drift/runs/{asked.json()['look_id']}"
+
+        def ended() -> dict[str, Any] | None:
+            look = self.stack.get(path).json()
+            return dict(look) if look.get("outcome") else None
+
+        return eventually(ended, "the look ends")
+
+    def attachments(self, **query: str) -> list[dict[str, Any]]:
+        asked = "&".join(f"{name}={value}" for name, value in query.items())
+        return list(self.stack.get(f"/v1/attachments?{asked}").json()["attachments"])
+
+
+@pytest.fixture
+def watched(tmp_path: Path, database_url: str) -> Iterator[Watched]:
+    hosts = ("compute-1", "hv1")
+    with (
+        running_stack(tmp_path, database_url, hosts=hosts) as stack,
+        running_nova(stack.cinder.model) as nova,
+    ):
+        yield Watched(stack, nova)
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+def holds(event: dict[str, Any], begun: datetime, ended: datetime) -> None:
+    """The interval of what was seen has the moment at which it was done, between these two."""
+    seen = event["body"]["seen"]
+    assert seen["origin"] == "nova"
+    assert event["cause"] == "observation"
+    before, known = (
+        datetime.fromisoformat(each) for each in (seen["before"], event["recorded_at"])
+    )
+    assert seen["after"] is None or datetime.fromisoformat(seen["after"]) <= ended + CLOCK, event
+    assert begun - CLOCK <= before <= known + CLOCK, event
+
+
+def test_what_nova_does_is_in_the_history_and_nothing_is_done_to_it(watched: Watched) -> None:
+    nova, stack = watched.nova, watched.stack
+    server, early = nova.boot("db"), watched.volume()
+    nova.attach(server, early)
+    before = nova.cinder.counts.copy()
+    stack.start_service()
+
+    # What was there before the first look: since when, nobody knows; Cinder says something.
+    first = watched.until("volumes", early, "Attachment.ConnectorUpdated")
+    assert first["body"]["seen"]["after"] is None
+    assert first["body"]["seen"]["claimed"]
+    watched.next_looks()
+    quiet = watched.head()
+    watched.next_looks(3)
+    assert watched.head() == quiet, "a look that sees nothing new appends nothing"
+
+    begun = now()
+    volume = watched.volume()
+    mapping = nova.attach(server, volume)
+    ended = now()
+    attached = watched.until("volumes", volume, "Attachment.Completed")
+    holds(attached, begun, ended)
+    assert attached["body"]["seen"]["after"] is not None
+    assert attached["attachment_id"] == mapping.attachment_id
+    holds(watched.until("volumes", volume, "BlockDeviceMapping.DevicePlugged"), begun, ended)
+    (span,) = watched.attachments(volume=volume, at=now().isoformat().replace("+00:00", "Z"))
+    assert span["host"] == "hv1"
+    assert datetime.fromisoformat(span["from_seen"]["before"]) >= begun
+    (row,) = watched.attachments(volume=volume)
+    assert (row["origin"], row["state"], row["host"]) == ("nova", "attached", "hv1")
+
+    begun = now()
+    nova.detach(server, mapping)
+    ended = now()
+    holds(watched.until("volumes", volume, "Attachment.Deleted"), begun, ended)
+    holds(watched.until("volumes", volume, "BlockDeviceMapping.MappingEnded"), begun, ended)
+    assert watched.attachments(volume=volume) == []
+
+    nova.delete(server)
+    watched.until("servers", server.id, "Instance.Deleted")
+    assert watched.topics("volumes", early)[-1] == "Volume.Released"
+
+    assert {each.split(" ")[0] for each in nova.asked} == {"GET"}
+    asked = {name for name, n in nova.cinder.counts.items() if n != before.get(name, 0)}
+    assert "attachment_list" in asked
+    assert asked <= READS
+
+
+def test_a_live_migration_is_seen_as_it_goes_and_no_look_finds_drift_meanwhile(
+    watched: Watched,
+) -> None:
+    nova, stack = watched.nova, watched.stack
+    server, volume = nova.boot("web"), watched.volume()
+    old = nova.attach(server, volume).attachment_id
+    stack.start_service()
+    watched.until("volumes", volume, "BlockDeviceMapping.DevicePlugged")
+
+    begun = now()
+    olds = nova.begin_live_migration(server, "hv2")
+    middle = now()
+    switched = watched.until("volumes", volume, "BlockDeviceMapping.AttachmentSwitched")
+    holds(switched, begun, middle)
+    holds(watched.until("volumes", volume, "Attachment.Completed", 2), begun, middle)
+    at = now().isoformat().replace("+00:00", "Z")
+    both = {row["host"] for row in watched.attachments(volume=volume, at=at)}
+    assert both == {"hv1", "hv2"}, "for a while both have it"
+    look = watched.look_at_drift()
+    assert (look["outcome"], look["found"]) == ("completed", {}), "what is Nova's is not compared"
+
+    begun = now()
+    nova.end_live_migration(server, "hv2", olds)
+    ended = now()
+    gone = watched.until("attachments", old, "Attachment.Deleted")
+    holds(gone, begun, ended)
+    moved = watched.until("servers", server.id, "Instance.ServerSeen", 2)
+    holds(moved, begun, ended)
+    assert moved["body"]["host"] == "hv2"
+    (row,) = watched.attachments(volume=volume)
+    assert row["host"] == "hv2"
+    assert [each["host"] for each in watched.attachments(volume=volume, at=at)] != []
+
+    nova.shelve_offload(server)
+    watched.until("volumes", volume, "BlockDeviceMapping.AttachmentSwitched", 2)
+    eventually(lambda: stack.server(server.id)["status"] == "SHELVED_OFFLOADED", "is shelved")
+
+
+def test_what_happened_while_nobody_looked_has_an_interval_that_holds_it(watched: Watched) -> None:
+    nova, stack = watched.nova, watched.stack
+    server, volume = nova.boot("db"), watched.volume()
+    mapping = nova.attach(server, volume)
+    stack.start_service()
+    watched.until("volumes", volume, "BlockDeviceMapping.DevicePlugged")
+    watched.next_looks()
+    stack.components[0].kill()
+
+    begun = now()
+    nova.detach(server, mapping)
+    other = watched.volume()
+    nova.attach(server, other)
+    ended = now()
+    stack.start_service()
+    gone = watched.until("volumes", volume, "Attachment.Deleted")
+    holds(gone, begun, ended)
+    assert gone["body"]["seen"]["after"] is not None, "the process before has told when it looked"
+    attached = watched.until("volumes", other, "Attachment.Completed")
+    holds(attached, begun, ended)
+    assert attached["body"]["seen"]["after"] == gone["body"]["seen"]["after"]
+
+
+@pytest.mark.parametrize("broken", ["/servers/detail", "marker="])
+def test_a_look_that_cannot_see_everything_ends_nothing(watched: Watched, broken: str) -> None:
+    nova, stack = watched.nova, watched.stack
+    server, volume = nova.boot("db"), watched.volume()
+    mapping = nova.attach(server, volume)
+    stack.start_service()
+    watched.until("volumes", volume, "BlockDeviceMapping.DevicePlugged")
+    watched.next_looks()
+
+    nova.broken.add(broken)
+    begun = now()
+    nova.detach(server, mapping)
+    ended = now()
+    log = stack.components[0].log
+    failed = log.read_text().count("look_at_nova_failed")
+    eventually(lambda: log.read_text().count("look_at_nova_failed") > failed + 2, "looks fail")
+    assert "Attachment.Deleted" not in watched.topics("volumes", volume)
+    told = stack.get("/readyz").json()
+    assert "told nothing" in str(told), told
+    nova.broken.clear()
+    holds(watched.until("volumes", volume, "Attachment.Deleted"), begun, ended)
+    eventually(lambda: "told nothing" not in str(stack.get("/readyz").json()), "all is well again")
+
+
+def test_a_server_of_which_nova_does_not_tell_stays_as_it_was(watched: Watched) -> None:
+    nova, stack = watched.nova, watched.stack
+    quiet, other = nova.boot("quiet"), nova.boot("other")
+    volume, more = watched.volume(), watched.volume()
+    mapping = nova.attach(quiet, volume)
+    stack.start_service()
+    watched.until("volumes", volume, "BlockDeviceMapping.DevicePlugged")
+    watched.next_looks()
+
+    nova.broken.add(f"{quiet.id}/os-volume_attachments")
+    begun = now()
+    nova.detach(quiet, mapping)
+    ended = now()
+    nova.attach(other, more)
+    watched.until("volumes", more, "Attachment.Completed")
+    watched.next_looks()
+    assert "Attachment.Deleted" not in watched.topics("volumes", volume)
+    nova.broken.clear()
+    holds(watched.until("volumes", volume, "BlockDeviceMapping.MappingEnded"), begun, ended)
+    holds(watched.until("volumes", volume, "Attachment.Deleted"), begun, ended)
+
+
+def test_looks_at_drift_compare_what_is_ours_alone(watched: Watched) -> None:
+    nova, stack = watched.nova, watched.stack
+    stack.settings = stack.settings.replace(f"interval_s = {INTERVAL_S}", "interval_s = 3600.0")
+    server, volume, lost = nova.boot("db"), watched.volume(), stack.add_volume()
+    mapping = nova.attach(server, volume)
+    stack.start_service()
+    watched.until("volumes", volume, "BlockDeviceMapping.DevicePlugged")
+    own = stack.add_server()
+    stack.start_agent()
+    stack.wait_for_host()
+    stack.completed(stack.attach(own, lost))
+
+    nova.detach(server, mapping)  # nobody has looked since
+    nova.attach(server, watched.volume())
+    (row,) = nova.cinder.attachments_of(lost)
+    nova.cinder.attachment_delete(row.id)
+    look = watched.look_at_drift()
+    assert look["outcome"] == "completed"
+    assert look["found"] == {"attachment_lost": 1}
+    findings = stack.get("/v1/drift?state=suspected").json()["findings"]
+    assert {each["volume_id"] for each in findings} == {lost}
+
+
+def test_whoever_asks_us_for_what_is_novas_is_sent_to_nova(watched: Watched) -> None:
+    nova, stack = watched.nova, watched.stack
+    server, volume = nova.boot("db"), watched.volume()
+    nova.attach(server, volume)
+    stack.start_service()
+    watched.until("volumes", volume, "BlockDeviceMapping.DevicePlugged")
+    quiet = watched.head()
+    answers = [
+        stack.attach(server.id, watched.volume()),
+        stack.detach(server.id, volume),
+        stack.act(server.id, "os-stop"),
+        stack.act(server.id, "reboot", {"type": "SOFT"}),
+        stack.act(server.id, "lock"),
+        stack.act(server.id, "os-resetState", {"state": "error"}),
+        stack.http.delete(stack.url(f"/v2.1/servers/{server.id}")),
+        stack.http.put(stack.url(f"/v2.1/servers/{server.id}"), json={"server": {"name": "x"}}),
+    ]
+    for answer in answers:
+        assert answer.status_code == 409, answer.text
+        assert "Ask Nova" in answer.text
+    stack.start_agent("hv1")
+    told = eventually(
+        lambda: "Ask Nova" in stack.agents["hv1"].log.read_text(), "the agent is told why"
+    )
+    assert told
+    assert watched.head() == quiet
+    shown = stack.attachments(server.id, "2.89")
+    assert [each["volumeId"] for each in shown] == [volume]
+
+
+PAGE = (ROOT / "docs/observe.md").read_text()
+COMMANDS = re.findall(r"^ *\$ attachment-ledger (.*)$", PAGE, re.MULTILINE)
+[SETTINGS] = re.findall(r"^ *```toml\n(.*?)```", PAGE, re.MULTILINE | re.DOTALL)
+
+
+class WatchOnly(Stack):
+    """The service with the settings of the page, of another cloud."""
+
+    def _service_config(self, number: int) -> str:
+        page = dict(line.strip().split(" = ", 1) for line in SETTINGS.splitlines() if "=" in line)
+        assert set(page) == {"database_url", "auth_type", "auth_url"} | {
+            f"application_credential_{name}" for name in ("id", "secret")
+        }
+        return (
+            f'database_url = "{self.database_url}"\n[listen]\nport = {self.ports[number]}\n'
+            f"{self.settings}"
+        )
+
+
+def test_the_page_leads_from_an_empty_machine_to_the_first_history(
+    tmp_path: Path,
+    database_url: str,
+    keystone: SimulatedKeystone,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    stack = WatchOnly(tmp_path, database_url)
+    stack.start_cinder()
+    with running_nova(stack.cinder.model) as nova:
+        watched = Watched(stack, nova)
+        login = keystone.user("root", "admin", project="own")
+        kind = login.pop("auth_type")
+        auth = "".join(f"{name} = '{value}'\n" for name, value in login.items())
+        where = stack.settings.partition("[observe.auth]")[0]
+        stack.settings = f"{where}[observe.auth]\nauth_type = '{kind}'\n{auth}"
+        server, volume = nova.boot("db"), watched.volume()
+        nova.attach(server, volume)
+        try:
+            stack.start_service()
+            watched.until("volumes", volume, "BlockDeviceMapping.DevicePlugged")
+            monkeypatch.setenv("LEDGER_URL", stack.url(""))
+            told = {}
+            for command in COMMANDS[2:]:
+                at = now().isoformat().replace("+00:00", "Z")
+                line = command.replace("VOLUME", volume).replace("2026-11-27T12:00:00Z", at)
+                capsys.readouterr()
+                assert shell.main(shlex.split(line)) == 0, line
+                told[command] = capsys.readouterr().out
+            assert "db" in told["server list"]
+            assert all(volume in told[each] for each in told if each.startswith("attachment"))
+            assert told["history volume VOLUME"].count("Seen at Nova (by ") >= 5
+            assert re.search(r"by Cinder at [-0-9]+ [:0-9]+\)", told["history volume VOLUME"])
+            assert watched.topics("hosts", "hv1")[0] == "Host.HostSeen"
+            eventually(lambda: "may do more than read" in stack.get("/readyz").text, "is warned")
+            assert {each.split(" ")[0] for each in nova.asked} == {"GET"}
+            assert set(nova.cinder.counts) <= READS
+        finally:
+            stack.close()
+
+
+def test_who_does_not_see_all_of_cinder_records_nothing(
+    watched: Watched, keystone: SimulatedKeystone
+) -> None:
+    nova, stack = watched.nova, watched.stack
+    nova.cinder.volumes.clear()
+    server, volume = nova.boot("db"), nova.cinder.add_volume(project_id="own").id
+    nova.attach(server, volume)
+    login = keystone.user("somebody", "service", project="own")
+    kind = login.pop("auth_type")
+    auth = "".join(f"{name} = '{value}'\n" for name, value in login.items())
+    where = stack.settings.partition("[observe.auth]")[0]
+    stack.settings = f"{where}[observe.auth]\nauth_type = '{kind}'\n{auth}"
+    stack.start_service()
+    eventually(lambda: "cannot be taken as missing" in stack.get("/readyz").text, "is told")
+    assert watched.head() == 0

@@ -1,0 +1,108 @@
+"""What a look at another's cloud records: what is new, once, and nothing that was not told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from aggregates.attachment import Attachment, AttachmentState
+from aggregates.base import Seen
+from aggregates.instance import Instance, VmState
+from aggregates.mapping import BlockDeviceMapping
+from handlers.drift.beside_nova import SeenAttachment, SeenMapping, SeenServer
+from handlers.results.observed import Sight, record
+from ledger.log.unit import Unit
+from tests.memory import MemoryStore, Trouble
+from tests.world import CONTEXT
+
+S, V, A, A2, B = (str(UUID(int=n)) for n in range(1, 6))
+SEEN = Seen(origin="nova", after="2026-11-27T12:00:00+00:00", before="2026-11-27T12:01:00+00:00")
+ASKED = replace(SEEN, after=None)
+MAPPING = SeenMapping(id=B, volume_id=V, attachment_id=A, device="vdb")
+SERVER = SeenServer(
+    id=S, name="db", host="hv1", vm_state="active", power_state=1, volumes=(V,), mappings=(MAPPING,)
+)
+ATTACHED = SeenAttachment(id=A, volume_id=V, server_id=S, status="attached", host="hv1")
+SIGHT = Sight(server_id=S, server=SERVER, attachments=[ATTACHED], seen=SEEN, asked=ASKED)
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore(Trouble)
+
+
+def look(store: MemoryStore, **changes: Any) -> list[str]:
+    """The topics of what is new."""
+    before, unit = len(store.log), Unit(store)
+    assert record(replace(SIGHT, mapped=(B,), **changes), unit)
+    unit.save(CONTEXT)
+    return [type(event).TOPIC for event, _ in store.log[before:]]
+
+
+def test_what_is_seen_again_is_recorded_once(store: MemoryStore) -> None:
+    first = look(store)
+    assert first[-1] == "BlockDeviceMapping.DevicePlugged"
+    assert "Attachment.Completed" in first
+    assert look(store) == []
+    attachment = store.load(Attachment, UUID(A))
+    assert (attachment.state, attachment.origin) == (AttachmentState.ATTACHED, "nova")
+
+
+def test_an_attachment_whose_host_no_list_names_stays_where_it_was(store: MemoryStore) -> None:
+    look(store)
+    nowhere = replace(SERVER, host=None, vm_state="shelved_offloaded")
+    told = look(store, server=nowhere, attachments=[replace(ATTACHED, host=None)])
+    assert told == ["Instance.ServerSeen"]
+    assert store.load(Attachment, UUID(A)).host == "hv1"
+    assert store.load(Instance, UUID(S)).own_state is VmState.SHELVED_OFFLOADED
+
+
+def test_what_nobody_says_is_gone_is_not_over(store: MemoryStore) -> None:
+    look(store)
+    assert look(store, server=replace(SERVER, mappings=None), attachments=[]) == []
+    gone = look(store, server=replace(SERVER, mappings=()), attachments=[], gone=[A])
+    assert gone[:2] == ["BlockDeviceMapping.DeviceUnplugged", "BlockDeviceMapping.MappingEnded"]
+    assert gone[2:] == ["Attachment.Disconnected", "Attachment.Deleted", "Volume.Released"]
+
+
+def test_a_server_that_is_gone_leaves_what_cinder_still_has(store: MemoryStore) -> None:
+    look(store)
+    assert "Attachment.Deleted" not in look(store, server=None)
+    assert store.load(Instance, UUID(S)).deleted
+    assert look(store, server=None, attachments=[], gone=[A])[-1] == "Volume.Released"
+
+
+@pytest.mark.parametrize("listed", [True, False], ids=["listed", "not listed yet"])
+def test_a_mapping_names_no_attachment_before_there_is_one(
+    store: MemoryStore, listed: bool
+) -> None:
+    look(store)
+    switched = replace(SERVER, mappings=(replace(MAPPING, attachment_id=A2),))
+    other = replace(ATTACHED, id=A2, host="hv2")
+    look(store, server=switched, attachments=[ATTACHED, other] if listed else [ATTACHED])
+    [event] = [e for e, _ in store.log if isinstance(e, BlockDeviceMapping.AttachmentSwitched)]
+    assert event.seen == SEEN.stored()
+
+
+def test_when_a_mapping_went_back_nobody_knows(store: MemoryStore) -> None:
+    other = replace(ATTACHED, id=A2, host="hv2")
+    look(store, attachments=[ATTACHED, other])
+    look(
+        store,
+        server=replace(SERVER, mappings=(replace(MAPPING, attachment_id=A2),)),
+        attachments=[ATTACHED, other],
+    )
+    [event] = [e for e, _ in store.log if isinstance(e, BlockDeviceMapping.AttachmentSwitched)]
+    assert event.seen == ASKED.stored()
+
+
+def test_a_server_of_ours_stays_ours(store: MemoryStore) -> None:
+    unit = Unit(store)
+    unit.get(Instance, S).observe(name="db", host="hv1", power_state="running")
+    unit.save(CONTEXT)
+    unit = Unit(store)
+    assert not record(SIGHT, unit)
+    assert unit.save(CONTEXT) == 0
