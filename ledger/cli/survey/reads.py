@@ -189,13 +189,17 @@ class Reader:
             volumes[id_] = _volume(found) if isinstance(found, Mapping) else found
 
     def _mappings(self, servers: Servers, asked: Iterable[str]) -> None:
-        """By which attachment each of these servers has its volumes."""
+        """By which attachment each of these servers has its volumes.
+
+        Mappings that name none (of before Queens) are in the list of servers alone.
+        """
         for id_ in asked:
             path, name = f"/servers/{id_}/os-volume_attachments", "volumeAttachments"
             found, server = self._single(self.nova, path, name), servers[id_]
             if isinstance(found, list) and isinstance(server, SeenServer):
                 by_volume = {each["volumeId"]: each.get("attachment_id") for each in found}
-                servers[id_] = replace(server, attachments=by_volume, volumes=tuple(by_volume))
+                volumes = tuple(dict.fromkeys((*server.volumes, *by_volume)))
+                servers[id_] = replace(server, attachments=by_volume, volumes=volumes)
             elif found is not None:
                 servers[id_] = UNKNOWN
 
