@@ -68,7 +68,7 @@ class NovaCloud:
         body = {"volumeAttachment": {"volumeId": volume_id}}
         self.of_member.post(path, json=body, headers=NOVA)
         self.wait_status(volume_id, "in-use")
-        self.wait_server(server_id)
+        wait_until(lambda: self.rests(server_id), f"{server_id} to have it")
         return self.mappings(server_id)[volume_id]
 
     def detach(self, server_id: str, volume_id: str) -> None:
@@ -107,6 +107,14 @@ class NovaCloud:
 
     def host(self, server_id: str) -> str:
         return str(self.shown(server_id)["OS-EXT-SRV-ATTR:host"])
+
+    def rests(self, server_id: str) -> bool:
+        """Whether Nova has ended the last that it was asked for: it writes behind Cinder's word."""
+        path = f"/servers/{server_id}/os-instance-actions"
+        last = self.of_admin.get(path, headers=NOVA).json()["instanceActions"][0]
+        shown = self.of_admin.get(f"{path}/{last['request_id']}", headers=NOVA).json()
+        events = shown["instanceAction"]["events"]
+        return bool(events) and all(each["finish_time"] for each in events)
 
     def mappings(self, server_id: str) -> dict[str, str]:
         """Attachments by volume, as Nova has them."""
