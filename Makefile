@@ -29,7 +29,7 @@ LOCK   := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-vers
           --generate-hashes --no-emit-index-url --custom-compile-command "make lock"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test test-deep bench bench-full lint style types imports format docs tour simulate nightly model mutants rules lab conformance deb lock clean
+.PHONY: help setup demo check test test-deep bench bench-full bench-nova lint style types imports format docs tour simulate nightly model mutants rules lab conformance deb lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -75,6 +75,9 @@ bench: $(STAMP) ## everything measured beside its target, some minutes (ARGS="st
 bench-full: $(STAMP) ## the same with ten million events: an hour or more, 30 GB of disk
 	$(BIN)/python -m tests.benchmarks --write docs --full $(ARGS)
 
+bench-nova: $(STAMP) ## the cost of an attach and detach beside a real Nova 34, both against one real Cinder (root, Debian)
+	tests/lab/bench_nova.sh $(ARGS)
+
 lint: style types imports ## style, types, architecture
 
 style: $(STAMP)
@@ -103,7 +106,7 @@ docs: $(STAMP) ## write docs/flows, reference.md, events.md, acts.md, commands.m
 tour: $(STAMP) ## write docs/tour.md and its pictures (Chromium: Debian's package)
 	$(BIN)/python -m tests.tour
 
-lab: $(STAMP) ## the tests against real Cinder, os-brick and libvirt (root, Debian; TIER=quick|full|fabric)
+lab: $(STAMP) ## the tests against real Cinder, os-brick, libvirt ... (root, Debian; TIER=quick|full|nova|fabric|ha: CONTRIBUTING.md)
 	tests/lab/run.sh $(TIER)
 
 conformance: $(STAMP) ## tempest's and openstacksdk's tests against the lab, and docs/conformance.md (root, Debian; ARGS="test_attach_volume")

@@ -264,10 +264,13 @@ def _attachment(cloud: Cloud, seen: SeenAttachment) -> AttachmentRow | None:
 
 
 def _named(cloud: Cloud, server: SeenServer, volume_id: str) -> str | Unknown | None:
-    """The attachment by which Nova has the volume; None: it names none."""
-    if server.attachments is not None:
-        return server.attachments.get(volume_id)
-    of_pair = cloud.by_pair.get((server.id, volume_id), [])
+    """The attachment by which Nova has the volume; None: there is none.  A mapping of before Queens
+    names none, as a list of servers does.
+    """
+    named = (server.attachments or {}).get(volume_id)
+    of_pair = cloud.by_pair.get((server.id, volume_id))
+    if named is not None or not of_pair:
+        return named
     return of_pair[0].id if len(of_pair) == 1 else UNKNOWN
 
 

@@ -216,14 +216,18 @@ class Reader:
     def mappings(
         self, servers: Mapping[str, SeenServer | Unknown | None], asked: Iterable[str]
     ) -> Servers:
-        """These servers, with the mappings that Nova has of each."""
+        """These servers, with the mappings that Nova has of each.
+
+        Those that name no attachment (of before Queens) are in the list of servers alone.
+        """
         found: Servers = {}
         for id_ in asked:
             path, name = f"/servers/{id_}/os-volume_attachments", "volumeAttachments"
             rows, server = self._single(self.nova, path, name), servers[id_]
             if isinstance(rows, list) and isinstance(server, SeenServer):
                 shown = tuple(map(_mapping, rows))
-                volumes = tuple(each.volume_id for each in shown)
+                by_mappings = (each.volume_id for each in shown)
+                volumes = tuple(dict.fromkeys((*server.volumes, *by_mappings)))
                 found[id_] = replace(server, mappings=shown, volumes=volumes)
             elif rows is not None:
                 found[id_] = UNKNOWN

@@ -67,6 +67,8 @@ project_domain_id = default
 www_authenticate_uri = $LEDGER_LAB_KEYSTONE
 service_token_roles = service
 service_token_roles_required = true
+# Without it no credential with access rules is let in.
+service_type = volumev3
 
 [service_user]
 auth_section = keystone_authtoken
@@ -128,10 +130,11 @@ configure() {
   local backend etc=$VENV/etc
   mkdir -p "$STATE"/{lock,coordination,conversion,volumes} "$LAB_DIR/mnt-cinder"
   for backend in nfs nfs2; do
+    [[ ,$BACKENDS, = *,$backend,* ]] || continue
     mkdir -p "$LAB_DIR/export/$backend"; chmod 777 "$LAB_DIR/export/$backend"
     touch "$LAB_DIR/export/$backend/.lab-nfs-export"
   done
-  if [ ! -e /sbin/mount.nfs ]; then install -m755 "$LAB_SRC/mount.nfs" /sbin/mount.nfs; fi
+  if [[ ,$BACKENDS, = *,nfs,* ]] && [ ! -e /sbin/mount.nfs ]; then install -m755 "$LAB_SRC/mount.nfs" /sbin/mount.nfs; fi
   { common_section; for backend in ${BACKENDS//,/ }; do "${backend}_section" "$backend"; done; } >"$CONF.new"
   sed "s#^filters_path=.*#filters_path=$etc/cinder/rootwrap.d,$etc/os-brick/rootwrap.d#
     s#^exec_dirs=.*#&,$VENV/bin#" "$etc/cinder/rootwrap.conf" >"$LAB_DIR/etc/rootwrap.conf"
@@ -164,7 +167,8 @@ up() {
 
 down() {
   local name; for name in cinder gate; do stop $name; done
-  if grep -qs 'written by the lab of attachment-ledger' /sbin/mount.nfs; then rm -f /sbin/mount.nfs; fi
+  # With `fake` alone it has put none there: it may be another tier's.
+  if [ "$BACKENDS" != fake ] && grep -qs 'written by the lab of attachment-ledger' /sbin/mount.nfs; then rm -f /sbin/mount.nfs; fi
 }
 
 "${1:?up or down}"

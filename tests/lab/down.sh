@@ -3,7 +3,7 @@
 # the state, but neither environments, guest image nor logs.  Fails if something is left.
 . "$(dirname "$0")/env.sh"; . "$LAB_SRC/lib.sh"
 BAD=0
-for part in ledger glance keystone cinder ceph hosts; do
+for part in ${LAB_PARTS:-ledger glance keystone cinder ceph hosts}; do
   "$LAB_SRC/$part.sh" down || { say "$part: down failed"; BAD=1; }
 done
 # os-brick's RemoteFs connector never unmounts, neither does Cinder's driver.

@@ -35,6 +35,7 @@ export LAB_FIXED_KEY=1ab1ab0c0ffee0c0ffee0c0ffee0c0ffee0c0ffee0c0ffee0c0ffee0c0f
 export CEPH_CONF="$LAB_DIR/ceph/ceph.conf"
 export CINDER_ENDPOINT="http://127.0.0.1:$LAB_CINDER_PORT/v3"
 export LAB_LEDGER_URL="http://$LAB_ADDRESS:$LAB_LEDGER_PORT"
+export LAB_COMPUTE_URL="${LAB_COMPUTE_URL:-$LAB_LEDGER_URL}" # whom the catalog calls the compute service
 export LAB_OPERATOR_TOKEN=lab-operator-0123456789abcdef0123456789
 export LAB_AGENT_TOKEN=lab-agent-0123456789abcdef0123456789
 export LAB_AGENT_TOKEN_2=lab-agent-2-0123456789abcdef0123456789

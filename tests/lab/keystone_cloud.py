@@ -27,13 +27,20 @@ USERS = (
     ("ledger", "service", ("service", "admin")),
     ("cinder", "service", ("service", "admin")),
     ("glance", "service", ("service",)),
+    ("nova", "service", ("service", "admin")),
+    ("placement", "service", ("service", "admin")),
+    ("neutron", "service", ("service", "admin")),
 )
 SERVICES = {
     "volumev3": f"{ENV['LAB_GATE_URL']}/v3/%(project_id)s",
-    "compute": f"{ENV['LAB_LEDGER_URL']}/v2.1",
+    "compute": f"{ENV['LAB_COMPUTE_URL']}/v2.1",
     "attachment-ledger": f"{ENV['LAB_LEDGER_URL']}/v1",
 }
-MORE = {"image": ENV["LAB_GLANCE_URL"]}
+MORE = {
+    "image": ENV["LAB_GLANCE_URL"],
+    "placement": f"http://127.0.0.1:{ENV.get('LAB_PLACEMENT_PORT')}",
+    "network": f"http://127.0.0.1:{ENV.get('LAB_NEUTRON_PORT')}",
+}
 
 
 def login(name: str, project: str) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 #!/bin/bash
-# up.sh [quick|full] [cloud|all]: install what is missing and start the lab; again is harmless.
-# `quick` has volumes on two NFS shares, `full` also Ceph's.  With "cloud" as second argument it stops
+# up.sh [quick|full|nova] [cloud|all]: install what is missing and start the lab; again is harmless.
+# `quick` has volumes on two NFS shares, `full` also Ceph's; `nova` has a real Nova and nothing of ours.  With "cloud" as second argument it stops
 # before our own service and agent.  Root, Debian 12.
+[ "${1:-}" != nova ] || . "$(dirname "$0")/nova/env.sh"
 . "$(dirname "$0")/env.sh"; . "$LAB_SRC/lib.sh"
 TIER=${1:-quick} UNTIL=${2:-all}
 BACKENDS=nfs,nfs2,fake
@@ -14,6 +15,7 @@ PACKAGES=(libvirt-daemon=libvirtd libvirt-daemon-driver-qemu libvirt-clients=vir
   qemu-system-x86=qemu-system-x86_64 qemu-utils=qemu-img qemu-utils=qemu-io cryptsetup-bin=cryptsetup
   busybox-static=busybox cpio=cpio lz4=lz4 syslinux=syslinux mtools=mcopy dosfstools=mkfs.fat
   sudo=sudo chromium=chromium fonts-dejavu-core)
+if [ "$TIER" = nova ]; then BACKENDS=fake PACKAGES=(); fi
 # Debian's own Python comes without headers and venv.
 case $(command -v "$LAB_PYTHON") in
   '' | /usr/bin/python3) CHECKED+=(python3=python3 python3-dev python3-venv) ;;
@@ -24,8 +26,9 @@ if [ "$TIER" = full ]; then
     python3-rados python3-rbd qemu-block-extra)
 fi
 
+own_venv() { make -s -C "$LAB_ROOT" setup VENV="$LAB_VENV" PYTHON="$LAB_PYTHON"; }
 project_venv() { # ours, with libvirt-python built against the libvirt-dev installed before
-  make -s -C "$LAB_ROOT" setup VENV="$LAB_VENV" PYTHON="$LAB_PYTHON"
+  own_venv
   "$LAB_VENV/bin/python" -c 'import libvirt, os_brick' 2>/dev/null ||
     "$LAB_VENV/bin/pip" install -q --disable-pip-version-check --require-hashes \
       -r "$LAB_ROOT/requirements-agent.lock"
@@ -75,14 +78,21 @@ say "installing ($TIER)"
 packages "${CHECKED[@]}"
 tools "${CHECKED[@]}"
 ports_free
-kernel_fits
+[ "$TIER" = nova ] || kernel_fits
 python_fits || fail "$LAB_PYTHON: the lab needs Python >= 3.11, and 3.11 itself for Ceph"
 client_and_cinder() { cinder_venv && client_venv; }
 keystone() { "$LAB_SRC/keystone.sh" fill; }
-together machines client_and_cinder keystone
-say "hosts"; "$LAB_SRC/hosts.sh" up
+nova() { own_venv && "$LAB_SRC/nova.sh" fill; }
+if [ "$TIER" = nova ]; then
+  together nova client_and_cinder keystone
+  UNTIL=cloud
+else
+  together machines client_and_cinder keystone
+  say "hosts"; "$LAB_SRC/hosts.sh" up
+fi
 say "Keystone"; "$LAB_SRC/keystone.sh" up
 [ "$TIER" != full ] || { say "Ceph"; "$LAB_SRC/ceph.sh" up; }
 say "Cinder with $BACKENDS"; "$LAB_SRC/cinder.sh" up "$BACKENDS"
+[ "$TIER" != nova ] || { say "Nova"; "$LAB_SRC/nova.sh" up; }
 [ "$UNTIL" = cloud ] || { say "service and agents"; "$LAB_SRC/ledger.sh" up; }
-say "up: $CINDER_ENDPOINT, $LAB_LIBVIRT_URI, $LAB_LEDGER_URL"
+say "up: $CINDER_ENDPOINT, $LAB_COMPUTE_URL"

@@ -54,6 +54,8 @@ class PlayedNova(Handler):
             return self._json(self.refuses, {"forbidden": {"message": "Policy doesn't allow."}})
         if url.path.endswith("/servers/detail"):
             return self._page(query)
+        if url.path.endswith("/os-volume_attachments"):
+            return self._json(200, {"volumeAttachments": []})
         known = self.servers.get(url.path.rpartition("/")[2])
         if known is None:
             return self._json(404, {"itemNotFound": {"message": "no such server"}})
@@ -240,6 +242,20 @@ def test_servers_of_a_cell_that_is_down_are_named_and_nothing_is_said_of_them(
     code, rows, told = survey(cloud(nova.url, cinder.endpoint))  # type: ignore[attr-defined]
     assert (code, rows) == (0, [])
     assert "1 servers of cells that do not answer" in told
+
+
+def test_a_mapping_that_names_no_attachment_is_in_nova_s_list_of_servers_alone(
+    nova: type[PlayedNova], cinder: RunningCinder, survey: Survey
+) -> None:
+    """So Nova 34 tells one of before Queens; its attachment is not to be deleted."""
+    server, volume = str(uuid4()), cinder.model.add_volume(project_id="p").id
+    made = cinder.model.attachment_create(volume, server, {"host": "h1"})
+    cinder.model.attachment_complete(made.id)
+    mapped = {"os-extended-volumes:volumes_attached": [{"id": volume}]}
+    nova.listed.append({**ROW, **mapped, "id": server})
+    here = cloud(nova.url, cinder.endpoint)  # type: ignore[attr-defined]
+    assert survey(here, "--every-mapping")[:2] == (0, [])
+    assert f"GET /servers/{server}/os-volume_attachments" in nova.asked
 
 
 def test_lists_go_by_page_and_on_behind_a_row_that_is_deleted_meanwhile(

@@ -230,6 +230,13 @@ def test_a_live_migration_whose_mapping_names_the_new_attachment_is_no_finding()
     assert "attachment_unknown" in told(after(both[0], servers(attachments={V: A2})))
 
 
+def test_a_mapping_that_names_no_attachment_is_by_the_only_one_there_is() -> None:
+    unnamed = servers(attachments={V: None})
+    assert told(after(unnamed)) == []
+    assert told(after(unnamed, attachment(A2, host="h2"))) == []  # which it is, nobody says
+    assert told(after(unnamed, without)) == ["attachment_lost", "volume_status_differs"]
+
+
 @pytest.mark.parametrize("status", ["migrating", f"target:{V}"])
 def test_volumes_that_cinder_migrates_are_no_finding(status: str) -> None:
     change = attachment(A2, volume_id=V2)

@@ -1,0 +1,158 @@
+#!/bin/bash
+# nova.sh fill|up|down: a real Nova as separate processes (API, conductor, scheduler, a compute service for
+# each host with the fake driver), Placement, and what they need: MariaDB, RabbitMQ, and a Neutron that has
+# nothing (neutron.py).  `up` needs Keystone and Cinder; servers boot from volumes, without networks.
+. "$(dirname "$0")/env.sh"; . "$LAB_SRC/lib.sh"
+VENV=$LAB_DIR/venv-nova ETC=$LAB_DIR/etc/nova STATE=$LAB_DIR/nova
+DB=mysql+pymysql://root@127.0.0.1:$LAB_MARIADB_PORT SOCKET=$LAB_DIR/run/mariadb.sock
+export PATH="$VENV/bin:$PATH:/usr/lib/rabbitmq/bin" PYTHONWARNINGS=ignore
+
+user_section() { # section user: how a service logs in
+  cat <<C
+[$1]
+auth_type = password
+auth_url = $LEDGER_LAB_KEYSTONE
+username = $2
+password = lab-$2
+project_name = service
+user_domain_id = default
+project_domain_id = default
+C
+}
+
+token_section() { # user service-type: without the type no credential with access rules is let in
+  user_section keystone_authtoken "$1"
+  cat <<C
+www_authenticate_uri = $LEDGER_LAB_KEYSTONE
+service_token_roles = service
+service_token_roles_required = true
+service_type = $2
+C
+}
+
+# The fake driver that keeps its nodes can be restarted; with the other one Nova misses its identity.
+nova_conf() {
+  cat <<C
+[DEFAULT]
+transport_url = rabbit://guest:guest@127.0.0.1:$LAB_RABBIT_PORT/
+my_ip = 127.0.0.1
+state_path = $STATE
+compute_driver = fake.FakeDriverWithoutFakeNodes
+resume_guests_state_on_host_boot = true
+periodic_fuzzy_delay = 0
+use_stderr = true
+[database]
+connection = $DB/nova_cell1
+[api_database]
+connection = $DB/nova_api
+[oslo_concurrency]
+lock_path = $STATE/lock
+[conductor]
+workers = 1
+[scheduler]
+workers = 1
+discover_hosts_in_cells_interval = 1
+[quota]
+instances = -1
+cores = -1
+ram = -1
+[glance]
+endpoint_override = http://127.0.0.1:1
+[vnc]
+enabled = false
+C
+  user_section service_user nova; echo "send_service_user_token = true"
+  token_section nova compute
+  user_section placement placement; echo "region_name = RegionOne"
+  user_section neutron neutron; echo "region_name = RegionOne"
+  user_section cinder nova; echo "os_region_name = RegionOne"
+}
+
+placement_conf() {
+  printf '[DEFAULT]\nuse_stderr = true\n[placement_database]\nconnection = %s/placement\n' "$DB"
+  token_section placement placement
+}
+
+compute_conf() { # host: no compute service reaches the databases
+  printf '[DEFAULT]\nhost = %s\nstate_path = %s\n' "$1" "$STATE/$1"
+  printf '[api_database]\nconnection =\n[database]\nconnection =\n'
+}
+
+mariadb() {
+  local name dir=$LAB_DIR/mariadb
+  [ -e "$dir" ] || mariadb-install-db --no-defaults --user=root --datadir="$dir" --skip-test-db \
+    --skip-name-resolve --auth-root-authentication-method=normal >"$LAB_DIR/log/mariadb-install.log" 2>&1
+  spawn mariadb mariadbd --no-defaults --user=root --datadir="$dir" --bind-address=127.0.0.1 \
+    --port="$LAB_MARIADB_PORT" --socket="$SOCKET" --pid-file="$LAB_DIR/run/mariadb.own.pid" \
+    --skip-name-resolve --max-connections=600 --character-set-server=utf8mb3
+  wait_port mariadb "$LAB_MARIADB_PORT"
+  for name in nova_api nova_cell0 nova_cell1 placement; do echo "create database if not exists $name;"; done |
+    command mariadb --no-defaults --socket="$SOCKET" -uroot
+}
+
+rabbit() {
+  export HOME=$LAB_DIR/rabbit ERL_EPMD_ADDRESS=127.0.0.1 ERL_EPMD_PORT=$LAB_EPMD_PORT
+  mkdir -p "$HOME"
+  spawn epmd epmd -port "$LAB_EPMD_PORT" -address 127.0.0.1
+  RABBITMQ_NODENAME=nova@localhost RABBITMQ_NODE_IP_ADDRESS=127.0.0.1 RABBITMQ_NODE_PORT=$LAB_RABBIT_PORT \
+    RABBITMQ_DIST_PORT=$((LAB_RABBIT_PORT + 1)) RABBITMQ_MNESIA_BASE=$HOME/mnesia RABBITMQ_LOG_BASE=$HOME \
+    RABBITMQ_PID_FILE=$HOME/pid RABBITMQ_ENABLED_PLUGINS_FILE=$HOME/plugins RABBITMQ_CONF_ENV_FILE=/nonexistent \
+    RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS='+S 2:2 +sbwt none +sbwtdcpu none +sbwtdio none -kernel inet_dist_use_interface {127,0,0,1}' \
+    spawn rabbitmq /usr/lib/rabbitmq/bin/rabbitmq-server
+}
+
+tables() { # once: they take half a minute
+  local manage=("$VENV/bin/nova-manage" --config-file "$ETC/nova.conf")
+  [ ! -e "$STATE/.synced" ] || return 0
+  placement-manage --config-file "$ETC/placement.conf" db sync
+  "${manage[@]}" api_db sync
+  "${manage[@]}" cell_v2 map_cell0 --database_connection "$DB/nova_cell0"
+  "${manage[@]}" db sync
+  "${manage[@]}" cell_v2 create_cell --name cell1
+  touch "$STATE/.synced"
+}
+
+serve() { # name port module processes
+  spawn "$1" uwsgi --http-socket "127.0.0.1:$2" --module "$3" --processes "$4" --threads 4 --master --lazy-apps \
+    --enable-threads --need-app --die-on-term --buffer-size 65535 --disable-logging --add-header "Connection: close"
+}
+
+up() {
+  local host each
+  for each in nova-api:"$LAB_NOVA_PORT":NOVA placement:"$LAB_PLACEMENT_PORT":PLACEMENT neutron:"$LAB_NEUTRON_PORT":NEUTRON \
+    mariadb:"$LAB_MARIADB_PORT":MARIADB rabbitmq:"$LAB_RABBIT_PORT":RABBIT epmd:"$LAB_EPMD_PORT":EPMD; do
+    IFS=: read -r name port setting <<<"$each"; port_free "$name" "$port" "LAB_${setting}_PORT"
+  done
+  mkdir -p "$ETC" "$STATE/lock"
+  ln -sfn "$VENV/etc/nova/api-paste.ini" "$ETC/api-paste.ini"
+  nova_conf >"$ETC/nova.conf"; placement_conf >"$ETC/placement.conf"
+  (rabbit); mariadb
+  spawn neutron "$LAB_VENV/bin/python" "$LAB_SRC/nova/neutron.py" "$LAB_NEUTRON_PORT"
+  "$LAB_DIR/venv-keystone/bin/python" "$LAB_SRC/keystone_cloud.py" placement network
+  tables >"$LAB_DIR/log/nova-db.log" 2>&1 || { tail -n 20 "$LAB_DIR/log/nova-db.log" >&2; return 1; }
+  wait_port rabbitmq "$LAB_RABBIT_PORT"
+  OS_PLACEMENT_CONFIG_DIR=$ETC serve placement "$LAB_PLACEMENT_PORT" placement.wsgi.api:application 1
+  OS_NOVA_CONFIG_DIR=$ETC serve nova-api "$LAB_NOVA_PORT" nova.wsgi.osapi_compute:application 2
+  for each in conductor scheduler; do spawn nova-$each nova-$each --config-file "$ETC/nova.conf"; done
+  for host in "$LAB_HOST" "$LAB_HOST_2"; do
+    mkdir -p "$STATE/$host/instances"; compute_conf "$host" >"$ETC/$host.conf"
+    spawn "nova-$host" nova-compute --config-file "$ETC/nova.conf" --config-file "$ETC/$host.conf"
+  done
+  for each in placement:"$LAB_PLACEMENT_PORT" nova-api:"$LAB_NOVA_PORT"; do wait_port "${each%:*}" "${each#*:}"; done
+  "$LAB_DIR/venv-client/bin/python" "$LAB_SRC/nova/ready.py" "$LAB_HOST" "$LAB_HOST_2"
+}
+
+down() {
+  local name
+  for name in nova-api "nova-$LAB_HOST" "nova-$LAB_HOST_2" nova-scheduler nova-conductor placement neutron rabbitmq epmd mariadb; do
+    stop "$name"
+  done
+}
+
+case ${1:-} in
+  fill)
+    packages mariadb-server-core mariadb-client-core rabbitmq-server
+    venv "$VENV" "$LAB_SRC/requirements-nova.txt" ;;
+  up | down) "$1" ;;
+  *) fail "usage: nova.sh fill|up|down" ;;
+esac

@@ -1,0 +1,236 @@
+"""The cloud of the tier with Nova: acts of its users, and what a test breaks by hand."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+import subprocess
+import time
+from collections.abc import Callable
+from typing import Any
+
+from cinderclient import exceptions as cinder_errors
+from keystoneauth1 import adapter
+
+from tests.lab.people import person
+from tests.lab.settings import ENV, LAB_DIR, LAB_SRC, SETTLE_S
+
+CLI_S = 90
+NEWEST = "2.96"
+NOVA = {"OpenStack-API-Version": f"compute {NEWEST}"}
+CONNECTOR = {"ip": "127.0.0.1", "host": "elsewhere", "initiator": "iqn.lab", "os_type": "linux"}
+
+
+def wait_until(holds: Callable[[], Any], what: str, deadline_s: float = SETTLE_S) -> Any:
+    deadline = time.monotonic() + deadline_s
+    while not (found := holds()):
+        assert time.monotonic() < deadline, f"waited {deadline_s} s in vain for {what}"
+        time.sleep(0.1)
+    return found
+
+
+class NovaCloud:
+    """Nova and Cinder, as a member uses them, as an administrator, and as services do."""
+
+    def __init__(self) -> None:
+        self.cinder = person("member").cinder()
+        self.admin = person("admin").cinder()
+        #: With a service's token: Cinder does not ask Nova whose an attachment is.
+        self.as_service = person("nova").cinder(passed_on_by=person("nova"))
+        self.of_admin, self.of_member = (_nova(name) for name in ("admin", "member"))
+
+    # --- acts -------------------------------------------------------------------------------
+
+    def volume(self, kind: str = "fake") -> str:
+        made = self.cinder.volumes.create(1, volume_type=kind, name="lab-nova")
+        self.wait_status(made.id, "available")
+        return str(made.id)
+
+    def server(self) -> str:
+        """A running one, with a root volume of its own."""
+        root = self.volume()
+        self.cinder.volumes.set_bootable(root, True)
+        [flavor] = self.of_member.get("/flavors").json()["flavors"]
+        disk = {"uuid": root, "source_type": "volume", "destination_type": "volume"}
+        body = {
+            "name": "lab-nova",
+            "flavorRef": flavor["id"],
+            "networks": "none",
+            "block_device_mapping_v2": [disk | {"boot_index": 0, "delete_on_termination": True}],
+        }
+        made = self.of_member.post("/servers", json={"server": body}, headers=NOVA).json()
+        return self.wait_server(made["server"]["id"])
+
+    def attach(self, server_id: str, volume_id: str) -> str:
+        """The attachment."""
+        path = f"/servers/{server_id}/os-volume_attachments"
+        body = {"volumeAttachment": {"volumeId": volume_id}}
+        self.of_member.post(path, json=body, headers=NOVA)
+        self.wait_status(volume_id, "in-use")
+        wait_until(lambda: self.rests(server_id), f"{server_id} to have it")
+        return self.mappings(server_id)[volume_id]
+
+    def detach(self, server_id: str, volume_id: str) -> None:
+        path = f"/servers/{server_id}/os-volume_attachments/{volume_id}"
+        self.of_member.delete(path, headers=NOVA)
+        self.wait_status(volume_id, "available")
+        wait_until(lambda: volume_id not in self.mappings(server_id), "the mapping to go")
+
+    def act(self, server_id: str, **what: Any) -> None:
+        """Something that an administrator has Nova do."""
+        self.of_admin.post(f"/servers/{server_id}/action", json=what, headers=NOVA)
+
+    def migrate(self, server_id: str) -> None:
+        """A live migration, to whatever host there is else."""
+        before = self.host(server_id)
+        self.act(server_id, **{"os-migrateLive": {"host": None, "block_migration": "auto"}})
+        wait_until(lambda: self.host(server_id) != before, f"{server_id} to be moved")
+        self.wait_server(server_id)
+
+    def bring(self, server_id: str, status: str, **what: Any) -> None:
+        """Into that status, by an action of an administrator."""
+        self.act(server_id, **what)
+        self.wait_server(server_id, status)
+
+    def delete_server(self, server_id: str) -> None:
+        path = f"/servers/{server_id}"
+        self.of_admin.delete(path, raise_exc=False)
+        gone = lambda: self.of_admin.get(path, raise_exc=False).status_code == 404  # noqa: E731
+        wait_until(gone, f"{server_id} to be gone")
+
+    # --- what is so ---------------------------------------------------------------------------
+
+    def shown(self, server_id: str) -> dict[str, Any]:
+        found = self.of_admin.get(f"/servers/{server_id}", headers=NOVA).json()
+        return dict(found["server"])
+
+    def host(self, server_id: str) -> str:
+        return str(self.shown(server_id)["OS-EXT-SRV-ATTR:host"])
+
+    def rests(self, server_id: str) -> bool:
+        """Whether Nova has ended the last that it was asked for: it writes behind Cinder's word."""
+        path = f"/servers/{server_id}/os-instance-actions"
+        last = self.of_admin.get(path, headers=NOVA).json()["instanceActions"][0]
+        shown = self.of_admin.get(f"{path}/{last['request_id']}", headers=NOVA).json()
+        events = shown["instanceAction"]["events"]
+        return bool(events) and all(each["finish_time"] for each in events)
+
+    def mappings(self, server_id: str) -> dict[str, str]:
+        """Attachments by volume, as Nova has them."""
+        path = f"/servers/{server_id}/os-volume_attachments"
+        found = self.of_admin.get(path, headers=NOVA).json()["volumeAttachments"]
+        return {each["volumeId"]: each["attachment_id"] for each in found}
+
+    def status(self, volume_id: str) -> str:
+        return str(self.admin.volumes.get(volume_id).status)
+
+    def wait_status(self, volume_id: str, status: str) -> None:
+        wait_until(lambda: self.status(volume_id) == status, f"{volume_id} to be {status}")
+
+    def wait_volume_gone(self, volume_id: str) -> None:
+        def gone() -> bool:
+            with contextlib.suppress(cinder_errors.NotFound):
+                return not self.admin.volumes.get(volume_id)
+            return True
+
+        wait_until(gone, f"{volume_id} to be gone")
+
+    def settle(self) -> None:
+        """Until nothing is under way: a move that was asked for, a volume that is deleted."""
+
+        def at_rest() -> bool:
+            volumes = self.admin.volumes.list(search_opts={"all_tenants": 1})
+            rows = self.of_admin.get("/servers/detail?all_tenants=1", headers=NOVA).json()
+            return all(row["OS-EXT-STS:task_state"] is None for row in rows["servers"]) and not any(
+                each.status == "deleting" for each in volumes
+            )
+
+        wait_until(at_rest, "nothing to be under way")
+
+    def wait_server(self, server_id: str, status: str = "ACTIVE") -> str:
+        def settled() -> bool:
+            seen = self.shown(server_id)
+            assert status == "ERROR" or seen["status"] != "ERROR", seen
+            return seen["OS-EXT-STS:task_state"] is None and seen["status"] == status
+
+        wait_until(settled, f"{server_id} to be at rest")
+        return server_id
+
+    # --- by hand ------------------------------------------------------------------------------
+
+    def attachment(self, server_id: str, volume_id: str, *, used: bool = False) -> str:
+        """One that Nova knows nothing of; `used`: a host has it."""
+        made = self.as_service.attachments.create(volume_id, {}, server_id)
+        id_ = str(made["id"] if isinstance(made, dict) else made.id)
+        if used:
+            self.as_service.attachments.update(id_, CONNECTOR)
+            self.as_service.attachments.complete(id_)
+            self.wait_status(volume_id, "in-use")
+        return id_
+
+    def cinder_row(self, change: str, *values: str) -> None:
+        """What no API does: a row of Cinder's is changed."""
+        database = sqlite3.connect(LAB_DIR / "cinder/cinder.sqlite", timeout=CLI_S)
+        with contextlib.closing(database), database:
+            assert database.execute(change, values).rowcount == 1
+
+    def nova_row(self, change: str) -> None:
+        """The same of Nova's."""
+        socket = f"--socket={LAB_DIR}/run/mariadb.sock"
+        words = ["mariadb", "--no-defaults", socket, "-uroot", "nova_cell1", "-e", change]
+        subprocess.run(words, check=True, timeout=CLI_S)
+
+    def set_status(self, volume_id: str, status: str) -> None:
+        self.cinder_row("UPDATE volumes SET status = ? WHERE id = ?", status, volume_id)
+
+    def openstack(self, command: str) -> str:
+        """A command line as it was printed, by an administrator: the unmodified client."""
+        env = {**ENV, "OS_CLOUD": "admin", "PATH": f"{LAB_DIR}/venv-client/bin:{ENV['PATH']}"}
+        words = ["bash", "-ec", command]
+        done = subprocess.run(
+            words, env=env, capture_output=True, text=True, timeout=CLI_S, check=False
+        )
+        assert done.returncode == 0, f"{command}: {done.stderr}"
+        return done.stdout
+
+    def clear(self) -> None:
+        """No server and no volume, whatever became of them."""
+        for row in self.of_admin.get("/servers?all_tenants=1").json()["servers"]:
+            self.of_admin.post(
+                f"/servers/{row['id']}/action",
+                json={"os-resetState": {"state": "active"}},
+                raise_exc=False,
+            )
+            self.delete_server(row["id"])
+        everything = {"all_tenants": 1}
+        for each in self.as_service.attachments.list(search_opts=everything):
+            with contextlib.suppress(cinder_errors.NotFound):
+                self.as_service.attachments.delete(each.id)
+        for volume in self.admin.volumes.list(search_opts=everything):
+            with contextlib.suppress(cinder_errors.NotFound):
+                self.admin.volumes.reset_state(volume.id, "available", "detached")
+                self.admin.volumes.force_delete(volume.id)
+        gone = lambda: not self.admin.volumes.list(search_opts=everything)  # noqa: E731
+        wait_until(gone, "no volume to be left")
+
+
+def _nova(name: str) -> adapter.Adapter:
+    return adapter.Adapter(person(name).session, service_type="compute", interface="public")
+
+
+def survey(*options: str, **env: str) -> tuple[int, list[dict[str, Any]], str]:
+    """`attachment-ledger survey` beside all this: its exit status, findings, and words."""
+    command = [f"{ENV['LAB_VENV']}/bin/attachment-ledger", "survey", "-f", "json", *options]
+    given = {**ENV, "OS_CLOUD": "admin", **env}
+    done = subprocess.run(
+        command,
+        env={name: value for name, value in given.items() if value},
+        capture_output=True,
+        text=True,
+        timeout=CLI_S * 2,
+        cwd=LAB_SRC,
+        check=False,
+    )
+    rows = json.loads(done.stdout) if done.stdout.strip() else []
+    return done.returncode, rows, done.stderr

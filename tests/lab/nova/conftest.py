@@ -1,0 +1,39 @@
+"""Fixtures of the tests beside a real Nova; `up.sh nova` has started it.  Nothing here is ours but
+the survey.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.lab.nova.cloud import NovaCloud
+
+if os.environ.get("LAB_TIER") != "nova":
+    collect_ignore_glob = ["test_*.py"]
+
+#: Whose logs are shown with a test that fails.
+LOGS = ("nova-api", "nova-compute-1", "nova-compute-2", "cinder")
+
+
+@pytest.fixture(autouse=True)
+def _processes_run() -> None:
+    """In place of the other tiers': there is no service and no agent."""
+
+
+@pytest.fixture(scope="session")
+def cloud() -> NovaCloud:
+    from tests.lab.nova.cloud import NovaCloud
+
+    return NovaCloud()
+
+
+@pytest.fixture(autouse=True)
+def _left_clean(cloud: NovaCloud) -> Iterator[None]:
+    """Whatever a test leaves is removed, as a drift of one would be found by the next."""
+    yield
+    cloud.clear()
