@@ -101,8 +101,7 @@ def test_when_a_mapping_went_back_nobody_knows(store: MemoryStore) -> None:
 
 def test_a_server_of_ours_stays_ours(store: MemoryStore) -> None:
     unit = Unit(store)
-    owner = {"name": "db", "host": "hv1", "power_state": "running"}
-    unit.get(Instance, S).observe(**owner)
+    unit.get(Instance, S).observe(name="db", host="hv1", power_state="running")
     unit.save(CONTEXT)
     unit = Unit(store)
     assert not record(SIGHT, unit)
