@@ -54,6 +54,8 @@ ORIGIN = "nova"
 ACTOR = Actor(name="observer")
 #: For so many times the time that an answer took nobody is asked: a third of one API worker's time.
 REST = 2.0
+#: Of how many servers a look asks for the mappings: less than the lists cost, and an hour or two.
+DIFFERING_MAX = 20_000
 #: How long after a failure of ours, and how often it is looked whether another process has ended.
 PAUSE_S = 5.0
 
@@ -189,7 +191,9 @@ class Observer:
         shared = frozenset(
             id_ for id_, each in cloud.volumes.items() if getattr(each, "multiattach", False)
         )
-        few = self._reader.few(differing, "servers that differ; the next look goes on")
+        few = self._reader.few(
+            differing, "servers that differ; the next look goes on", DIFFERING_MAX
+        )
         look.more = len(few) < len(differing)
         look.left |= set(differing) - set(few)
         for id_ in few:

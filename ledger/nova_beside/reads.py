@@ -233,11 +233,12 @@ class Reader:
                 found[id_] = UNKNOWN
         return found
 
-    def few(self, every: Iterable[str], what: str) -> list[str]:
-        ids = sorted(every)
-        if len(ids) > SINGLES_MAX:
-            self.unread.append(f"{len(ids) - SINGLES_MAX} of {len(ids)} {what}")
-        return ids[:SINGLES_MAX]
+    def few(self, every: Iterable[str], what: str, most: int | None = None) -> list[str]:
+        """As many as one round asks for (None: SINGLES_MAX); that others are not is told."""
+        ids, most = sorted(every), SINGLES_MAX if most is None else most
+        if len(ids) > most:
+            self.unread.append(f"{len(ids) - most} of {len(ids)} {what}")
+        return ids[:most]
 
     def _single(self, of: Adapter, path: str, name: str) -> Any:
         """What is there; None: the service itself says 404; UNKNOWN: it did not tell."""
