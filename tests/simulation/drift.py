@@ -92,8 +92,13 @@ def _is_left_to_people(cloud: Cloud, row: Joined) -> bool:
     """A volume whose answer was lost, beside one that the log has for the same disk, or beside a
     copy; or of which the database's clock, which was set, does not say when it was asked for
     (decision 0089); or that an undo has left, for Cinder did not say who uses it.
+
+    And one of which an old read hid that Cinder was migrating it: when it was released, Cinder set
+    the status of before.
     """
     volume = cloud.cinder.volumes.get(row.id)
+    if volume and volume.migration_status == "error" and "stale read" in cloud.happened:
+        return isinstance(row, VolumeRow)
     if not isinstance(row, VolumeRow) or volume is None or cloud.volume(row.id).mark is not None:
         return False
     mark = volume.metadata.get(MADE_FOR)

@@ -18,6 +18,8 @@ from projections.base import Row
 
 _TABLE = re.compile(r"^CREATE TABLE (\w+) \(\n(.*?)^\)", re.MULTILINE | re.DOTALL)
 _COLUMN = re.compile(r"^    ([a-z0-9_]+) ([a-z]+(?:\[\])?)(.*)$", re.MULTILINE)
+_ALTERED = re.compile(r"^ALTER TABLE (\w+) (.*?);", re.MULTILINE | re.DOTALL)
+_ADDED = re.compile(r"ADD COLUMN ([a-z0-9_]+) ([a-z]+(?:\[\])?)([^,;]*)")
 _NEVER_NULL = re.compile("NOT NULL|PRIMARY KEY")
 _TYPES: dict[str, Any] = {
     "uuid": UUID,
@@ -44,13 +46,17 @@ def misfits(table: str, row: Row) -> Iterator[str]:
 
 @cache
 def _tables() -> dict[str, type[BaseModel]]:
+    migrations = "\n".join(sql.migrations().values())
+    columns = {table: _COLUMN.findall(made) for table, made in _TABLE.findall(migrations)}
+    for table, changes in _ALTERED.findall(migrations):
+        columns[table] += _ADDED.findall(changes)
     return {
         table: create_model(
             table,
             __config__={"extra": "forbid"},
-            **{name: _field(*of) for name, *of in _COLUMN.findall(columns)},
+            **{name: _field(*of) for name, *of in found},
         )
-        for table, columns in _TABLE.findall("\n".join(sql.migrations().values()))
+        for table, found in columns.items()
     }
 
 
