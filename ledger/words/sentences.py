@@ -259,7 +259,10 @@ def _left_over(body: Body) -> str:
 
 
 def _disks_seen(body: Body) -> str:
-    volumes, guest = ", ".join(body["volumes"]), f"the guest of server {body['server_id']}"
+    volumes, guest = (
+        ", ".join(body.get("volumes", [])),
+        f"the guest of server {body.get('server_id')}",
+    )
     return (
         f"Host shows in {guest} volumes that the server is not to have there: {volumes}"
         if volumes

@@ -318,6 +318,18 @@ class Files:
             if row.instance not in running or row.volume_id in fenced
         }
 
+    def on_former_files(self) -> Iterator[Instance]:
+        """Servers whose guests a fence only cut off while a snapshot was taken: they write on to
+        the former file until they are rebooted (CHANGELOG, Known gaps).
+        """
+        volumes = [each for each in self.volumes() if each.id in self._never_followed()]
+        for instance in self._cloud.known_servers() if self.here else ():
+            for volume in volumes:
+                file = cinder_snapshots.chain_of(self._cloud.cinder, volume)[-1]
+                if any(self._differing(instance, volume, _path(file))):
+                    yield instance
+                    break
+
     def _never_followed(self) -> set[str]:
         """Volumes whose snapshot a fence has ended; the log only grows."""
         log = self._cloud.store.log

@@ -325,11 +325,14 @@ def disk_readonly_differs(ground: Ground) -> Counter[str]:
     return Counter(["disk_readonly_differs", "disk_definition_differs"])
 
 
-def a_record(ground: Ground) -> tuple[str, Record]:
-    """A host, and its record of a connection that it needs."""
+def a_record(ground: Ground, *, with_device: bool = False) -> tuple[str, Record]:
+    """A host, and its record of a connection that it needs; QEMU opens RBD's images itself."""
     known = sorted(ground.cloud.records.items())
-    records = ((name, record) for name, of in known for _, record in sorted(of.items()))
-    return next((name, record) for name, record in records if ground.has(record.server_id))
+    for name, record in ((name, record) for name, of in known for _, record in sorted(of.items())):
+        rbd = any(info["driver_volume_type"] == "rbd" for info in record.infos)
+        if ground.has(record.server_id) and not (with_device and rbd):
+            return name, record
+    raise NotNowError
 
 
 def connection_missing(ground: Ground) -> Counter[str]:
@@ -352,7 +355,7 @@ def connection_left(ground: Ground) -> Counter[str]:
 
 
 def record_left(ground: Ground) -> Counter[str]:
-    name, record = a_record(ground)
+    name, record = a_record(ground, with_device=True)
     gone = ground.new_id("an attachment of before")
     device = {"type": "block", "path": "/dev/simulated/gone"}
     devices = dict.fromkeys(record.devices or {"digest": device}, device)

@@ -347,6 +347,8 @@ class Storm:
         for again in range(3):
             if again:
                 self._drop_unseen()
+                for instance in list(self.cloud.files.on_former_files()):
+                    self.clients.act("reboot", instance)
             # An inventory is told again after a while, even if it is the same: what was not
             # looked at before, because a flow was changing it, is looked at now.
             for agent in self.cloud.agents.values():
