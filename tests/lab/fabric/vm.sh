@@ -32,7 +32,10 @@ put() { # the project's wheel, and what the tests need there
     vm 'mkdir -p /opt/project && tar -C /opt/project -xf -'
 }
 
-off() { stop vm KILL; rm -f "$LAB_DIR/run/ssh"; }
+off() { # its memory goes before its sockets
+  stop vm KILL; rm -f "$LAB_DIR/run/ssh"
+  wait_for 30 "the VM to be gone" port_free vm "$FAB_SSH_PORT" FAB_SSH_PORT
+}
 down() { off; rm -f "$DISK"; }
 run() { vm "$@"; }
 
