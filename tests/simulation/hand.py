@@ -223,22 +223,24 @@ class Hand:
                     with state.edit() as there:
                         _unplug(there["guests"].get(server_id, {}), left["volume_id"])
 
-    def undefine_strangers(self) -> None:
-        """`virsh undefine` of guests that are off and belong to other hosts, or to nobody."""
+    def undefine_strangers(self) -> bool:
+        """`virsh undefine` of guests that are off and belong to other hosts, or to nobody, which is
+        told; a deletion waits for that.  Whether there was one.
+        """
         kept = self.cloud.planted | self.cloud.apart
+        of = set[str]()
         for name, state in self.cloud.states.items():
             with state.edit() as there:
-                for server_id, guest in list(there["guests"].items()):
-                    if server_id in kept:
-                        continue
+                for server_id in [id_ for id_ in there["guests"] if id_ not in kept]:
                     instance = self.cloud.look_at(Instance, UUID(server_id))
-                    if (
-                        guest["live"] is None
-                        and not instance.claims
-                        and name not in instance.places
-                    ):
+                    at_work = {claim.flow for claim in instance.claims.values()} - {"delete"}
+                    off = there["guests"][server_id]["live"] is None
+                    if off and not at_work and name not in instance.places:
                         del there["guests"][server_id]
                         self.cloud.note(f"hand: {server_id[:8]} is undefined on {name}")
+                        of.add(name)
+        self._tell(*of)
+        return bool(of)
 
     def _forget(self, server_id: str) -> None:
         self.moved.pop(server_id, None)

@@ -365,9 +365,13 @@ class Storm:
         """An old read, or half a list, hid from an undo what it looked for, or a guest that a host
         was to let go of: looks find it.
         """
-        if {"cut read", "stale read"} & self.cloud.happened.keys():
+        if self._were_reads_wrong:
             self.hand.repair(lambda row: _is_unseen(row) and not planted(self.cloud, row))
             self.hand.undefine_strangers()
+
+    @property
+    def _were_reads_wrong(self) -> bool:
+        return bool({"cut read", "stale read"} & self.cloud.happened.keys())
 
     def _go_on(self, retries: Counter[str]) -> bool:
         """One round of everybody; whether there was anything to do."""
@@ -413,6 +417,8 @@ class Storm:
                 return True
         due_in_s = cloud.next_due_in_s()
         if due_in_s is not None:
+            if self._were_reads_wrong and self.hand.undefine_strangers():
+                return True
             assert due_in_s <= PUT_OFF_MAX_S, f"put off for {due_in_s:.0f} s"
             cloud.clock.wait(due_in_s)
             return True
