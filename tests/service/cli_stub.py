@@ -181,6 +181,7 @@ def attachment(**changes: Any) -> schemas_attachments.AttachmentShown:
         "adopted": False,
         "access_mode": "rw",
         "flow": "new",
+        "origin": None,
         "operation_id": OPERATION,
         "created_at": "2026-11-20T10:00:00Z",
         "ended_at": None,
