@@ -242,8 +242,8 @@ class Observer:
             gone=gone,
             mapped=had.mappings if had else (),
             shared=shared,
-            seen=Seen(origin=ORIGIN, after=state.after(server_id), before=before),
-            asked=Seen(origin=ORIGIN, after=state.asked.get(server_id), before=before),
+            seen=seen_between(state.after(server_id), before),
+            asked=seen_between(state.asked.get(server_id), before),
         )
         self._record(sight, look)
 
@@ -278,6 +278,12 @@ def _differs(
         here = frozenset(each.id for each in attachments)
         return had is not None and (had.shape is not None or bool(had.attachments - here))
     return server.busy or had is None or known.shape_of(server, attachments) != had.shape
+
+
+def seen_between(after: str | None, before: str) -> Seen:
+    """Where the clock was set back between two looks, nobody knows after which moment it was."""
+    known = after is not None and after <= before
+    return Seen(origin=ORIGIN, after=after if known else None, before=before)
 
 
 def _told_nothing(error: Exception) -> str:

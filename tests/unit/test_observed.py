@@ -15,6 +15,7 @@ from aggregates.mapping import BlockDeviceMapping
 from handlers.drift.beside_nova import SeenAttachment, SeenMapping, SeenServer
 from handlers.results.observed import Sight, record
 from ledger.log.unit import Unit
+from ledger.nova_beside.observer import seen_between
 from tests.memory import MemoryStore, Trouble
 from tests.world import CONTEXT
 
@@ -106,3 +107,9 @@ def test_a_server_of_ours_stays_ours(store: MemoryStore) -> None:
     unit = Unit(store)
     assert not record(SIGHT, unit)
     assert unit.save(CONTEXT) == 0
+
+
+def test_a_clock_that_was_set_back_makes_no_interval_that_ends_before_it_begins() -> None:
+    early, late = "2026-11-27T12:00:00+00:00", "2026-11-27T12:00:00.500000+00:00"
+    assert seen_between(early, late).after == early
+    assert seen_between(late, early).after is None
