@@ -23,17 +23,8 @@ HIDDEN = "(hidden)"
 #: Fields of events' bodies that users see.
 SHOWN = frozenset(
     {
-        *(
-            "seen",
-            "vm_state",
-            "server_id",
-            "volume_id",
-            "attachment_id",
-            "bdm_id",
-            "claimant",
-            "exclusive",
-            "flow",
-        ),
+        *("server_id", "volume_id", "attachment_id", "bdm_id", "claimant", "exclusive", "flow"),
+        *("seen", "vm_state"),
         *("metadata", "tags", "description"),
         *("name", "power_state", "devices", "device_name", "bus", "tag", "boot_index", "serial"),
         *("delete_on_termination", "multiattach", "adopted", "legacy", "shared", "kept"),

@@ -259,15 +259,11 @@ def _left_over(body: Body) -> str:
 
 
 def _disks_seen(body: Body) -> str:
-    volumes, guest = (
-        ", ".join(body.get("volumes", [])),
-        f"the guest of server {body.get('server_id')}",
-    )
-    return (
-        f"Host shows in {guest} volumes that the server is not to have there: {volumes}"
-        if volumes
-        else f"Host shows nothing in {guest} now that is not to be there"
-    )
+    volumes = ", ".join(body.get("volumes", []))
+    guest = f"the guest of server {body.get('server_id')}"
+    if volumes:
+        return f"Host shows in {guest} volumes that the server is not to have there: {volumes}"
+    return f"Host shows nothing in {guest} now that is not to be there"
 
 
 def _definition(body: Body) -> str:
