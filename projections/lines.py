@@ -24,6 +24,9 @@ LONG_ANSWER_S = 600.0
 #: How long a pool goes on by itself to connect; after that whoever wants a line tries at once.
 #: Its own pauses double, and an outage of 35 s would be 60 s long.
 POOL_RECONNECT_S = 2.0
+#: How often a read is sent that meets dead lines: a crash of the server leaves some in the pool,
+#: which is emptied then, and those that the pool was just making come after that.
+READ_ATTEMPTS = 3
 #: libpq's settings, unless the DSN has them.  A host that vanishes without a word is given up after
 #: 10 s, whether it owes an answer or not.
 LIMITS: dict[str, int] = {

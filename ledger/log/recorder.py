@@ -29,17 +29,16 @@ from eventsourcing.persistence import (
     Subscription,
     Tracking,
 )
-from psycopg_pool import ConnectionPool
+from psycopg_pool import ConnectionPool, PoolTimeout
 
 import sql
 from aggregates.base import EventContext
 from ledger.log.writer import Writer
-from projections.lines import POOL_RECONNECT_S, Line
+from projections.lines import POOL_RECONNECT_S, READ_ATTEMPTS, Line
 from projections.reads.database_trouble import is_away
 
 READ_CONNECTIONS_MAX = 8
 READ_WAIT_S = 10.0
-READ_ATTEMPTS = 2  # a restarted server leaves dead connections in the pool
 STREAM_EVENTS_MAX = 1_000_000
 SUBSCRIPTION_PAGE = 500
 SUBSCRIPTION_POLL_S = 0.2
@@ -166,7 +165,7 @@ class LedgerRecorder(ApplicationRecorder):
                 try:
                     return self._fetch(text, parameters)
                 except psycopg.Error as error:
-                    if not is_away(error):
+                    if isinstance(error, PoolTimeout) or not is_away(error):
                         raise
                     self._pool.drain()  # where one is dead the others may be silent
             return self._fetch(text, parameters)

@@ -26,14 +26,13 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 import sql
 from aggregates.operation import Operation
 from projections.base import LoggedEvent, Row, upcast
+from projections.lines import READ_ATTEMPTS
 from projections.reads.database_trouble import is_away
 from projections.running.detached import DetachedError
 
 #: So many events are looked at for those of one topic, of which there is no index.
 SEARCHED_MAX = 50_000
 PAGE_MAX = 1_001  # the largest page of the API, and the row that says whether there is another
-#: How often a query is sent that meets a lost connection; all may be sent twice.
-ATTEMPTS = 2
 POSITION_MAX = 2**63 - 1
 
 #: Events of an operation that concern all its volumes, whichever they are stored with.
@@ -233,7 +232,7 @@ class LogReads:
         text: Any = sql.query(group, query)
         if parts:
             text = compose.SQL(text.decode()).format(**parts)
-        for _ in range(ATTEMPTS - 1):
+        for _ in range(READ_ATTEMPTS - 1):
             try:
                 return await self._fetch(text, parameters, timeout_ms)
             except (PoolTimeout, QueryCanceled):

@@ -13,10 +13,10 @@ import psycopg
 import pytest
 from eventsourcing.persistence import DatabaseError, IntegrityError, OperationalError, StoredEvent
 
-from ledger.log import recorder as recorder_module
 from ledger.log import schema
 from ledger.log.application import Ledger
 from ledger.log.recorder import LedgerRecorder
+from projections.lines import READ_ATTEMPTS
 from projections.reads.database_trouble import is_away, is_lost
 from projections.reads.queries import Queries, read_pool
 from tests.doubles.cut_lines import CutLines, Lost
@@ -146,6 +146,22 @@ def test_a_read_of_the_log_that_meets_lost_lines_is_answered(
         assert read(cut) == before
 
 
+def test_a_line_that_the_pool_was_making_may_be_dead_too(
+    cut: LedgerRecorder, lines: CutLines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes into the pool when that was emptied, and is the next that is asked."""
+    fetch, deaths = cut._fetch, iter([True, True])
+
+    def fetched(*asked: Any) -> Any:
+        if next(deaths, False):
+            fetch(*asked)
+            assert lines.drop_all()
+        return fetch(*asked)
+
+    monkeypatch.setattr(cut, "_fetch", fetched)
+    assert cut.max_notification_id() is None
+
+
 async def test_reads_that_meet_lost_lines_are_answered(lines: CutLines) -> None:
     async with read_pool(lines.dsn) as pool:
         queries = Queries(pool)
@@ -188,4 +204,4 @@ def test_a_read_that_stays_lost_is_told_as_a_database_that_is_away(
     monkeypatch.setattr(recorder, "_fetch", lost)
     with pytest.raises(OperationalError):
         recorder.max_notification_id()
-    assert len(tries) == recorder_module.READ_ATTEMPTS
+    assert len(tries) == READ_ATTEMPTS
