@@ -17,7 +17,7 @@ esac
 declare -A NEEDS=(
   [service]="systemd, ca-certificates"
   [agent]="systemd, ca-certificates, libvirt0
-Recommends: qemu-utils, open-iscsi, multipath-tools, nvme-cli, nfs-common, cryptsetup-bin"
+Recommends: qemu-utils, open-iscsi, multipath-tools, nvme-cli, lsscsi, nfs-common, cryptsetup-bin"
 )
 VERSION=$(sed -n 's/^version = "\(.*\)"/\1/p' "$ROOT/pyproject.toml")
 

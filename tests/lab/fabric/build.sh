@@ -6,7 +6,7 @@
 ROOT=$FAB_IMAGE/root
 PACKAGES=busybox-static,udev,kmod,procps,psmisc,iproute2,openssh-server,python3,hostname,netbase,sudo
 PACKAGES+=,util-linux,mount,open-iscsi,multipath-tools,kpartx,sg3-utils,targetcli-fb,python3-rtslib-fb
-PACKAGES+=,nvme-cli,cryptsetup-bin,lvm2,thin-provisioning-tools,dmsetup,e2fsprogs,qemu-system-x86
+PACKAGES+=,nvme-cli,cryptsetup-bin,lsscsi,lvm2,thin-provisioning-tools,dmsetup,e2fsprogs,qemu-system-x86
 PACKAGES+=,qemu-utils,libvirt-daemon,libvirt-daemon-driver-qemu,libvirt-clients
 
 sum() { cat "$@" | sha256sum | cut -c1-16; }

@@ -7,7 +7,16 @@ from collections.abc import Callable, Generator, Iterator
 
 import pytest
 
-if os.environ.get("LAB_TIER") != "fabric":
+LUKS = {
+    "provider": "luks",
+    "cipher": "aes-xts-plain64",
+    "key_size": 256,
+    "control_location": "front-end",
+}
+
+if os.environ.get("LAB_TIER") == "fabric":
+    from tests.lab.fabric import world
+else:
     collect_ignore_glob = ["test_*.py"]
 
 
@@ -16,8 +25,6 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     """With a test that fails, the end of the agent's log, and what is under way."""
     report = yield
     if report.failed:
-        from tests.lab.fabric import world
-
         report.sections.append(("log of the agent", world.log_end()))
         report.sections.append(("operations", world.as_json(world.operations())))
     return report
@@ -26,17 +33,14 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 @pytest.fixture(autouse=True)
 def _processes_run() -> Iterator[None]:
     """However a test ends, the next one finds both paths and the agent, and nothing connected."""
-    from tests.lab.fabric import world
-
     yield
     world.script("vm.sh", "up")
     world.vm("rm -f /run/die; for a in 1 2; do ip address replace 10.90.0.$a/32 dev lo; done")
     world.script("cinder.sh")
     world.script("ledger.sh", "agent")
-    left = world.attachments()
-    for volume in left:
-        world.ask_detach(volume)
-    world.wait_until(lambda: not world.attachments(), "the server to have no volumes")
+    for server in world.SERVERS:
+        if server.name in world.vm("virsh -q list --all --name"):
+            _let_go(server)
     world.wait_until(lambda: not world.operations(), "the operations to end")
     for volume, status in world.volumes().items():
         if status == "available":
@@ -44,39 +48,62 @@ def _processes_run() -> Iterator[None]:
     world.wait_until(lambda: not world.connected(), "all connections to end")
 
 
-@pytest.fixture
-def server() -> str:
-    """A guest that runs, and that the service knows."""
-    from tests.lab.fabric import world
+def _let_go(server: world.Server) -> None:
+    for volume in server.attachments():
+        server.ask_detach(volume)
+    world.wait_until(lambda: not server.attachments(), "the server to have no volumes")
 
-    if world.NAME not in world.vm("virsh -q list --all --name"):
-        world.vm("cat >/tmp/guest.xml; virsh -q define /tmp/guest.xml", world.XML)
-    if "paused" not in world.vm(f"virsh domstate {world.NAME}"):
-        world.vm(f"virsh -q start --paused {world.NAME}")
+
+@pytest.fixture
+def servers() -> list[world.Server]:
+    """Two guests that run, and that the service knows."""
+    for server in world.SERVERS:
+        server.start()
+    known = {server.id for server in world.SERVERS}
 
     def active() -> bool:
         found = world.ledger("GET", "/v2.1/servers/detail")["servers"]
-        return any(each["id"] == world.SERVER and each["status"] == "PAUSED" for each in found)
+        return known <= {each["id"] for each in found if each["status"] == "PAUSED"}
 
-    world.wait_until(active, "the service to know the server")
-    return world.SERVER
+    world.wait_until(active, "the service to know the servers")
+    return world.SERVERS
 
 
 @pytest.fixture
-def new_volume(server: str) -> Callable[[str], str]:
-    """Makes a volume of a backend, which begins with its own id."""
-    from tests.lab.fabric import world
+def server(servers: list[world.Server]) -> world.Server:
+    return servers[0]
+
+
+@pytest.fixture(scope="session")
+def volume_types() -> set[str]:
+    """Of both backends: ordinary ones, and those whose volumes are encrypted or for several."""
+    present = {each["name"] for each in world.cinder("GET", "/types")["volume_types"]}
+    made = {f"{backend}{of}" for backend in ("lio", "nvmet") for of in ("", "-luks", "-multi")}
+    for name in made - present:
+        backend, _, of = name.partition("-")
+        specs = {"volume_backend_name": backend}
+        if of == "multi":
+            specs["multiattach"] = "<is> True"
+        body = {"volume_type": {"name": name, "extra_specs": specs}}
+        kind = world.cinder("POST", "/types", body)["volume_type"]["id"]
+        if of == "luks":
+            world.cinder("POST", f"/types/{kind}/encryption", {"encryption": LUKS})
+    return made
+
+
+@pytest.fixture
+def new_volume(volume_types: set[str]) -> Callable[[str], str]:
+    """Makes a volume of a type, which begins with its own id unless it is encrypted."""
 
     def make(kind: str) -> str:
-        if kind not in {each["name"] for each in world.cinder("GET", "/types")["volume_types"]}:
-            asked = {"name": kind, "extra_specs": {"volume_backend_name": kind}}
-            world.cinder("POST", "/types", {"volume_type": asked})
+        assert kind in volume_types
         body = {"volume": {"size": 1, "volume_type": kind}}
         made = str(world.cinder("POST", "/volumes", body)["volume"]["id"])
         world.wait_until(lambda: world.volumes()[made] != "creating", f"volume {made}")
         assert world.volumes()[made] == "available"
-        lv = f"/dev/fab/volume-{made}"
-        world.vm(f"dd of={lv} bs=512 conv=sync,fsync oflag=direct status=none", made)
+        if not kind.endswith("-luks"):
+            lv = world.lv(made)
+            world.vm(f"dd of={lv} bs=512 conv=sync,fsync oflag=direct status=none", made)
         return made
 
     return make

@@ -6,20 +6,21 @@ TCP, all volumes of the host in one subsystem.  After each test nothing is conne
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 
 import pytest
 
 from tests.lab.fabric.world import (
-    ask_attach,
-    ask_detach,
-    attachments,
+    Server,
+    backend,
     beginning,
+    cinder,
     connected,
+    lv,
     operations,
     script,
     sessions,
-    sources,
     vm,
     volumes,
     wait_until,
@@ -29,6 +30,7 @@ pytestmark = pytest.mark.lab
 Make = Callable[[str], str]
 
 BY_ID = {"lio": "/dev/disk/by-id/dm-uuid-mpath-", "nvmet": "/dev/disk/by-id/nvme-uuid."}
+MIB = 1 << 20
 SECOND = "10.90.0.2"
 kinds = pytest.mark.parametrize("kind", list(BY_ID))
 
@@ -38,85 +40,195 @@ def settled() -> None:
     wait_until(lambda: not operations(), "the operations to end")
 
 
-def attach(volume: str) -> None:
-    ask_attach(volume)
-    wait_attached(volume)
+def attach(server: Server, volume: str) -> None:
+    server.ask_attach(volume)
+    wait_attached(server, volume)
 
 
-def wait_attached(volume: str) -> None:
+def wait_attached(server: Server, volume: str) -> None:
     settled()
-    assert volume in attachments()
+    assert volume in server.attachments()
     assert volumes()[volume] == "in-use"
 
 
-def detach(volume: str) -> None:
-    ask_detach(volume)
-    wait_detached(volume)
-
-
-def wait_detached(volume: str) -> None:
+def detach(server: Server, volume: str) -> None:
+    server.ask_detach(volume)
     settled()
-    assert volume not in attachments()
+    assert volume not in server.attachments()
+
+
+def wait_free(volume: str) -> None:
     assert volumes()[volume] == "available"
+    wait_until(lambda: not connected(), "all connections to end")
 
 
-def has_its_data(volume: str, kind: str) -> None:
+def has_its_data(server: Server, volume: str, kind: str) -> None:
     """By the name that its guest has, live and defined, and by no kernel's number."""
-    source = sources()[volume]
+    source = server.sources()[volume]
     assert source.startswith(BY_ID[kind])
-    assert sources(inactive=True)[volume] == source
+    assert server.sources(inactive=True)[volume] == source
     assert beginning(source) == volume
 
 
+def stored(volume: str, pattern: int) -> bool:
+    """Whether the storage has what `Server.write` wrote."""
+    found = vm(f"dd if={lv(volume)} bs=1M skip=1 count=1 iflag=direct status=none | sha256sum")
+    return found.split()[0] == hashlib.sha256(bytes([pattern]) * MIB).hexdigest()
+
+
 @kinds
-def test_a_volume_is_attached_and_detached(kind: str, new_volume: Make) -> None:
+def test_a_volume_is_attached_written_and_detached(
+    server: Server, kind: str, new_volume: Make
+) -> None:
     volume = new_volume(kind)
-    attach(volume)
-    has_its_data(volume, kind)
+    attach(server, volume)
+    has_its_data(server, volume, kind)
     if kind == "lio":
         assert len(sessions()) == 2, "a session by each portal"
         assert len(vm("ls /sys/class/block/dm-*/slaves | grep sd").split()) == 2, "two paths"
-    detach(volume)
-    assert volume not in sources()
-    wait_until(lambda: not connected(), "all connections to end")
+    server.write(volume, 7)
+    detach(server, volume)
+    assert volume not in server.sources()
+    wait_free(volume)
+    assert stored(volume, 7)
 
 
 @pytest.mark.parametrize("kind", ["nvmet"])
-def test_of_two_volumes_one_goes_and_the_other_stays(kind: str, new_volume: Make) -> None:
+def test_of_two_volumes_one_goes_and_the_other_stays(
+    server: Server, kind: str, new_volume: Make
+) -> None:
     """They share their subsystem, and the number of the first is used again at once."""
     one, other, third = (new_volume(kind) for _ in range(3))
-    attach(one)
-    attach(other)
-    has_its_data(one, kind)
-    detach(one)
-    has_its_data(other, kind)
-    attach(third)
-    has_its_data(third, kind)
-    has_its_data(other, kind)
+    attach(server, one)
+    attach(server, other)
+    has_its_data(server, one, kind)
+    detach(server, one)
+    has_its_data(server, other, kind)
+    attach(server, third)
+    has_its_data(server, third, kind)
+    has_its_data(server, other, kind)
 
 
-@pytest.mark.parametrize(("kind", "when"), [("lio", "after login")])
-def test_the_agent_is_killed_in_an_attach(kind: str, when: str, new_volume: Make) -> None:
+@kinds
+def test_two_servers_of_a_host_share_a_volume_and_one_lets_go(
+    servers: list[Server], kind: str, new_volume: Make
+) -> None:
+    one, other = servers
+    volume = new_volume(f"{kind}-multi")
+    attach(one, volume)
+    attach(other, volume)
+    assert one.sources()[volume] == other.sources()[volume]
+    one.write(volume, 3)
+    assert other.reads(volume, 3)
+    detach(one, volume)
+    has_its_data(other, volume, kind)
+    other.write(volume, 4)
+    detach(other, volume)
+    wait_free(volume)
+    assert stored(volume, 4)
+
+
+@kinds
+def test_an_encrypted_volume_is_unreadable_past_the_guest(
+    server: Server, kind: str, new_volume: Make
+) -> None:
+    volume = new_volume(f"{kind}-luks")
+    attach(server, volume)
+    server.write(volume, 5)
+    assert not vm("dmsetup ls --target crypt").startswith("crypt"), "QEMU decrypts, not the host"
+    detach(server, volume)
+    wait_free(volume)
+    assert vm(f"cryptsetup isLuks {lv(volume)} && echo yes") == "yes"
+    assert not vm(f"grep -c -m1 -a -P '\\x05{{4096}}' {lv(volume)} | grep -v '^0' || true")
+    attach(server, volume)
+    assert server.reads(volume, 5)
+    detach(server, volume)
+
+
+@pytest.mark.parametrize("kind", ["lio", "nvmet", "lio-luks"])
+def test_a_volume_in_use_grows(server: Server, kind: str, new_volume: Make) -> None:
+    volume = new_volume(kind)
+    attach(server, volume)
+    before = server.size(volume)
+    cinder("POST", f"/volumes/{volume}/action", {"os-extend": {"new_size": 2}})
+    wait_until(lambda: server.size(volume) == before + 1024 * MIB, "the guest to see it grow")
+    wait_until(lambda: volumes()[volume] == "in-use", "Cinder to be told")
+    detach(server, volume)
+    wait_free(volume)
+
+
+def test_cinder_migrates_a_volume_in_use_to_another_storage(
+    server: Server, new_volume: Make
+) -> None:
+    volume = new_volume("lio")
+    attach(server, volume)
+    server.write(volume, 6)
+    retype = {"os-retype": {"new_type": "nvmet", "migration_policy": "on-demand"}}
+    cinder("POST", f"/volumes/{volume}/action", retype)
+    wait_until(
+        lambda: backend(volume) == "nvmet" and volumes()[volume] == "in-use", "Cinder's migration"
+    )
+    settled()
+    assert server.attachments() == [volume]
+    assert server.sources()[volume].startswith(BY_ID["nvmet"])
+    assert server.reads(volume, 6)
+    detach(server, volume)
+    wait_free(volume)
+
+
+def test_the_hypervisor_loses_power_and_its_server_is_started_again(
+    server: Server, new_volume: Make
+) -> None:
+    """Not on nvmet: it is in the same machine, and its subsystem is gone then, too."""
+    kind = "lio"
+    volume = new_volume(kind)
+    attach(server, volume)
+    server.write(volume, 2)
+    vm("sync")  # of Cinder's own files: the storage is in the same machine
+    script("vm.sh", "off")
+    script("vm.sh", "up")
+    script("cinder.sh")
+    script("ledger.sh", "agent")
+    wait_until(lambda: server.status == "SHUTOFF", "the service to see that the guest is off")
+    assert server.attachments() == [volume]
+    server.act("os-start")
+    wait_until(lambda: server.status == "ACTIVE", "the server to run")
+    vm(f"virsh -q suspend {server.name}")
+    settled()
+    has_its_data(server, volume, kind)
+    assert server.reads(volume, 2)
+    detach(server, volume)
+    wait_free(volume)
+
+
+@pytest.mark.parametrize(("kind", "when"), [("lio", "after login"), ("nvmet", "after connect")])
+def test_the_agent_is_killed_in_an_attach(
+    server: Server, kind: str, when: str, new_volume: Make
+) -> None:
     volume = new_volume(kind)
     vm(f"echo {when} >/run/die")
-    ask_attach(volume)
+    server.ask_attach(volume)
     dies()
     script("ledger.sh", "agent")
-    wait_attached(volume)
-    has_its_data(volume, kind)
-    detach(volume)
+    wait_attached(server, volume)
+    has_its_data(server, volume, kind)
+    detach(server, volume)
 
 
-@pytest.mark.parametrize(("kind", "when"), [("lio", "after remove")])
-def test_the_agent_is_killed_in_a_detach(kind: str, when: str, new_volume: Make) -> None:
+@pytest.mark.parametrize(
+    ("kind", "when"), [("lio", "after remove"), ("nvmet", "before disconnect")]
+)
+def test_the_agent_is_killed_in_a_detach(
+    server: Server, kind: str, when: str, new_volume: Make
+) -> None:
     volume = new_volume(kind)
-    attach(volume)
+    attach(server, volume)
     vm(f"echo {when} >/run/die")
-    ask_detach(volume)
+    server.ask_detach(volume)
     dies()
     script("ledger.sh", "agent")
-    wait_detached(volume)
-    wait_until(lambda: not connected(), "all connections to end")
+    settled()
+    wait_free(volume)
 
 
 def dies() -> None:
@@ -124,11 +236,30 @@ def dies() -> None:
     wait_until(lambda: not vm(f"ls /run/die 2>/dev/null; {running}"), "the agent to die")
 
 
-def test_a_path_is_lost_in_use_and_still_down_when_it_is_detached(new_volume: Make) -> None:
+def test_a_path_is_lost_in_use_and_still_down_when_it_is_detached(
+    server: Server, new_volume: Make
+) -> None:
     volume = new_volume("lio")
-    attach(volume)
+    attach(server, volume)
     vm(f"ip address del {SECOND}/32 dev lo")
     wait_until(lambda: "failed" in vm("multipath -ll"), "multipathd to see it")
-    has_its_data(volume, "lio")
-    detach(volume)
-    wait_until(lambda: not connected(), "all connections to end, that of the lost path too")
+    has_its_data(server, volume, "lio")
+    server.write(volume, 1)
+    detach(server, volume)
+    wait_free(volume)
+    assert stored(volume, 1)
+
+
+def test_both_paths_are_lost_for_a_while(server: Server, new_volume: Make) -> None:
+    """Writes fail meanwhile (`no_path_retry fail`); afterwards all is as before."""
+    volume = new_volume("lio")
+    attach(server, volume)
+    vm("for a in 1 2; do ip address del 10.90.0.$a/32 dev lo; done")
+    wait_until(lambda: vm("multipath -ll").count("failed") >= 2, "multipathd to see it")
+    vm("for a in 1 2; do ip address replace 10.90.0.$a/32 dev lo; done")
+    wait_until(lambda: vm("multipath -ll").count("active ready") == 2, "both paths to be back")
+    has_its_data(server, volume, "lio")
+    server.write(volume, 11)
+    detach(server, volume)
+    wait_free(volume)
+    assert stored(volume, 11)

@@ -7,6 +7,7 @@ import os
 import subprocess
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -15,14 +16,12 @@ import requests
 
 SRC = Path(__file__).parent
 SETTLE_S = 400  # for anything, under emulation on a busy machine
-SERVER = "77777777-2222-4333-8444-000000000001"
-NAME = "lab-fabric"
 PROJECT = "11111111111111111111111111111111"
 #: It never boots a system, and is paused all the time: on virtio-scsi QEMU lets go of a disk
 #: without asking the guest.
-XML = f"""<domain type='qemu'><name>{NAME}</name><uuid>{SERVER}</uuid>
+XML = f"""<domain type='qemu'><name>{{name}}</name><uuid>{{id}}</uuid>
   <metadata><nova:instance xmlns:nova='http://openstack.org/xmlns/libvirt/nova/1.1'>
-    <nova:name>{NAME}</nova:name>
+    <nova:name>{{name}}</nova:name>
     <nova:owner><nova:user uuid='operator'>o</nova:user>
       <nova:project uuid='{PROJECT}'>p</nova:project></nova:owner>
   </nova:instance></metadata>
@@ -97,42 +96,104 @@ def volumes() -> dict[str, str]:
     return {each["id"]: each["status"] for each in cinder("GET", "/volumes/detail")["volumes"]}
 
 
+def backend(volume: str) -> str:
+    found = cinder("GET", f"/volumes/{volume}")["volume"]
+    return str(found["os-vol-host-attr:host"]).split("@")[1].split("#")[0]
+
+
 def operations() -> list[Any]:
     """Those that are under way, or parked."""
     found = ledger("GET", "/v1/operations?limit=20")["operations"]
     return [each for each in found if each["state"] != "finished"]
 
 
-def attachments() -> list[str]:
-    """The volumes of the server, by the service."""
-    found = ledger("GET", f"/v2.1/servers/{SERVER}/os-volume_attachments")["volumeAttachments"]
-    return [each["volumeId"] for each in found]
+@dataclass(frozen=True)
+class Server:
+    """A server of the service, and its guest in the virtual machine."""
+
+    name: str
+    id: str
+
+    @property
+    def status(self) -> str:
+        return str(ledger("GET", f"/v2.1/servers/{self.id}")["server"]["status"])
+
+    def start(self) -> None:
+        """As a guest that somebody has defined there, and that runs, paused."""
+        if self.name not in vm("virsh -q list --all --name"):
+            vm("cat >/tmp/guest.xml; virsh -q define /tmp/guest.xml", XML.format(**vars(self)))
+        if "paused" not in vm(f"virsh domstate {self.name}"):
+            vm(f"virsh -q start --paused {self.name}")
+
+    def act(self, name: str) -> None:
+        ledger("POST", f"/v2.1/servers/{self.id}/action", {name: None})
+
+    def attachments(self) -> list[str]:
+        """The volumes of the server, by the service."""
+        found = ledger("GET", f"/v2.1/servers/{self.id}/os-volume_attachments")
+        return [each["volumeId"] for each in found["volumeAttachments"]]
+
+    def ask_attach(self, volume: str) -> None:
+        body = {"volumeAttachment": {"volumeId": volume, "device": self._free()}}
+        ledger("POST", f"/v2.1/servers/{self.id}/os-volume_attachments", body)
+
+    def ask_detach(self, volume: str) -> None:
+        ledger("DELETE", f"/v2.1/servers/{self.id}/os-volume_attachments/{volume}")
+
+    def sources(self, *, inactive: bool = False) -> dict[str, str]:
+        """Of the guest's disks: the device, by the serial, which is the first volume's id."""
+        found = {}
+        for disk in self._xml("--inactive" if inactive else "").iterfind("devices/disk"):
+            source = disk.find("source")
+            if source is not None:
+                found[str(disk.findtext("serial"))] = source.attrib["dev"]
+        return found
+
+    def size(self, serial: str) -> int:
+        """Bytes, as the guest has it."""
+        told = vm(f"virsh -q domblkinfo {self.name} {self._target(serial)}")
+        return int(next(line.split()[1] for line in told.splitlines() if "Capacity" in line))
+
+    def write(self, serial: str, pattern: int) -> None:
+        """The second MiB of a disk, by QEMU's own way: what a guest that runs would write."""
+        self._io(serial, f"write -P {pattern} 1M 1M")
+
+    def reads(self, serial: str, pattern: int) -> bool:
+        """Whether the guest reads there what it wrote."""
+        return "Pattern verification failed" not in self._io(serial, f"read -P {pattern} 1M 1M")
+
+    def _io(self, serial: str, command: str) -> str:
+        # QEMU prints the answer itself, and so to its log.
+        log = f"/var/log/libvirt/qemu/{self.name}.log"
+        asked = f"qemu-io -d ua-{serial} {json.dumps(command)}"
+        send = f"virsh qemu-monitor-command {self.name} --hmp '{asked}'"
+        told = vm(f"at=$(stat -c %s {log}); {send}; tail -c +$((at + 1)) {log}")
+        assert "1 MiB, 1 ops" in told, told
+        return told
+
+    def _target(self, serial: str) -> str:
+        targets = {
+            disk.findtext("serial"): disk.find("target")
+            for disk in self._xml().iterfind("devices/disk")
+        }
+        target = targets[serial]
+        assert target is not None
+        return target.attrib["dev"]
+
+    def _free(self) -> str:
+        taken = {each.attrib["dev"] for each in self._xml().iterfind("devices/disk/target")}
+        return next(f"/dev/sd{letter}" for letter in "bcdefg" if f"sd{letter}" not in taken)
+
+    def _xml(self, options: str = "") -> ET.Element:
+        return ET.fromstring(vm(f"virsh -q dumpxml {self.name} {options}"))
 
 
-def ask_attach(volume: str) -> None:
-    body = {"volumeAttachment": {"volumeId": volume, "device": _free()}}
-    ledger("POST", f"/v2.1/servers/{SERVER}/os-volume_attachments", body)
+SERVERS = [Server(f"fabric-{n}", f"77777777-2222-4333-8444-00000000000{n}") for n in (1, 2)]
 
 
-def ask_detach(volume: str) -> None:
-    ledger("DELETE", f"/v2.1/servers/{SERVER}/os-volume_attachments/{volume}")
-
-
-def sources(*, inactive: bool = False) -> dict[str, str]:
-    """Of the guest's disks: the device, by the serial, which is the volume's id."""
-    tree = ET.fromstring(vm(f"virsh -q dumpxml {NAME} {'--inactive' if inactive else ''}"))
-    found = {}
-    for disk in tree.iterfind("devices/disk"):
-        source = disk.find("source")
-        if source is not None:
-            found[str(disk.findtext("serial"))] = source.attrib["dev"]
-    return found
-
-
-def _free() -> str:
-    tree = ET.fromstring(vm(f"virsh -q dumpxml {NAME}"))
-    taken = {each.attrib["dev"] for each in tree.iterfind("devices/disk/target")}
-    return next(f"/dev/sd{letter}" for letter in "bcdefg" if f"sd{letter}" not in taken)
+def lv(volume: str) -> str:
+    """Where its data is, past the fabric."""
+    return f"/dev/fab/volume-{volume}"
 
 
 def beginning(device: str) -> str:
