@@ -216,13 +216,12 @@ class Stack:
 
     def start_agent(self, host: str = "compute-1", *numbers: int) -> None:
         """An agent of the services `numbers`, or of the first."""
-        urls = ",".join(self.url("", number) for number in numbers or (0,))
         trust = f'ca_file = "{self._authority.certificate}"\n' if self._authority else ""
         config = self.home / f"{host}.toml"
         write_private(
             config,
             f'[agent]\nhost = "{host}"\nlock_path = "{self.home / host}-locks"\n'
-            f'log_level = "debug"\n[ledger]\nurl = "{urls}"\n'
+            f'log_level = "debug"\n[ledger]\n{self._ledger_of(numbers or (0,))}'
             f'token = "{token_of(host)}"\nwait_s = 5.0\n{trust}'
             f'[cinder]\nendpoint = "{self.cinder.endpoint}"\n',
         )
@@ -230,6 +229,10 @@ class Stack:
         command += ["--simulated", str(self.home / f"{host}.json")]
         command += ["--faults", str(self.home / f"{host}-faults.json")]
         self.agents[host] = self._process(self.home / f"{host}.log", *command)
+
+    def _ledger_of(self, numbers: Sequence[int]) -> str:
+        """Where an agent finds it."""
+        return f'url = "{",".join(self.url("", number) for number in numbers)}"\n'
 
     def wait_for_host(self, host: str = "compute-1") -> None:
         eventually(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import socket
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from urllib3 import HTTPConnectionPool, Timeout, connection_from_url
 
 from host_agent.line.credentials import Credentials, Files, Shown
 from host_agent.shared.contract.messages import AGENT_HEADER
+from host_agent.shared.platform.addresses import Endpoint, Ring
 from host_agent.shared.platform.clocks import AHEAD_HEADER, TIME_HEADER, FarClock
 from host_agent.shared.platform.lines import CONNECT_S, CONNECTIONS_MAX, ask, whole_answers
 
@@ -52,7 +52,7 @@ class LinkSettings:
     `backoff_max_s`, and by the jitter not all of them at once.
     """
 
-    url: str  # or several, with commas: processes of one ledger
+    url: str  # or several, with commas, or a name with several addresses: processes of one ledger
     token: str = field(repr=False)
     host: str
     wait_s: float = 20.0
@@ -63,14 +63,8 @@ class LinkSettings:
     files: Files = field(default_factory=Files)  # of what is shown, and whom we believe
     agent: str | None = None  # which one of the agents that may say to be this host's
 
-    @property
-    def urls(self) -> list[str]:
-        return self.url.split(",")
-
-    @property
-    def poll_s(self) -> float:
-        """How long the ledger is asked to hold a poll."""
-        return min(self.wait_s, POLL_S) if len(self.urls) > 1 else self.wait_s
+    def ring(self) -> Ring:
+        return Ring(self.url.split(","))
 
 
 class LedgerClient:
@@ -85,9 +79,9 @@ class LedgerClient:
         settings: LinkSettings,
         clock: FarClock | None = None,
         credentials: Credentials | None = None,
-        urls: deque[str] | None = None,
+        ring: Ring | None = None,
     ) -> None:
-        """`clock` is told the ledger's time; clients may share `urls`.
+        """`clock` is told the ledger's time; clients may share a `ring`.
 
         Raises ConfigError if `settings.files` are no use.
         """
@@ -95,13 +89,18 @@ class LedgerClient:
         self._clock = clock or FarClock()
         self._path = f"/v1/hosts/{quote(settings.host, safe='')}"
         self._headers = {AGENT_HEADER: settings.agent} if settings.agent else {}
-        self._urls = urls or deque(settings.urls)  # the first is asked
+        self._wait_s = settings.wait_s
+        self._ring = ring or settings.ring()
         self._shown = self._credentials.now()
-        self._url = self._urls[0]  # of the pool
+        self._endpoint = self._ring.first  # of the pool
         self._pool = self._connections(self._shown)
         self._lock = threading.Lock()
         self._sockets: WeakSet[socket.socket] = WeakSet()
         self._closed = False
+
+    def poll_s(self) -> float:
+        """How long the ledger is asked to hold a poll."""
+        return min(self._wait_s, POLL_S) if self._ring.several else self._wait_s
 
     def call(
         self,
@@ -115,8 +114,8 @@ class LedgerClient:
 
         `more`: headers of this call alone.
         """
-        pool, url, shown = self._as_shown_now()
-        headers, raw = {**self._headers, **more}, None
+        pool, endpoint, shown = self._as_shown_now()
+        headers, raw = {**self._headers, **more, "Host": endpoint.authority}, None
         if shown.token:
             headers["X-Auth-Token"] = shown.token
         if (reading := self._clock.reading()) is not None:
@@ -124,46 +123,44 @@ class LedgerClient:
         if body is not None:
             headers = {**headers, "Content-Type": "application/json"}
             raw = msgspec.json.encode(body)
-        if len(self._urls) > 1:
+        if self._ring.several:
             timeout_s = min(timeout_s, SILENT_S)
         timeout, asked_at = Timeout(connect=CONNECT_S, read=timeout_s), self._clock.asking()
         try:
             answer, found = ask(
                 pool,
                 method,
-                urlsplit(url).path.rstrip("/") + self._path + path,
+                urlsplit(endpoint.url).path.rstrip("/") + self._path + path,
                 headers,
                 raw,
                 timeout=timeout,
             )
         except OSError as error:
-            self._leave(url)
+            self._ring.leave(endpoint)
             trouble = self._credentials.trouble()
             raise _not_reached(error, shown.validity is not None, trouble) from error
         self._hear(answer.headers.get(TIME_HEADER), asked_at)
         if answer.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-            self._leave(url)
+            self._ring.leave(endpoint)
         return answer.status, _checked(answer.status, found)
 
-    def _leave(self, url: str) -> None:
-        """Ask another process from now on; whoever comes late has been asking it already."""
-        if url == self._urls[0]:
-            self._urls.rotate(-1)
-
-    def _as_shown_now(self) -> tuple[HTTPConnectionPool, str, Shown]:
+    def _as_shown_now(self) -> tuple[HTTPConnectionPool, Endpoint, Shown]:
         """The pool for what is shown; connections that were made with what was before end."""
-        shown = self._credentials.now()
+        shown, first = self._credentials.now(), self._ring.first
         with self._lock:
-            if shown is not self._shown or self._url != self._urls[0]:
-                if shown.context is not None or self._url != self._urls[0]:
-                    self._url = self._urls[0]
+            if shown is not self._shown or self._endpoint != first:
+                if shown.context is not None or self._endpoint != first:
+                    self._endpoint = first
                     self._pool = self._connections(shown)  # the other goes when nobody uses it
                 self._shown = shown
-            return self._pool, self._url, shown
+            return self._pool, self._endpoint, shown
 
     def _connections(self, shown: Shown) -> HTTPConnectionPool:
-        tls = {"ssl_context": shown.context} if shown.context is not None else {}
-        pool = whole_answers(connection_from_url(self._url, maxsize=CONNECTIONS_MAX, **tls))
+        tls: dict[str, Any] = {}
+        if shown.context is not None:
+            tls = {"ssl_context": shown.context, "server_hostname": self._endpoint.name}
+        url = self._endpoint.by_address
+        pool = whole_answers(connection_from_url(url, maxsize=CONNECTIONS_MAX, **tls))
         pool.ConnectionCls = _telling(pool.ConnectionCls, self._remember)
         return pool
 

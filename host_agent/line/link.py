@@ -33,7 +33,6 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import suppress
@@ -115,10 +114,10 @@ class Link:
         self._surveys = Surveys(look, self._call, self._backoff)
         self.ledger_clock = FarClock()
         self.credentials = credentials = credentials_of(settings, self.ledger_clock)
-        urls = deque(settings.urls)  # where one is not served, the other need not ask
-        self._ledger = LedgerClient(settings, self.ledger_clock, credentials, urls)
+        ring = settings.ring()  # where one is not served, the other need not ask
+        self._ledger = LedgerClient(settings, self.ledger_clock, credentials, ring)
         # Apart, so that a poll can be ended alone.
-        self._polls = LedgerClient(settings, self.ledger_clock, credentials, urls)
+        self._polls = LedgerClient(settings, self.ledger_clock, credentials, ring)
         self._wanted = threading.Event()  # the inventory may have changed
         self._closing = threading.Event()
         self._state = threading.Condition()
@@ -340,7 +339,7 @@ class Link:
                     self._pause(error, backoff)
 
     def _poll(self, runner: CommandRunner, life: int, after: int) -> None:
-        wait_s, epoch = self._settings.poll_s, self._epoch
+        wait_s, epoch = self._polls.poll_s(), self._epoch
         got = self._surveys.got(epoch)
         status, answer = self._polls.call(
             "GET",

@@ -19,6 +19,8 @@ from typing import Any
 
 from keystoneauth1 import adapter, exceptions, noauth, session, token_endpoint
 
+from host_agent.shared.platform.addresses import Endpoint, endpoints
+
 DEFAULT_URL = "http://127.0.0.1:8790"
 TIMEOUT_S = 30.0
 BEGIN_TIMEOUT_S = 150.0  # an attach: Cinder shows the volume, and reserves it within a minute
@@ -67,16 +69,18 @@ class Client:
     def __init__(
         self, url: str = DEFAULT_URL, token: str | None = None, cacert: str | None = None
     ) -> None:
-        """`url`: or several with commas, of processes of one ledger: the first alive is asked.
+        """`url`: or several with commas, or a name with several addresses, of processes of one
+        ledger: the first alive is asked.
 
         `cacert`: a file of authorities to believe.  Raises ClientError if it is none.
         """
         if cacert and not Path(cacert).is_file():
             raise ClientError(f"There is no file {cacert}.", _CACERT)
-        self.url = _first_alive(url.split(","), cacert).rstrip("/")
+        endpoint = _first_alive(_endpoints(url.split(",")), cacert)
+        self.url = endpoint.url.rstrip("/")
         auth = token_endpoint.Token(self.url, token) if token else noauth.NoAuth(self.url)
         self._adapter = adapter.Adapter(
-            session.Session(auth=auth, timeout=TIMEOUT_S, verify=cacert or True),
+            _session(endpoint, auth=auth, timeout=TIMEOUT_S, verify=cacert or True),
             additional_headers={} if token else {"X-User-Id": _user()},
             endpoint_override=self.url,
             user_agent="attachment-ledger",
@@ -198,15 +202,46 @@ class Client:
                 yield from sse_data(_lines(answer))
 
 
-def _first_alive(urls: list[str], cacert: str | None) -> str:
+def _endpoints(urls: list[str]) -> tuple[Endpoint, ...]:
+    """A proxy finds the addresses of names itself."""
+    from requests.utils import get_environ_proxies, select_proxy
+
+    if any(select_proxy(url, get_environ_proxies(url)) for url in urls):
+        return tuple(map(Endpoint, urls))
+    return endpoints(urls)
+
+
+def _first_alive(found: tuple[Endpoint, ...], cacert: str | None) -> Endpoint:
     """Of several, for one that is paused takes connections, too; the last if none answers."""
-    *first, last = urls
-    for url in first:
-        ask = session.Session(verify=cacert or True)
-        with suppress(ClientError), _told_apart(url):
-            ask.get(f"{url.rstrip('/')}/healthz", timeout=ALIVE_TIMEOUT_S)
-            return url
+    *first, last = found
+    for each in first:
+        ask = _session(each, verify=cacert or True)
+        with suppress(ClientError), _told_apart(each.url):
+            ask.get(f"{each.url.rstrip('/')}/healthz", timeout=ALIVE_TIMEOUT_S)
+            return each
     return last
+
+
+def _session(endpoint: Endpoint, **how: Any) -> session.Session:
+    """Of keystoneauth; all that it asks goes to one address, by the URL's name."""
+    made = session.Session(**how)
+    if endpoint.address is not None:
+        made.session.mount(endpoint.url, _at(endpoint))
+    return made
+
+
+def _at(endpoint: Endpoint) -> Any:
+    class At(session.TCPKeepAliveAdapter):
+        def build_connection_pool_key_attributes(self, *args: Any, **kwargs: Any) -> Any:
+            host, pool = super().build_connection_pool_key_attributes(*args, **kwargs)
+            if host["scheme"] == "https":
+                pool["server_hostname"] = endpoint.name
+            return {**host, "host": endpoint.literal}, pool
+
+        def add_headers(self, request: Any, **_kwargs: Any) -> None:
+            request.headers["Host"] = endpoint.authority
+
+    return At()
 
 
 def _user() -> str:

@@ -1,0 +1,92 @@
+"""The processes behind URLs: a name has as many as it has addresses.
+
+A process that is paused still takes connections, so a library that tries a name's addresses in
+turn, each until one connects, stays with it.  Here each address is asked by itself, and by its
+name: as `Host` (RFC 9110, 7.2), and as the name that its certificate has to have (RFC 6066, 3).
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+from urllib.parse import SplitResult, urlsplit
+
+
+class Endpoint(NamedTuple):
+    """One of a URL's; `address` None: whatever its name turns out to be."""
+
+    url: str
+    address: str | None = None
+
+    @property
+    def name(self) -> str:
+        return urlsplit(self.url).hostname or ""
+
+    @property
+    def authority(self) -> str:
+        """As `Host` has it."""
+        return urlsplit(self.url).netloc.rpartition("@")[2]
+
+    @property
+    def literal(self) -> str:
+        """The address as a URL has it, or the name."""
+        host = self.address or self.name
+        return f"[{host}]" if ":" in host else host
+
+    @property
+    def by_address(self) -> str:
+        """The URL with the address in it."""
+        parts = urlsplit(self.url)
+        netloc = self.literal if parts.port is None else f"{self.literal}:{parts.port}"
+        return parts._replace(netloc=netloc).geturl()
+
+
+def endpoints(urls: Iterable[str]) -> tuple[Endpoint, ...]:
+    """All that there are now, at least one of each URL."""
+    return tuple(dict.fromkeys(each for url in urls for each in _endpoints(url)))
+
+
+def _endpoints(url: str) -> Iterator[Endpoint]:
+    try:
+        addresses = _addresses(urlsplit(url))
+    except (OSError, ValueError):
+        addresses = []
+    if not addresses:  # whoever connects to it says why
+        yield Endpoint(url)
+    for address in addresses:
+        yield Endpoint(url, address)
+
+
+def _addresses(parts: SplitResult) -> list[str]:
+    if not parts.hostname:
+        return []
+    found = socket.getaddrinfo(parts.hostname, parts.port, type=socket.SOCK_STREAM)
+    return [str(address[0]) for *_kind, address in found]
+
+
+class Ring:
+    """Of several one is asked, the first, until it is left; for threads.
+
+    Names are looked up anew whenever one is left, so that processes come and go.
+    """
+
+    def __init__(self, urls: Iterable[str]) -> None:
+        self._urls = tuple(urls)
+        self._ring = endpoints(self._urls)
+
+    @property
+    def first(self) -> Endpoint:
+        return self._ring[0]
+
+    @property
+    def several(self) -> bool:
+        return len(self._ring) > 1
+
+    def leave(self, left: Endpoint) -> None:
+        """Ask another from now on; whoever comes late has been asking it already."""
+        first, *others = self._ring
+        if left == first:
+            now = endpoints(self._urls)
+            new = [each for each in now if each != left]
+            self._ring = tuple(dict.fromkeys(each for each in (*others, *new, left) if each in now))
