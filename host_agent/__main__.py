@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import signal
 import sys
 import threading
@@ -37,6 +36,7 @@ from host_agent.shared.contract.ports import Brick, Guests, PortError
 from host_agent.shared.contract.survey import CAPABILITY, HostsWord
 from host_agent.shared.faults import FaultError, Faults
 from host_agent.shared.platform import logs, notify
+from host_agent.shared.platform.process import PrintBuild, show_stacks_on_signal
 from host_agent.shared.platform.settings import ConfigError
 from host_agent.storage.port import Storage
 from host_agent.storage.records import FileRecords
@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="attachment-ledger-agent", description=__doc__)
-    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
+    parser.add_argument("--version", action=PrintBuild, nargs=0, help="print the version and exit")
     commands = parser.add_subparsers(required=True, metavar="command")
     run = commands.add_parser("run", help="serve this host until SIGTERM")
     look = commands.add_parser("survey", help="print what this host has, in JSON; change nothing")
@@ -89,14 +89,6 @@ def _parser() -> argparse.ArgumentParser:
         add("--simulated", type=Path, metavar="STATE", help=_SIMULATED)
     run.add_argument("--faults", type=Path, metavar="FILE", help="fault rules, with --simulated")
     return parser
-
-
-class _Version(argparse.Action):
-    """Reading the version costs a little, so only when asked."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_arguments: object) -> None:
-        print(f"{parser.prog} {importlib.metadata.version('attachment-ledger')}")
-        parser.exit()
 
 
 def _flags(arguments: argparse.Namespace) -> dict[str, str]:
@@ -225,6 +217,7 @@ def _survey(settings: Settings, simulated: Path | None) -> int:
 
 
 def _serve(settings: Settings, locks: Locks, host: _Host) -> int:
+    show_stacks_on_signal()
     records = FileRecords(Path(settings.agent.lock_path) / "connections")
     capabilities = host.capabilities()
 

@@ -33,6 +33,9 @@ pip=("$tree$home/bin/python" -m pip --quiet --no-input)
 "$ROOT/.venv/bin/python" -m hatchling build -t wheel -d "$work" >/dev/null
 "${pip[@]}" install --no-compile --no-deps "$work"/*.whl
 "${pip[@]}" uninstall --yes setuptools pip
+for info in "$tree$home"/lib/python3*/site-packages/attachment_ledger-*.dist-info; do # for --version
+  git -C "$ROOT" rev-parse --short=12 HEAD >"$info/COMMIT" 2>/dev/null || rm -f "$info/COMMIT"
+done
 find "$tree$home" -name __pycache__ -prune -exec rm -rf {} +
 rm -f "$tree$home"/bin/[aA]ctivate* "$tree$home"/lib/python3*/site-packages/attachment_ledger-*/direct_url.json
 grep -rlIF "$tree" "$tree$home" | xargs -r sed -i "s#$tree##g"

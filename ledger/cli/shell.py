@@ -6,7 +6,6 @@ Commands are named here and loaded when they are used (ledger.cli.cliff_parts).
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import inspect
 import logging
 import os
@@ -18,6 +17,7 @@ from typing import TextIO, cast
 
 from cliff import app
 
+from host_agent.shared.platform.process import PrintBuild
 from ledger.cli import acts
 from ledger.cli.base import Visible, complain, told_first
 from ledger.cli.cliff_parts import Table
@@ -136,7 +136,7 @@ class Shell(app.App):
         )
         add = parser.add_argument
         told_first(parser)
-        add("--version", action=_Version, nargs=0, help="print the version and exit")
+        add("--version", action=PrintBuild, nargs=0, help="print the version and exit")
         add(
             "--url",
             default=os.environ.get("LEDGER_URL", DEFAULT_URL),
@@ -207,14 +207,6 @@ class Shell(app.App):
             first_line = (inspect.getdoc(kind) or "").splitlines()[0].rstrip(".")
             for line in wrap(f"  {name:<{width}}  {first_line}", columns):
                 self.stdout.write(f"{line}\n")
-
-
-class _Version(argparse.Action):
-    """Reading the version costs a little, so only when asked."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_arguments: object) -> None:
-        sys.stdout.write(f"{NAME} {importlib.metadata.version(NAME)}\n")
-        parser.exit()
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -55,7 +55,9 @@ def run(tree: Path, *command: str) -> str:
 
 def test_it_runs(tree: Path) -> None:
     program = str((tree / "usr/bin/attachment-ledger").readlink())
-    assert run(tree, program, "--version").startswith("attachment-ledger ")
+    commit = ["git", "-C", str(ROOT), "rev-parse", "--short=12", "HEAD"]
+    built = subprocess.run(commit, check=True, capture_output=True, text=True).stdout.strip()
+    assert run(tree, program, "--version").endswith(f" (commit {built})\n")
     assert "reserve, bind" in run(tree, program, "flow", "list", "-f", "csv")
 
 

@@ -1,0 +1,36 @@
+"""What an operator asks of a process itself: which build it is, and what its threads do now."""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import importlib.metadata
+import signal
+import sys
+
+_PACKAGE = "attachment-ledger"
+_STDERR = 2
+
+
+def build() -> str:
+    """The version, and the commit if the package says it (deploy/debian/build.sh)."""
+    distribution = importlib.metadata.distribution(_PACKAGE)
+    commit = (distribution.read_text("COMMIT") or "").strip()
+    return f"{distribution.version} (commit {commit})" if commit else distribution.version
+
+
+class PrintBuild(argparse.Action):
+    """`--version`.  Reading it costs a little, so only when asked."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_arguments: object) -> None:
+        sys.stdout.write(f"{parser.prog} {build()}\n")
+        parser.exit()
+
+
+def show_stacks_on_signal() -> None:
+    """Let SIGUSR2 print the stacks of all threads to stderr, and change nothing.
+
+    As in Nova, whose services report on that signal; without a handler it ends the process.  It
+    is C that prints: also where the interpreter or the event loop hangs.  No values, no secrets.
+    """
+    faulthandler.register(signal.SIGUSR2, file=_STDERR)
