@@ -184,6 +184,15 @@ def test_names_are_looked_up_anew_when_one_is_left(monkeypatch: pytest.MonkeyPat
     assert ring.first.address == "127.0.0.9"
 
 
+def test_the_addresses_of_a_name_outlast_its_name_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "getaddrinfo", resolve(NAME, *ADDRESSES))
+    ring = Ring([f"http://{NAME}:1"])
+    assert _addresses(ring, monkeypatch)[0] == ADDRESSES[1]
+    assert {each.address for each in ring._ring} == {*ADDRESSES, None}
+    assert _addresses(ring, monkeypatch, *ADDRESSES)
+    assert {each.address for each in ring._ring} == {*ADDRESSES}
+
+
 def test_a_name_that_is_not_found_is_asked_for_by_whoever_connects() -> None:
     for url in ("http://no-such-name.invalid:1", "http://:1", "http://x:y"):
         assert Ring([url]).first == Endpoint(url)

@@ -9,21 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.stack import Process, Stack, eventually
+from tests.stack import Process, Stack, eventually, running_stack
 
 
 @pytest.fixture
 def stack(tmp_path: Path, database_url: str) -> Iterator[Stack]:
-    running = Stack(tmp_path, database_url)
-    try:
-        running.start_cinder()
-        running.add_server()
+    with running_stack(tmp_path, database_url) as running:
         running.start_service(0)
         running.start_agent("compute-1")
         running.wait_for_host()
         yield running
-    finally:
-        running.close()
 
 
 def test_service_and_agent_show_their_threads(stack: Stack) -> None:

@@ -12,6 +12,7 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 from eventsourcing.persistence import DatabaseError, IntegrityError, OperationalError, StoredEvent
+from psycopg_pool import PoolTimeout
 
 from ledger.log import schema
 from ledger.log.application import Ledger
@@ -192,16 +193,20 @@ def test_what_psycopg_does_not_send_is_not_lost(kind: type[psycopg.Error]) -> No
     assert not is_lost(kind("PostgreSQL text fields cannot contain NUL (0x00) bytes"))
 
 
+@pytest.mark.parametrize(
+    ("error", "attempts"), [(broken(), READ_ATTEMPTS), (PoolTimeout("no line in 10 s"), 1)]
+)
 def test_a_read_that_stays_lost_is_told_as_a_database_that_is_away(
-    recorder: LedgerRecorder, monkeypatch: pytest.MonkeyPatch
+    error: Exception, attempts: int, recorder: LedgerRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Where no line could be had, whoever asks has waited already."""
     tries: list[int] = []
 
     def lost(*_: Any) -> Any:
         tries.append(1)
-        raise broken()
+        raise error
 
     monkeypatch.setattr(recorder, "_fetch", lost)
     with pytest.raises(OperationalError):
         recorder.max_notification_id()
-    assert len(tries) == READ_ATTEMPTS
+    assert len(tries) == attempts

@@ -68,7 +68,8 @@ def _addresses(parts: SplitResult) -> list[str]:
 class Ring:
     """Of several one is asked, the first, until it is left; for threads.
 
-    Names are looked up anew whenever one is left, so that processes come and go.
+    Names are looked up anew whenever one is left, so that processes come and go.  Of a name that
+    is not found then, the former addresses stay: its name server may be away as well.
     """
 
     def __init__(self, urls: Iterable[str]) -> None:
@@ -88,5 +89,10 @@ class Ring:
         first, *others = self._ring
         if left == first:
             now = endpoints(self._urls)
+            not_found = {each.url for each in now if each.address is None}
             new = [each for each in now if each != left]
-            self._ring = tuple(dict.fromkeys(each for each in (*others, *new, left) if each in now))
+            self._ring = tuple(
+                each
+                for each in dict.fromkeys((*others, *new, left))
+                if each in now or each.url in not_found
+            )
