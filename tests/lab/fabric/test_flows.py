@@ -142,7 +142,7 @@ def test_an_encrypted_volume_is_unreadable_past_the_guest(
     volume = new_volume(f"{kind}-luks")
     attach(server, volume)
     server.write(volume, 5)
-    assert vm("dmsetup ls --target crypt") == "No devices found", "QEMU decrypts, not the host"
+    assert "(" not in vm("dmsetup ls --target crypt"), "QEMU decrypts, not the host"
     detach(server, volume)
     wait_free(volume)
     assert vm(f"cryptsetup isLuks {lv(volume)} && echo yes") == "yes"

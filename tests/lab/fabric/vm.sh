@@ -2,12 +2,13 @@
 # vm.sh up|put|off|down|run [command]: the hypervisor.  `up` boots it, on its former disk if it has one, until
 # its storage is up and it answers to ssh; `off`: its power fails; `run`: a command, or a shell, in it.
 . "$(dirname "$0")/env.sh"
-DISK=$LAB_DIR/run/disk CONSOLE=$LAB_DIR/log/vm-console.log
+DISK=$LAB_DIR/run/disk GROUP=$LAB_DIR/run/group CONSOLE=$LAB_DIR/log/vm-console.log
 
 up() {
   if ! running vm >/dev/null; then
     port_free vm "$FAB_SSH_PORT" FAB_SSH_PORT
     [ -s "$DISK" ] || qemu-img create -q -f qcow2 -b "$FAB_IMAGE/disk" -F raw "$DISK"
+    [ -s "$GROUP" ] || qemu-img create -q -f qcow2 "$GROUP" 40G
     rm -f "$LAB_DIR/run/ssh"; : >"$CONSOLE"
     # The kernel is an ELF file (PVH): nothing is decompressed.
     spawn vm nice -n 10 qemu-system-x86_64 -M q35,hpet=off -nodefaults -no-reboot -display none \
@@ -15,6 +16,7 @@ up() {
       -kernel "$LAB_DIR/guest/vmlinux" -initrd "$FAB_IMAGE/initramfs" \
       -append "console=ttyS0 quiet loglevel=3 panic=-1 nokaslr mitigations=off no_timer_check random.trust_cpu=on audit=0 nowatchdog rcupdate.rcu_expedited=1 cryptomgr.notests net.ifnames=0" \
       -drive "if=none,id=d0,file=$DISK,cache=unsafe" -device virtio-blk-pci,drive=d0 \
+      -drive "if=none,id=d1,file=$GROUP,cache=unsafe,discard=unmap" -device virtio-blk-pci,drive=d1 \
       -netdev "user,id=n0,restrict=on,hostfwd=tcp:127.0.0.1:$FAB_SSH_PORT-:22" -device virtio-net-pci,netdev=n0 \
       -serial "file:$CONSOLE"
     wait_daemon vm grep -aqs FABRIC-READY "$CONSOLE"
@@ -36,7 +38,7 @@ off() { # its memory goes before its sockets
   stop vm KILL; rm -f "$LAB_DIR/run/ssh"
   wait_for 30 "the VM to be gone" port_free vm "$FAB_SSH_PORT" FAB_SSH_PORT
 }
-down() { off; rm -f "$DISK"; }
+down() { off; rm -f "$DISK" "$GROUP"; }
 run() { vm "$@"; }
 
 "${1:?up, put, off, down or run}" "${@:2}"
