@@ -23,13 +23,16 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NamedTuple
+from functools import cache
+from typing import NamedTuple
 from uuid import UUID
 
-from ledger.log import binary
+import psycopg
+from psycopg.adapt import AdaptersMap, PyFormat, Transformer
+from psycopg.types.composite import CompositeInfo, RecordBinaryLoader, register_composite
 
 HASH_BYTES = 32
 
@@ -147,23 +150,38 @@ def _position_of(canonical: bytes) -> int:
     return position
 
 
+#: The types of the columns, whose numbers are the same in every PostgreSQL.
+_TYPES = (
+    *("int8", "uuid", "int8", "text", "bytea", "timestamptz", "uuid", "uuid", "uuid", "text"),
+    *("uuid", "text", "text", "text", "text", "text", "text[]", "uuid"),
+)
+
+
+@cache
+def _adapted() -> AdaptersMap:
+    """Knows the canonical form, without a database."""
+    context = AdaptersMap(psycopg.adapters)
+    types = [context.types.get_oid(name) for name in _TYPES]
+    info = CompositeInfo("event", 0, 0, field_names=StoredRow._fields, field_types=types)
+    register_composite(info, context, factory=StoredRow)
+    return context
+
+
 def encode(row: StoredRow) -> bytes:
-    """The canonical form of an event; equal to what the database's `event_bytes` gives."""
-    fields = zip(_ENCODE, row, strict=True)
-    return binary.row(len(row), b"".join([encode_one(value) for encode_one, value in fields]))
+    """The canonical form of an event; equal to what the database's `event_bytes` gives.
+
+    Raises psycopg.DataError for what no row can hold (a NUL in text).
+    """
+    [canonical] = Transformer(_adapted()).dump_sequence([row], [PyFormat.BINARY])
+    return bytes(canonical or b"")
 
 
 def decode(canonical: bytes) -> StoredRow:
     """The event back from its canonical form; ValueError if that is not one."""
-    values = binary.values(canonical)
-    if len(values) != len(StoredRow._fields):
-        raise ValueError(f"an event has {len(StoredRow._fields)} fields, not {len(values)}")
-    return StoredRow(*values)
-
-
-_ENCODE: tuple[Callable[[Any], bytes], ...] = (
-    *(binary.int8, binary.uuid, binary.int8, binary.text, binary.bytea, binary.time),
-    *(binary.uuid, binary.uuid, binary.uuid, binary.text, binary.uuid),
-    *(binary.text, binary.text, binary.text, binary.text, binary.text),
-    *(binary.texts, binary.uuid),
-)
+    try:
+        row = StoredRow(*RecordBinaryLoader(0, _adapted()).load(canonical))
+        if encode(row) == canonical:
+            return row
+    except (struct.error, TypeError, ValueError, AttributeError, psycopg.Error) as error:
+        raise ValueError(f"not the row of an event: {canonical[:100]!r}") from error
+    raise ValueError(f"not the row of an event: {canonical[:100]!r}")

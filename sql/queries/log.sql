@@ -2,11 +2,7 @@
 
 -- name: append
 -- Stores a batch of appends; see functions/append_events.sql.  One round trip, one commit.
-SELECT head, refused, stored_at FROM append_events($1, $2);
-
--- name: append_types
--- The numbers by which this database knows the types of what is appended.  Catalog look-ups.
-SELECT 'appended_stream'::regtype::oid, 'appended_event'::regtype::oid;
+SELECT head, refused, stored_at FROM append_events(%b, %b);
 
 -- name: writer_session
 -- Settings of the writer's connection: no append waits longer for the lock of the log.

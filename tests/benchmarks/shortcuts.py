@@ -14,22 +14,14 @@ import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from uuid import UUID, uuid4
 
-import psycopg
 import requests
-from psycopg.adapt import PyFormat, Transformer
-from psycopg.types.composite import CompositeInfo, register_composite
-from psycopg.types.string import StrBinaryDumper
 
 from host_agent.shared.cinder.http import Transport
-from ledger.log.writer import _parameters, encode
-from tests.benchmarks.append import CONTEXT, event
 from tests.benchmarks.figures import Figure, Size, interleaved
-from tests.benchmarks.servers import server
 
 ROUNDS = {Size.QUICK: 5, Size.FULL: 15}
-CALLS, EVENTS, STARTS = 200, 64, 3
+CALLS, STARTS = 200, 3
 #: The command's own help, by cliff's way: hooks from entry points, the distribution's name.
 STOCK_CLI = """
 from cliff.command import Command
@@ -43,8 +35,6 @@ RUN_CLI = "from ledger.cli.shell import main; main(['operation', 'list', '--help
 def figures(size: Size) -> Iterator[Figure]:
     rounds = ROUNDS[size]
     yield from _beside("HTTP below keystoneauth", "us a call", _http(rounds))
-    with server() as dsn:
-        yield from _beside("rows of append_events", "us an event", _rows(dsn, rounds))
     yield from _beside("help of a command", "ms a start", _cli(rounds))
 
 
@@ -103,44 +93,6 @@ def _http(rounds: int) -> list[float]:
         theirs.close()
         httpd.shutdown()
     return medians
-
-
-def _rows(dsn: str, rounds: int) -> list[float]:
-    """The two arrays of a batch, by ledger.log.binary and by psycopg's adaptation."""
-    with psycopg.connect(dsn) as connection:
-        kinds = [
-            CompositeInfo.fetch(connection, name) for name in ("appended_stream", "appended_event")
-        ]
-        for kind in kinds:
-            assert kind is not None
-            register_composite(kind, connection)
-        connection.adapters.register_dumper(str, StrBinaryDumper)
-        numbers = (kinds[0].oid, kinds[1].oid)  # type: ignore[union-attr]
-        actor = CONTEXT.actor
-
-        def by_us() -> object:
-            return _parameters([encode([event()], CONTEXT) for _ in range(EVENTS)], numbers)
-
-        def by_psycopg() -> object:
-            streams, events = [], []
-            for number in range(EVENTS):
-                one, append_id = event(), uuid4()
-                about: Any = one.about
-                streams.append(kinds[0].python_type(number, one.originator_id, 0))  # type: ignore[union-attr,misc]
-                row = (
-                    *(number, append_id, one.originator_id, 1, one.topic, one.state),
-                    *map(UUID, (about.attachment_id, about.volume_id, about.server_id)),
-                    *(about.host, UUID(CONTEXT.operation_id)),
-                    *(CONTEXT.request_id, CONTEXT.cause),
-                    *(actor.name, actor.user_id, actor.project_id, list(actor.roles)),
-                )
-                events.append(kinds[1].python_type(*row))  # type: ignore[union-attr,misc]
-            dumped = Transformer(connection)
-            return dumped.dump_sequence([streams, events], [PyFormat.BINARY] * 2)
-
-        return interleaved(
-            rounds * 4, lambda: _cpu_us(by_us, EVENTS), lambda: _cpu_us(by_psycopg, EVENTS)
-        )
 
 
 def _cli(rounds: int) -> list[float]:

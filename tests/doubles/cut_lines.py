@@ -25,7 +25,7 @@ _TEXT = b"\0".join(_FIELDS) + b"\0"
 #: What a server that crashes still says to each client (quickdie): a notice, and then nothing.
 _LAST_WORDS = b"N" + struct.pack("!i", len(_TEXT) + 4) + _TEXT
 _READY = b"Z\0\0\0\5I"
-_APPEND = b"\0append\0"  # in a Bind message: no portal's name, and the prepared statement's
+_APPEND = b"append_events"  # in the text of a prepared statement
 _BYTES_MAX = 1_000_000
 
 
@@ -76,13 +76,16 @@ class CutLines:
                 threading.Thread(target=self._pass_on, args=(client, server), daemon=True).start()
 
     def _pass_on(self, client: socket.socket, server: socket.socket) -> None:
+        bound: bytes | None = None  # in a Bind of an append: no portal's name, and the statement's
         with suppress(OSError, ValueError):  # either end is gone
             while True:
                 ready, _, _ = select.select([client, server], [], [])
                 data = ready[0].recv(_BYTES_MAX)
                 if not data:
                     break
-                if ready[0] is client and self._lose and _APPEND in data[:20]:
+                if ready[0] is client and data[:1] == b"P" and _APPEND in data:
+                    bound = b"\0%b\0" % data[5:].partition(b"\0")[0]
+                if ready[0] is client and self._lose and bound and bound in data[:20]:
                     self._lose_append(client, server, data)
                     return
                 if ready[0] is server and data.endswith(_READY):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
-from threading import Lock
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -27,7 +28,7 @@ from ledger.log import writer as writer_module
 from ledger.log.application import ConflictError, Ledger
 from ledger.log.mapper import IndexedEvent
 from ledger.log.recorder import LedgerRecorder
-from ledger.log.writer import Writer
+from ledger.log.writer import UnknownOutcomeError, Writer
 from ledger.telemetry import StepNumbers
 from tests.stack import eventually
 
@@ -119,25 +120,44 @@ def test_an_empty_stream_begins_at_zero_or_one_and_nowhere_else(
     assert recorder.insert_events(stored(uuid4(), 0) + stored(uuid4(), 1)) == [1, 2]
 
 
-def _batch(writer: Writer, appends: list[list[StoredEvent]]) -> list[Any]:
-    """Let the writer find all the appends at once, as under load: somebody seems to lead."""
-    busy = writer_module.encode(stored(uuid4(), 1), None)
-    writer._leader = busy
+@contextmanager
+def log_locked(writer: Writer, db: psycopg.Connection[Any]) -> Iterator[None]:
+    """Until the end of the block the writer waits for the lock of the log, to store nothing."""
+    with ThreadPoolExecutor(1) as pool, db.transaction():
+        db.execute("SELECT FROM log_head FOR UPDATE")
+        waiting = pool.submit(writer.probe)
+        eventually(lambda: _waits(db), "the writer at the lock")
+        yield
+    waiting.result(10)
+
+
+def _waits(db: psycopg.Connection[Any]) -> bool:
+    [(waits,)] = db.execute("SELECT count(*) FROM pg_locks WHERE NOT granted").fetchall()
+    return waits > 0
+
+
+def _batch(
+    writer: Writer, db: psycopg.Connection[Any], appends: list[list[StoredEvent]]
+) -> list[Any]:
+    """Let the writer find all the appends at once, as under load."""
     with ThreadPoolExecutor(len(appends)) as pool:
         futures: list[Future[list[int]]] = []
-        for events in appends:
-            futures.append(pool.submit(writer.append, events))
-            eventually(lambda: len(writer._queue) == len(futures), "the append in the queue")
-        writer._pass_on(busy)
+        with log_locked(writer, db):
+            for events in appends:
+                futures.append(pool.submit(writer.append, events))
+                eventually(lambda: len(writer._queue) == len(futures), "the append in the queue")
         return [future.exception() or future.result() for future in futures]
 
 
-def test_a_refused_append_disturbs_no_other_of_its_batch(recorder: LedgerRecorder) -> None:
+def test_a_refused_append_disturbs_no_other_of_its_batch(
+    recorder: LedgerRecorder, db: psycopg.Connection[Any]
+) -> None:
     moved, one, two = uuid4(), uuid4(), uuid4()
     recorder.insert_events(stored(moved, 1))
 
     first, refused, second = _batch(
         recorder.writer,
+        db,
         [stored(one, 1, 2), stored(uuid4(), 1) + stored(moved, 1), stored(two, 1)],
     )
 
@@ -147,7 +167,7 @@ def test_a_refused_append_disturbs_no_other_of_its_batch(recorder: LedgerRecorde
 
 
 def test_appends_of_one_stream_go_into_batches_of_their_own_in_their_order(
-    recorder: LedgerRecorder, monkeypatch: pytest.MonkeyPatch
+    recorder: LedgerRecorder, db: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = uuid4()
     batches = []
@@ -160,10 +180,11 @@ def test_appends_of_one_stream_go_into_batches_of_their_own_in_their_order(
     monkeypatch.setattr(recorder.writer, "_send", watching)
     results = _batch(
         recorder.writer,
+        db,
         [stored(stream, 1), stored(stream, 2, 3), stored(uuid4(), 1), stored(stream, 4, 5, 6)],
     )
     assert results == [[1], [3, 4], [2], [5, 6, 7]]
-    assert batches == [[1, 1], [2], [3]]
+    assert batches == [[0], [1, 1], [2], [3]]
 
 
 def test_appends_share_a_batch_that_rely_on_the_same_stream_but_not_with_one_that_moves_it(
@@ -180,9 +201,8 @@ def test_appends_share_a_batch_that_rely_on_the_same_stream_but_not_with_one_tha
         batches.append(writer._pick())
         writer._store(batches[-1])
     assert batches == [relying[:2], [moving], relying[2:]]
-    assert [append.error is None for append in (*relying, moving)] == [True] * 2 + [False] * 2 + [
-        True
-    ]
+    refused = [append.answer.exception(0) is not None for append in (*relying, moving)]
+    assert refused == [False, False, True, True, False]
 
 
 def test_an_append_is_refused_if_what_it_relies_on_has_moved(
@@ -230,11 +250,11 @@ def test_an_append_sent_again_is_answered_with_its_old_positions(
     append = writer_module.encode(stored(stream, 1, 2), None)
     recorder.writer._send([append])
     recorder.insert_events(stored(stream, 3))
-    again = replace(append, first_position=None, turn=Lock())
+    again = replace(append, answer=Future())
 
     recorder.writer._send([again])
 
-    assert append.positions() == again.positions() == [2, 3]
+    assert append.answer.result(0) == again.answer.result(0) == 2
     assert len(log_of(db)) == 4
 
 
@@ -245,21 +265,24 @@ def test_another_append_with_the_same_versions_is_a_conflict(recorder: LedgerRec
         recorder.insert_events(stored(stream, 1, 2))
 
 
-def test_an_append_the_database_cannot_store_fails_alone(recorder: LedgerRecorder) -> None:
+@pytest.mark.parametrize("text", ["a\x00b", "a\ud800b"])
+def test_an_append_the_database_cannot_store_fails_alone(
+    recorder: LedgerRecorder, db: psycopg.Connection[Any], text: str
+) -> None:
     poison: list[StoredEvent] = [
-        IndexedEvent(originator_id=uuid4(), originator_version=1, topic="a\x00b", state=b"{}")
+        IndexedEvent(originator_id=uuid4(), originator_version=1, topic=text, state=b"{}")
     ]
 
-    good, bad, fine = _batch(recorder.writer, [stored(uuid4(), 1), poison, stored(uuid4(), 1)])
+    good, bad, fine = _batch(recorder.writer, db, [stored(uuid4(), 1), poison, stored(uuid4(), 1)])
 
     assert isinstance(bad, DatabaseError)
     assert (good, fine) == ([1], [2])
 
 
-def test_what_is_appended_is_counted(recorder: LedgerRecorder) -> None:
+def test_what_is_appended_is_counted(recorder: LedgerRecorder, db: psycopg.Connection[Any]) -> None:
     writer = recorder.writer
     writer.append(stored(uuid4(), 1))
-    _batch(writer, [stored(uuid4(), 1, 2), stored(uuid4(), *range(1, 31))])
+    _batch(writer, db, [stored(uuid4(), 1, 2), stored(uuid4(), *range(1, 31))])
 
     registry = registry_of(writer, StepNumbers(), call_seconds())
     told = registry.get_sample_value
@@ -295,7 +318,9 @@ def test_recorded_at_never_goes_back_even_if_the_clock_does(
     assert (times[1] - times[0]).total_seconds() >= 3600
 
 
-def test_a_batch_is_bounded(recorder: LedgerRecorder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_is_bounded(
+    recorder: LedgerRecorder, db: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(writer_module, "BATCH_EVENTS_MAX", 3)
     sizes = []
     send = recorder.writer._send
@@ -307,9 +332,9 @@ def test_a_batch_is_bounded(recorder: LedgerRecorder, monkeypatch: pytest.Monkey
     monkeypatch.setattr(recorder.writer, "_send", counting)
     lengths = [2, 5, 2, 5]
     appends = [stored(uuid4(), *range(1, length + 1)) for length in lengths]
-    results = _batch(recorder.writer, appends)
+    results = _batch(recorder.writer, db, appends)
     assert results == [[1, 2], [3, 4, 5, 6, 7], [8, 9], [10, 11, 12, 13, 14]]
-    assert sizes == lengths  # a single larger append still goes, alone
+    assert sizes == [0, *lengths]  # a single larger append still goes, alone
 
 
 def test_an_empty_append_and_a_huge_one_are_refused(recorder: LedgerRecorder) -> None:
@@ -322,19 +347,45 @@ def test_an_empty_append_and_a_huge_one_are_refused(recorder: LedgerRecorder) ->
 def test_closing_stores_what_is_queued(database_url: str, db: psycopg.Connection[Any]) -> None:
     recorder = LedgerRecorder(database_url)
     writer = recorder.writer
-    busy = writer_module.encode(stored(uuid4(), 1), None)
-    writer._leader = busy
     with ThreadPoolExecutor(21) as pool:
-        futures = [pool.submit(writer.append, stored(uuid4(), 1)) for _ in range(20)]
-        eventually(lambda: len(writer._queue) == 20, "the appends in the queue")
-        closing = pool.submit(recorder.close)
-        eventually(writer._closing.is_set, "closing")
-        with pytest.raises(ProgrammingError, match="closed"):
-            writer.append(stored(uuid4(), 1))
-        writer._pass_on(busy)
+        with log_locked(writer, db):
+            futures = [pool.submit(writer.append, stored(uuid4(), 1)) for _ in range(20)]
+            eventually(lambda: len(writer._queue) == 20, "the appends in the queue")
+            closing = pool.submit(recorder.close)
+            eventually(writer._closing.is_set, "closing")
+            with pytest.raises(ProgrammingError, match="closed"):
+                writer.append(stored(uuid4(), 1))
         closing.result(10)
     assert sorted(future.result(0)[0] for future in futures) == list(range(1, 21))
     assert len(log_of(db)) == 20
+
+
+def test_who_is_interrupted_while_waiting_takes_the_append_back(
+    recorder: LedgerRecorder, db: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with log_locked(recorder.writer, db):
+        with monkeypatch.context() as patch:
+            patch.setattr(Future, "result", _interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                recorder.insert_events(stored(uuid4(), 1))
+        [lost] = recorder.writer._queue
+        assert lost.answer.cancelled()
+    assert recorder.insert_events(stored(uuid4(), 1)) == [1]
+    assert len(log_of(db)) == 1
+
+
+def _interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_fault_of_the_writer_ends_neither_it_nor_a_wait_for_it(
+    recorder: LedgerRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(recorder.writer, "_send", lambda _batch: 1 // 0)
+        with pytest.raises(UnknownOutcomeError):
+            recorder.insert_events(stored(uuid4(), 1))
+    assert recorder.insert_events(stored(uuid4(), 1)) == [1]
 
 
 def test_metadata_stands_beside_each_event(

@@ -11,10 +11,9 @@ import tempfile
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from threading import Lock
 from typing import Any
 from uuid import uuid4
 
@@ -133,7 +132,7 @@ def test_an_answer_lost_after_the_commit_is_found_again(
             send(batch)
             return
         lost.append(1)
-        send([replace(append, turn=Lock()) for append in batch])
+        send([replace(append, answer=Future()) for append in batch])
         recorder.writer._disconnect()
         raise psycopg.OperationalError("the connection went away")
 
