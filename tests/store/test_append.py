@@ -133,7 +133,7 @@ def log_locked(writer: Writer, db: psycopg.Connection[Any]) -> Iterator[None]:
 
 def _waits(db: psycopg.Connection[Any]) -> bool:
     [(waits,)] = db.execute("SELECT count(*) FROM pg_locks WHERE NOT granted").fetchall()
-    return waits > 0
+    return bool(waits)
 
 
 def _batch(
