@@ -65,7 +65,7 @@ from ledger.trial.embedded import EmbeddedPostgres
 from ledger.web.console import with_console
 from projections.catalog import ALL
 from projections.reads.queries import Queries, read_pool
-from projections.running.runner import ProjectionRunner
+from projections.running.runner import ProjectionRunner, ReplayedProjections
 
 #: Threads for requests that ask no Cinder; the others have their own
 #: (ledger.http.limits.bulkheads).
@@ -114,7 +114,7 @@ async def _serve_until_stopped(settings: Settings, again: Again | None) -> None:
         async with running(settings, dsn, again) as service:
             _log.info("serving", url=service.url, auth=settings.auth.value)
             notify.tell("READY=1")
-            await _watched(stopped, service.components.checks["dispatcher"])
+            await _watched(stopped, service.components.checks.get("dispatcher", _nothing))
             _log.info("stopping")
             notify.tell("STOPPING=1")
 
@@ -146,35 +146,39 @@ async def running(
 ) -> AsyncIterator[Running]:
     """The whole service, serving, for as long as the block lasts."""
     schema.check(dsn)
+    works = not settings.read_only
     async with AsyncExitStack() as stack:
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(REQUEST_THREADS))
         ledger, calls = Ledger(dsn), call_seconds()
         stack.callback(ledger.close)
         cinder, old_cinder = _cinders(settings, calls, stack)
-        if settings.cinder.service_token or settings.observe.auth is None:
+        if works and (settings.cinder.service_token or settings.observe.auth is None):
             await asyncio.to_thread(_check_roles, cinder)
         pool = await stack.enter_async_context(read_pool(dsn))
-        runner = _projecting(dsn, stack)
+        runner = _projecting(dsn, stack, works=works)
         clock = await asyncio.to_thread(DatabaseClock.of, dsn)
         renewal = Renewal(settings, clock, again)
-        wakeups = await stack.enter_async_context(Wakeups(dsn, clock))
+        wakeups = await stack.enter_async_context(Wakeups(dsn, clock, listens=works))
         service, queries = Service(ledger, cinder, old_cinder, clock), Queries(pool)
         listener = _listening_socket(settings)
         stack.callback(listener.close)
         registry = registry_of(ledger.log_recorder.writer, ledger.steps, calls)
-        _begin_tracing(settings, ledger, queries, registry, stack)
-        dispatcher = Dispatcher(
-            place=_place(listener),
-            leases=queries,
-            operations=service,
-            projected=partial(_projected, runner),
-            # One watch for all the time, so that nothing falls between look and wait.
-            woken=stack.enter_context(wakeups.watch(DUE)),
-            concurrency_max=settings.limits.dispatcher_concurrency_max,
-        )
-        working = asyncio.create_task(dispatcher.run(), name="dispatcher")
-        stack.push_async_callback(_cancelled, working)
         looks = Looks(dsn)
+        checks: dict[str, Check] = neighbours.checks(settings, stack)
+        warnings = {**neighbours.warnings(settings, stack), **renewal.warnings()}
+        if works:
+            _begin_tracing(settings, ledger, queries, registry, stack)
+            dispatcher = Dispatcher(
+                place=_place(listener),
+                leases=queries,
+                operations=service,
+                projected=partial(_projected, runner),
+                # One watch for all the time, so that nothing falls between look and wait.
+                woken=stack.enter_context(wakeups.watch(DUE)),
+                concurrency_max=settings.limits.dispatcher_concurrency_max,
+            )
+            checks["dispatcher"] = _begin_dispatching(dispatcher, stack)
+            warnings |= _begin_observing(settings, ledger, looks, clock, stack)
         components = Components(
             requests=Requests(ledger, cinder, clock),
             service=service,
@@ -191,21 +195,18 @@ async def running(
             clock=clock,
             policy=_policy(settings, stack),
             looker=looks,
-            checks={"dispatcher": _alive(working), **neighbours.checks(settings, stack)},
-            warnings={
-                **neighbours.warnings(settings, stack),
-                **renewal.warnings(),
-                **_begin_observing(settings, ledger, looks, clock, stack),
-            },
+            checks=checks,
+            warnings=warnings,
             registry=registry,
         )
-        _begin_looking(ledger, looks, components, calls, stack)
+        if works:
+            _begin_looking(ledger, looks, components, calls, stack)
         yield Running(await _serve(make_app(components), listener, renewal, stack), components)
 
 
-def _projecting(dsn: str, stack: AsyncExitStack) -> ProjectionRunner:
+def _projecting(dsn: str, stack: AsyncExitStack, *, works: bool) -> ProjectionRunner:
     """At work, until the stack is left."""
-    runner = ProjectionRunner(dsn, ALL)
+    runner = (ProjectionRunner if works else ReplayedProjections)(dsn, ALL)
     runner.start()
     stack.callback(runner.stop)
     return runner
@@ -275,6 +276,13 @@ def _begin_observing(
     stack.push_async_callback(observer.stop)
     stack.push_async_callback(_cancelled, asyncio.create_task(observer.run(), name="observer"))
     return {"observer": observer.check}
+
+
+def _begin_dispatching(dispatcher: Dispatcher, stack: AsyncExitStack) -> Check:
+    """From now on its steps are done; whether they still are."""
+    working = asyncio.create_task(dispatcher.run(), name="dispatcher")
+    stack.push_async_callback(_cancelled, working)
+    return _alive(working)
 
 
 def _begin_tracing(
@@ -353,6 +361,10 @@ async def _serve(
     host, port = listener.getsockname()[:2]
     scheme = "http" if tls is None else "https"
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+async def _nothing() -> None:
+    """Is wrong."""
 
 
 def _alive(task: asyncio.Task[None]) -> Callable[[], Awaitable[str | None]]:

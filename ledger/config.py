@@ -281,6 +281,8 @@ class Settings:
     """Everything the service can be told."""
 
     database_url: str | None = dataclasses.field(default=None, repr=False)
+    #: Of a database that is a standby: only what reads is served.
+    read_only: bool = False
     listen: Listen = Listen()
     auth: AuthMode = AuthMode.NOAUTH
     tokens: tuple[Token, ...] = ()

@@ -100,8 +100,10 @@ class Wakeups:
     What it asks every POLL_INTERVAL_S also tells `clock` the time.
     """
 
-    def __init__(self, dsn: str, clock: DatabaseClock) -> None:
+    def __init__(self, dsn: str, clock: DatabaseClock, *, listens: bool = True) -> None:
+        """`listens`: not where the database is a standby, which has no notifications."""
         self._dsn = dsn
+        self._listens = listens
         self._clock = clock
         self._watches: dict[str, set[Subscription]] = {}
         self._seen: dict[str, int] = {}
@@ -134,7 +136,8 @@ class Wakeups:
         while True:
             try:
                 async with await self._connect() as connection:
-                    await connection.execute(sql.query("reads", "listen"))
+                    if self._listens:
+                        await connection.execute(sql.query("reads", "listen"))
                     self._wake(set(self._watches))  # nobody knows what was missed
                     pause_s = RECONNECT_FIRST_S
                     await self._follow(connection)

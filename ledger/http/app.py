@@ -25,7 +25,7 @@ from ledger.agents.batches import AGENT_BATCHER, AgentBatcher
 from ledger.auth.tls import certificate_of
 from ledger.auth.tokens import NOBODY, Asked, Identity
 from ledger.http import microversions
-from ledger.http.call import Call, answer, caught_up, refuse_unless
+from ledger.http.call import READ_AFTER, WRITTEN, Call, answer, caught_up, refuse_unless
 from ledger.http.components import COMPONENTS, HOLDS, Components, Holds, is_gone
 from ledger.http.limits.bulkheads import BULKHEADS, Bulkheads
 from ledger.http.limits.connections import CONNECTIONS, Connections, address_of
@@ -113,6 +113,8 @@ def _handler(route: Route) -> Handler:
             global_request_id=request.get(GLOBAL_ID),
             traceparent=request.get(TRACEPARENT),
         )
+        if READ_AFTER in request.headers:
+            await call.reach(request.headers[READ_AFTER])
         try:
             return await route.answer(call)
         except ApiError as error:
@@ -193,6 +195,8 @@ async def _add_headers(request: web.Request, response: web.StreamResponse) -> No
         response.headers["X-OpenStack-Global-Request-Id"] = request[GLOBAL_ID]
     if request.path.startswith("/v1/hosts/"):
         response.headers[TIME_HEADER] = f"{request.app[COMPONENTS].clock():.6f}"
+    if WRITTEN in request:
+        response.headers[READ_AFTER] = str(request[WRITTEN])
     if VERSION in request:
         response.headers.update(microversions.answer_headers(request[VERSION]))
     response.headers.setdefault("Cache-Control", "no-store")
@@ -226,7 +230,8 @@ def _note_refusal(request: web.Request, failure: Failure) -> None:
     """Keep for a while why somebody's request to change something was refused."""
     identity, route = request.get(IDENTITY, NOBODY), _route_of(request)
     refused = HTTPStatus.BAD_REQUEST <= failure.status < HTTPStatus.INTERNAL_SERVER_ERROR
-    if identity is NOBODY or request.method in _READING or not refused:
+    kept = not request.app[COMPONENTS].settings.read_only
+    if identity is NOBODY or request.method in _READING or not (refused and kept):
         return
     request.app[REFUSALS].note(
         identity.actor,

@@ -29,12 +29,18 @@ from ledger.http.components import HOLDS, Components, Holds, is_gone
 from ledger.http.limits.bulkheads import BULKHEADS, Bulkheads
 from ledger.http.microversions import Version
 from ledger.http.problem import RETRY_AFTER_S, ApiError, not_found
-from projections.reads.log import MomentToComeError
+from projections.reads.log import MomentToComeError, NotReplayedError
 from projections.running.detached import DetachedError
 from projections.running.runner import NotProjectingError
 
 M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T")
+
+#: Of a request: read what was written at this position of the log, or later.  Of an answer: what
+#: was written is at this position.
+READ_AFTER = "X-Ledger-Position"
+WRITTEN: web.RequestKey[int] = web.RequestKey("written", int)
+_POSITION = re.compile(r"[0-9]{1,18}\Z", re.ASCII)  # as PostgreSQL's bigint has it
 
 #: How long any request may be held.
 HOLD_S_MAX = 60.0
@@ -224,8 +230,19 @@ class Call:
     # ---------------------------------------------------------------------- waiting
 
     async def written(self, position: int) -> None:
-        """Return when what was just written can be read, whichever process is asked next."""
+        """Return when what was just written can be read, whichever process is asked next.
+
+        The answer says the position: a standby, which comes later, can be asked for that.
+        """
+        self.request[WRITTEN] = position
         await projected(self.components, position)
+
+    async def reach(self, position: str) -> None:
+        """Return when what was written at a position can be read here.  ApiError 400, 503."""
+        if not _POSITION.match(position):
+            text = f"{READ_AFTER} is a position of the log, as an answer had it."
+            raise ApiError(400, "invalid", text)
+        await projected(self.components, int(position))
 
     async def hold(
         self, key: str, look: Callable[[], Awaitable[T | None]], wait_s: float
@@ -323,7 +340,7 @@ def refuse_detached() -> Iterator[None]:
 async def refuse_to_come(call: Call, at: datetime) -> None:
     """Return when an answer as of that moment will stay what it is, and can be read.
 
-    ApiError 400 if the moment is still to come, 503 if the projections are late.
+    ApiError 400 if the moment is still to come, 503 if the projections are late, or a standby is.
     """
     try:
         position = await call.components.queries.settled_at(at)
@@ -333,6 +350,14 @@ async def refuse_to_come(call: Call, at: datetime) -> None:
             "moment_to_come",
             "'at' is in the future, by the database's clock.",
             hint="Leave 'at' out for what is so now.",
+        ) from None
+    except NotReplayedError:
+        raise ApiError(
+            503,
+            "not_replayed",
+            "This standby has nothing that was recorded after 'at', so more may come of before.",
+            hint="Ask for an earlier moment, or a process that is not read_only.",
+            Retry_After=RETRY_AFTER_S,
         ) from None
     await projected(call.components, position)
 

@@ -10,10 +10,13 @@ from aiohttp import web
 
 from ledger.http.call import Call
 from ledger.http.parameters import Parameters, check
+from ledger.http.problem import ApiError
 
 #: A model of pydantic's, or a type of the agents' contract (`host_agent.shared.contract.wire`).
 Model = type[Any]
 
+#: Of whatever agents ask.
+AGENT_RULE = "attachment-ledger:hosts:agent"
 #: The header of requests that can be repeated safely.
 IDEMPOTENT = ("Idempotency-Key",)
 
@@ -53,9 +56,21 @@ class Route:
 
         Raises ApiError, and whatever the handler raises.
         """
+        if call.components.settings.read_only and not self._only_reads:
+            raise ApiError(
+                503,
+                "read_only",
+                "This process serves a standby of the ledger's database, and changes nothing.",
+                hint="Ask a process that is not read_only: the endpoint of the catalog.",
+            )
         if self.parameters is not None:
             check(call, self.parameters)
         return await self.handler(call)
+
+    @property
+    def _only_reads(self) -> bool:
+        """Agents are waited for by those who can give them commands."""
+        return self.method == "GET" and AGENT_RULE not in self.rules
 
     @property
     def nova(self) -> bool:

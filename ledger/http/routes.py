@@ -20,7 +20,7 @@ from ledger.http import versions
 from ledger.http.call import Call
 from ledger.http.openapi import document
 from ledger.http.probes import health
-from ledger.http.route import IDEMPOTENT, Route, get
+from ledger.http.route import AGENT_RULE, IDEMPOTENT, Route, get
 from ledger.native import (
     acts,
     attachments,
@@ -298,7 +298,7 @@ _AGENT = (
         handler=agents.register,
         body=contract.Registration,
         answers={200: contract.Registered},
-        rules=("attachment-ledger:hosts:agent",),
+        rules=(AGENT_RULE,),
     ),
     Route(
         name="host_guests",
@@ -307,7 +307,7 @@ _AGENT = (
         handler=agents.guests,
         body=Changes,
         answers={200: contract.Again},
-        rules=("attachment-ledger:hosts:agent",),
+        rules=(AGENT_RULE,),
     ),
     get(
         "host_commands",
@@ -315,7 +315,7 @@ _AGENT = (
         agents.commands,
         contract.Commands,
         query=agents.CommandsQuery,
-        rules=("attachment-ledger:hosts:agent",),
+        rules=(AGENT_RULE,),
     ),
     Route(
         name="host_reports",
@@ -324,7 +324,7 @@ _AGENT = (
         handler=agents.reports,
         body=contract.Report,
         answers={200: contract.Taken},
-        rules=("attachment-ledger:hosts:agent",),
+        rules=(AGENT_RULE,),
     ),
     Route(
         name="host_survey",
@@ -333,7 +333,7 @@ _AGENT = (
         handler=agents.survey,
         body=(SurveyAnswer, Survey),
         answers={200: contract.Again},
-        rules=("attachment-ledger:hosts:agent",),
+        rules=(AGENT_RULE,),
     ),
     Route(
         name="host_progress",
@@ -342,7 +342,7 @@ _AGENT = (
         handler=agents.progress,
         body=contract.Progress,
         answers={204: None},
-        rules=("attachment-ledger:hosts:agent",),
+        rules=(AGENT_RULE,),
     ),
     get(
         "host_volume_users",
@@ -350,7 +350,7 @@ _AGENT = (
         agents.volume_users,
         contract.Users,
         query=agents.UsersQuery,
-        rules=("attachment-ledger:hosts:agent",),
+        rules=(AGENT_RULE,),
     ),
 )
 

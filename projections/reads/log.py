@@ -58,6 +58,10 @@ class MomentToComeError(Exception):
     """By the database's clock that moment is still to come: an answer would not last."""
 
 
+class NotReplayedError(Exception):
+    """A standby has nothing that was recorded after that moment: something may still come to it."""
+
+
 class LogReads:
     """What the log says; and how any query is sent."""
 
@@ -180,7 +184,8 @@ class LogReads:
     async def settled_at(self, at: datetime) -> int:
         """The same, for ever: nothing can be recorded at or before that moment any more.
 
-        Waits for the append that is under way, if it might.  Raises MomentToComeError.
+        Waits for the append that is under way, if it might.  Raises MomentToComeError, and on a
+        standby NotReplayedError.
         """
         if (await self.head())["recorded_at"] <= at and not await self._is_over(at):
             raise MomentToComeError
@@ -189,7 +194,10 @@ class LogReads:
     async def _is_over(self, at: datetime) -> bool:
         try:
             [row] = await self._all("is_over", at=at)
-        except ReadOnlySqlTransaction:  # nobody appends to such a database
+        except ReadOnlySqlTransaction:  # nobody appends to such a database, but by replaying
+            [row] = await self._all("follows")
+            if row["follows"]:
+                raise NotReplayedError from None
             return True
         return bool(row["is_over"])
 

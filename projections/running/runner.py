@@ -16,7 +16,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -27,11 +27,12 @@ import sql
 from projections.base import Projection
 from projections.lines import Line
 from projections.reads.database_trouble import in_words
-from projections.running.projector import Projector
+from projections.running.projector import Projector, lags
 
 log = structlog.get_logger(__name__)
 
 POLL_INTERVAL_S = 0.5
+REPLAYED_INTERVAL_S = 0.2
 RECONNECT_FIRST_S = 0.1
 RECONNECT_MAX_S = 5.0
 WAITERS_MAX = 100_000
@@ -100,10 +101,8 @@ class ProjectionRunner:
             self._projected = 0  # a crash of the database may take the last steps back
             try:
                 with connect(self._dsn) as connection:
-                    projector = Projector(connection, self._projections)
-                    _listen(connection)
-                    pause_s = RECONNECT_FIRST_S
-                    self._follow(connection, projector)
+                    for _ in self._steps(connection):
+                        pause_s = RECONNECT_FIRST_S
             except psycopg.Error as error:
                 self.trouble = in_words(error)
                 log.warning("projections_paused", wait_s=pause_s, why=str(error))
@@ -115,11 +114,15 @@ class ProjectionRunner:
             self._stopping.wait(pause_s)
             pause_s = min(pause_s * 2, RECONNECT_MAX_S)
 
-    def _follow(self, connection: psycopg.Connection[Any], projector: Projector) -> None:
+    def _steps(self, connection: psycopg.Connection[Any]) -> Iterator[None]:
+        """Project until it is stopped; ended with each error of the connection."""
+        projector = Projector(connection, self._projections)
+        _listen(connection)
         while not self._stopping.is_set():
             moved = projector.step()
             self.trouble = None
             self._announce(projector.projected)
+            yield
             if projector.beaten:
                 self._watch(connection, projector)
             elif not moved or projector.projected >= projector.head:
@@ -145,6 +148,18 @@ class ProjectionRunner:
         for waiter in done:
             if waiter.set_running_or_notify_cancel():
                 waiter.set_result(position)
+
+
+class ReplayedProjections(ProjectionRunner):
+    """On a standby the projections come with the log, and nobody can write there."""
+
+    def _steps(self, connection: psycopg.Connection[Any]) -> Iterator[None]:
+        while not self._stopping.is_set():
+            rows = lags(connection, self._projections)
+            self.trouble = None
+            self._announce(min((at for _, at, *_, held in rows if held is None), default=0))
+            yield
+            self._stopping.wait(REPLAYED_INTERVAL_S)
 
 
 def connect(dsn: str) -> Line:

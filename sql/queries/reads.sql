@@ -493,6 +493,10 @@ SELECT originator_id AS operation_id, actor AS name, user_id, project_id,
 WITH locked AS MATERIALIZED (SELECT position FROM log_head FOR SHARE)
 SELECT clock_timestamp() > %(at)s AS is_over FROM locked;
 
+-- name: follows
+-- Whether this server is a standby of another.
+SELECT pg_is_in_recovery() AS follows;
+
 -- name: feed
 -- All events between two positions, or those of a topic ({only}), in the order of these or
 -- backwards ({way}).  Primary key.

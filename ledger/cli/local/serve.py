@@ -29,6 +29,12 @@ class Serve(Command):
             action="store_true",
             help="with an embedded PostgreSQL that is gone at the end, for trying it out",
         )
+        add(
+            "--read-only",
+            action="store_const",
+            const=True,
+            help="overrides read_only: serve what reads alone, on a standby of the database",
+        )
         add("--host", help="overrides listen.host")
         add("--port", type=int, help="overrides listen.port; 0 takes a free one, which is logged")
         add("--log-level", choices=("debug", "info", "warning", "error"), default="info")
@@ -36,7 +42,11 @@ class Serve(Command):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        flags = {"listen.host": parsed_args.host, "listen.port": parsed_args.port}
+        flags = {
+            "listen.host": parsed_args.host,
+            "listen.port": parsed_args.port,
+            "read_only": parsed_args.read_only,
+        }
         again = settings.again(parsed_args, **flags)
         chosen = settings.load(parsed_args, **flags)
         _refuse_wrong_database(chosen, trial=parsed_args.trial)

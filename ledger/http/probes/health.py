@@ -185,7 +185,10 @@ class Readiness(Remembered[Found]):
         )
 
     async def _database(self) -> str | None:
-        """Whether events can be stored, which ends in an append like any other."""
+        """Whether events can be stored, which ends in an append like any other; or be read."""
+        if self._components.settings.read_only:
+            await self._components.queries.head()
+            return None
         if missing := await self._components.queries.missing_rights():
             return f"rights are missing: {', '.join(missing)}"
         if trouble := self._trouble():  # what an append of nothing need not meet: a full disk
