@@ -136,6 +136,19 @@ PAGES = (
         },
     ),
     Page(
+        name="attachments",
+        path="/ui/attachments",
+        menu="Attachments",
+        reads={
+            "attachments": Read(
+                route="attachments",
+                query={"limit": MANY, "order": "desc"},
+                given=("open", "flow", "host", "server", "volume", "after"),
+                needed=True,
+            )
+        },
+    ),
+    Page(
         name="servers",
         path="/ui/servers",
         menu="Servers",

@@ -324,3 +324,17 @@ async def test_that_keystone_is_away_says_nothing_of_the_token(
     answer = await log_in(api, token_of("member"))
     assert (answer.status, "Set-Cookie" in answer.headers) == (503, False)
     assert "Keystone does not answer." in await answer.text()
+
+
+async def test_attachments_are_listed_and_filtered(api: Api, busy: dict[str, str]) -> None:
+    link = f"/ui/attachments/{busy['attachment_id']}"
+
+    async def listed(query: str) -> bool:
+        html = await shown(api, f"/ui/attachments?{query}")
+        return any(each.get("href") == link for each in html.all("a"))
+
+    assert await listed("open=&flow=&host=&server=&volume=")
+    assert await listed(f"host={HOST}&flow=new&volume={busy['volume_id']}&open=false")
+    assert not await listed("flow=old")
+    assert not await listed(f"server={uuid4()}")
+    await shown(api, "/ui/attachments?host=compute-1", "member", 403)
