@@ -35,5 +35,17 @@ def one_then_further(first: Any, *others: Any) -> list[Any]:
     return [first, *(pytest.param(*_values(each), marks=pytest.mark.further) for each in others)]
 
 
+def by_turns(cases: Sequence[Any], turn: int) -> list[Any]:
+    """Cases for `parametrize`: a third is run always, the others in the deep tier; `turn` says
+    which third, so that tests take turns.
+    """
+    return [
+        case
+        if (number - turn) % 3 == 0
+        else pytest.param(*_values(case), marks=pytest.mark.further)
+        for number, case in enumerate(cases)
+    ]
+
+
 def _values(case: Any) -> tuple[Any, ...]:
     return case if isinstance(case, tuple) else (case,)

@@ -17,7 +17,7 @@ from aggregates import errors
 from aggregates.operation import Operation, OperationState, Outcome
 from tests.agreement import misrecorded
 from tests.doubles.host_checks import plugged
-from tests.flows.scenarios import BY_NAME, SCENARIOS, Scenario, turn_of
+from tests.flows.scenarios import SCENARIOS, Scenario, in_turn, turn_of
 from tests.flows.test_every_flow import _points_of_asking as points_of_asking
 from tests.flows.test_every_flow import _undisturbed as undisturbed
 from tests.memory import Crash, Trouble
@@ -121,7 +121,7 @@ _FOUND_AGAIN = frozenset({"repair-lost-everywhere"})
 
 
 @pytest.mark.deep
-@BY_NAME
+@in_turn(0)
 def test_a_fence_ends_what_was_under_way_on_its_host(scenario: Scenario, tmp_path: Path) -> None:
     """At every point of the flow: nothing waits for the host, parks for it, or keeps a claim;
     and when the host is back, it has what the ledger says.
