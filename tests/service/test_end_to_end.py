@@ -81,16 +81,17 @@ def test_a_stopped_guest_likewise(stack: Stack) -> None:
     assert stack.disks(server) == {}
 
 
+@pytest.mark.further  # of test_demo.py
 @pytest.mark.parametrize(
     ("deed", "call"),
-    one_then_further(
+    [
         ("crash_after", "guests.plug"),
         ("crash", "guests.plug"),
         ("crash", "brick.connect"),
         ("crash_after", "brick.connect"),
         ("crash", "brick.connector"),
         ("crash_after", "brick.connector"),
-    ),
+    ],
 )
 def test_an_agent_killed_in_the_middle_of_an_attach_loses_nothing(
     ready: Stack, deed: str, call: str
@@ -156,6 +157,7 @@ def _ask(request: Callable[[str, str], object], server: str, volume: str) -> Non
         request(server, volume)
 
 
+@pytest.mark.further  # of test_several_urls.py
 def test_two_services_share_the_work_and_show_each_others_answers(ready: Stack) -> None:
     ready.start_service(1)
     server = the_server(ready)
@@ -215,6 +217,7 @@ def _lock_files(home: Path) -> str:
     return "".join(f"{path.name}{path.read_text()}" for path in found)
 
 
+@pytest.mark.further  # of test_cinders_question.py
 def test_a_user_cannot_delete_the_attachment_of_a_connected_volume(ready: Stack) -> None:
     """CVE-2023-2088: Cinder asks our endpoint, which tells the truth."""
     server, volume = the_server(ready), ready.add_volume()

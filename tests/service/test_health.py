@@ -273,6 +273,7 @@ async def test_a_cinder_that_takes_calls_and_never_answers_is_not_waited_for(
     assert "did not answer in time" in said
 
 
+@pytest.mark.further
 def test_a_service_whose_cinder_is_gone_says_so(tmp_path: Path, database_url: str) -> None:
     with running_stack(tmp_path, database_url) as stack:
         stack.start_service()
