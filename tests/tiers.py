@@ -1,7 +1,7 @@
 """How much of what has many cases is run: `make test` takes a sample, nightly runs take all of it.
 
-A test that takes more of its cases in `make test-deep` is marked `deep`.  A case that only repeats
-at another place what a case of `make test` holds is marked `further`, and runs there alone.
+A test that takes more of its cases in `make test-deep` is marked `deep`.  What repeats a kind of
+`make test` at another place, or with more processes, is marked `further`, and runs there alone.
 """
 
 from __future__ import annotations
