@@ -10,6 +10,7 @@ import pytest
 from aggregates import errors
 from ledger.native.placement import choose_host
 from tests.service.api_world import HOST, OTHER, PROJECT, Api, guest
+from tests.tiers import one_then_further
 
 OURS = "2.105"
 
@@ -186,7 +187,7 @@ async def refused_for_its_root(api: Api, server: str) -> None:
     )
 
 
-@pytest.mark.parametrize("version", ["2.1", "2.104", OURS])
+@pytest.mark.parametrize("version", one_then_further(OURS, "2.1", "2.104"))
 async def test_a_root_volume_is_attached_by_its_device_name_at_every_version(
     api: Api, version: str
 ) -> None:

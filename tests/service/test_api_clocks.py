@@ -19,6 +19,7 @@ from ledger.log.clock import DatabaseClock
 from tests.doubles.database_time import DatabaseTime
 from tests.service.api_world import HOST, Api, eventually, guest, running_api
 from tests.service.test_metrics import shown
+from tests.tiers import one_then_further
 
 HOURS_S = 7_200.0
 RETRYABLE = {"kind": "retryable", "code": "busy", "message": "Not now."}
@@ -62,7 +63,7 @@ async def last_recorded(api: Api) -> float:
     return float(head["recorded_at"].timestamp())
 
 
-@pytest.mark.parametrize("ahead_s", [-HOURS_S, -61, 61, HOURS_S])
+@pytest.mark.parametrize("ahead_s", one_then_further(-61, -HOURS_S, 61, HOURS_S))
 async def test_a_service_whose_clock_is_wrong_works_as_any_other(
     database_url: str, database_time: DatabaseTime, ahead_s: float
 ) -> None:

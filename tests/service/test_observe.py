@@ -295,6 +295,7 @@ def test_looks_at_drift_compare_what_is_ours_alone(watched: Watched) -> None:
     assert {each["volume_id"] for each in findings} == {lost}
 
 
+@pytest.mark.further
 def test_whoever_asks_us_for_what_is_novas_is_sent_to_nova(watched: Watched) -> None:
     nova, stack = watched.nova, watched.stack
     server, volume = nova.boot("db"), watched.volume()
