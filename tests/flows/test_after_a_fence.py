@@ -22,7 +22,7 @@ from tests.flows.test_every_flow import _points_of_asking as points_of_asking
 from tests.flows.test_every_flow import _undisturbed as undisturbed
 from tests.memory import Crash, Trouble
 from tests.regressions.worlds import host_returns
-from tests.tiers import ALL, every
+from tests.tiers import ALL, by_turns, every
 from tests.world import CONTEXT, HOST, OTHER, World
 
 
@@ -56,7 +56,7 @@ MOVING = [scenario for scenario in SCENARIOS if scenario.name in MOVES]
 
 @pytest.mark.deep
 @pytest.mark.parametrize("host", [HOST, OTHER])
-@pytest.mark.parametrize("scenario", MOVING, ids=lambda s: s.name)
+@pytest.mark.parametrize("scenario", by_turns(MOVING, 0), ids=lambda s: s.name)
 @pytest.mark.parametrize("then", ["evacuate", "delete"])
 def test_no_guest_runs_twice_or_on_what_is_given_up_by_a_fence(
     scenario: Scenario, host: str, then: str

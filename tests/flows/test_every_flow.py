@@ -127,12 +127,12 @@ def test_no_case_meets_what_another_one_left() -> None:
 def test_every_kind_of_trouble_at_every_point(
     scenario: Scenario, record_property: Callable[[str, int], None]
 ) -> None:
-    """Four points in a row meet all kinds between them; by night each meets all."""
+    """Six points in a row meet all kinds between them; by night each meets all."""
     calm, turn = _undisturbed(scenario), turn_of(scenario)
     cases = [
         {n: mode}
         for n, point in enumerate(calm.points)
-        for mode in every(4, _modes(point), n + turn)
+        for mode in every(6, _modes(point), n + turn)
     ]
     ended = {_check(scenario, calm, trouble) for trouble in cases}
     record_property("cases", len(cases))

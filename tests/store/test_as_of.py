@@ -28,6 +28,7 @@ from projections.reads.queries import Queries, read_pool
 from projections.running.runner import catch_up
 from tests.memory import CALL_MODES, SAVE_MODES, Trouble
 from tests.store.histories import stored_events
+from tests.tiers import DEEP
 from tests.world import CONTEXT, HOST, OTHER, World
 
 TICK = timedelta(microseconds=1)
@@ -187,10 +188,11 @@ STEPS = st.tuples(
 )
 
 
+@pytest.mark.deep
 @given(steps=st.lists(STEPS, min_size=2, max_size=6))
 @example([("attach", None, None), ("rename", None, None)])
 @settings(
-    max_examples=8,
+    max_examples=8 if DEEP else 4,
     deadline=None,
     phases=[Phase.explicit, Phase.reuse, Phase.generate],  # a smaller example takes minutes
     suppress_health_check=[HealthCheck.function_scoped_fixture],
