@@ -1,7 +1,7 @@
 """How much of what has many cases is run: `make test` takes a sample, nightly runs take all of it.
 
-A test that takes more of its cases in `make test-deep` is marked `deep`.  A case that only repeats
-at another place what a case of `make test` holds is marked `further`, and runs there alone.
+A test that takes more of its cases in `make test-deep` is marked `deep`.  What repeats a kind of
+`make test` at another place, or with more processes, is marked `further`, and runs there alone.
 """
 
 from __future__ import annotations
@@ -33,6 +33,18 @@ def every(stride: int, cases: Sequence[T], first: int = 0) -> Sequence[T]:
 def one_then_further(first: Any, *others: Any) -> list[Any]:
     """Cases for `parametrize`: the first is run always, the others in the deep tier."""
     return [first, *(pytest.param(*_values(each), marks=pytest.mark.further) for each in others)]
+
+
+def by_turns(cases: Sequence[Any], turn: int) -> list[Any]:
+    """Cases for `parametrize`: a third is run always, the others in the deep tier; `turn` says
+    which third, so that tests take turns.
+    """
+    return [
+        case
+        if (number - turn) % 3 == 0
+        else pytest.param(*_values(case), marks=pytest.mark.further)
+        for number, case in enumerate(cases)
+    ]
 
 
 def _values(case: Any) -> tuple[Any, ...]:

@@ -17,6 +17,7 @@ from host_agent.shared.contract.messages import PowerState
 from tests.flows.drifts import DRIFTS
 from tests.growing import extend, extend_waiting, told
 from tests.snapshots import delete_newest, delete_oldest, take, taken
+from tests.tiers import by_turns
 from tests.world import HOST, IMAGE, OTHER, World
 
 
@@ -332,7 +333,11 @@ _ENDS = {
     "stopped: none": "detach-stopped root-detach",
 }
 ENDS = {name: end for end, names in _ENDS.items() for name in names.split()}
-BY_NAME = pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda s: s.name)
+
+
+def in_turn(turn: int) -> pytest.MarkDecorator:
+    """A property of all flows: `make test` asks it of a third of them, `turn` says of which."""
+    return pytest.mark.parametrize("scenario", by_turns(SCENARIOS, turn), ids=lambda s: s.name)
 
 
 def turn_of(scenario: Scenario) -> int:

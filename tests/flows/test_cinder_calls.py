@@ -13,7 +13,7 @@ import pytest
 from tests.flows import cinder_page
 from tests.flows.cinder_page import CALLS, PAGE, REASONS, counts, reason, total
 from tests.flows.counting import Counting, line
-from tests.flows.scenarios import BY_NAME, SCENARIOS, Scenario
+from tests.flows.scenarios import SCENARIOS, Scenario
 
 TABLE = cinder_page.HERE / "cinder_calls.toml"
 
@@ -25,7 +25,7 @@ def counted(scenario: Scenario) -> dict[str, str]:
     return {f"{who}: {step}": line(calls) for (who, step), calls in found.items()}
 
 
-@BY_NAME
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
 def test_a_flow_asks_cinder_what_its_table_says(scenario: Scenario) -> None:
     assert counted(scenario) == CALLS[scenario.name]
 

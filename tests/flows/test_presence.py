@@ -27,7 +27,7 @@ from ledger.core.requests import Fleet
 from tests.flows import drifted
 from tests.flows.drifted import finding
 from tests.flows.drifts import DRIFTS
-from tests.flows.scenarios import BY_NAME, SCENARIOS, Scenario, turn_of
+from tests.flows.scenarios import SCENARIOS, Scenario, in_turn, turn_of
 from tests.tiers import every
 from tests.world import CONTEXT, HOST, NAMES, OTHER, SERVER, World, events
 
@@ -88,7 +88,7 @@ def _refused(scenario: Scenario, world: World) -> None:
     assert (world.summary(), len(world.store.log)) == (before, stored)
 
 
-@BY_NAME
+@in_turn(2)
 def test_a_guest_that_another_host_shows_is_started_freed_or_deleted_by_no_flow(
     scenario: Scenario,
 ) -> None:
@@ -105,7 +105,7 @@ def test_a_guest_that_another_host_shows_is_started_freed_or_deleted_by_no_flow(
     world.done(scenario.ask(world))
 
 
-@BY_NAME
+@in_turn(0)
 def test_a_volume_that_another_guest_shows_is_given_and_freed_by_no_flow(
     scenario: Scenario,
 ) -> None:
@@ -120,7 +120,7 @@ def test_a_volume_that_another_guest_shows_is_given_and_freed_by_no_flow(
 
 
 @pytest.mark.deep
-@BY_NAME
+@in_turn(1)
 @pytest.mark.parametrize("what", ["guest", "disk"])
 def test_what_turns_up_at_any_durable_point_stops_what_would_start_or_free(
     what: str, scenario: Scenario

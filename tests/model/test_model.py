@@ -95,7 +95,7 @@ def test_a_guard_that_is_missing_is_found_by_what_it_does_to_the_world(
     assert found.story
 
 
-@pytest.mark.deep
+@pytest.mark.further
 def test_an_undo_that_asks_nobody_gives_a_volume_back_under_a_guest(monkeypatch: Patch) -> None:
     """An attach whose answer is lost is undone, and its guest was moved by hand meanwhile."""
     asked = presence.is_asked

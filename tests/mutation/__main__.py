@@ -92,7 +92,8 @@ def prepare(group: str, settings: dict[str, Any]) -> Path:
         "also_copy": ["docs"],
         "process_isolation": "forkserver",  # mutants find nothing that other tests have cached
         "pytest_add_cli_args": ["-p", "no:cacheprovider", "--hypothesis-seed=1"],
-        "pytest_add_cli_args_test_selection": settings["tests"],
+        # All flows are asked each property, and not a third of them as in `make test`.
+        "pytest_add_cli_args_test_selection": ["-m", "not lab and not nightly", *settings["tests"]],
     }
     with (tree / "pyproject.toml").open("a") as file:
         file.write("\n[tool.mutmut]\n")

@@ -18,6 +18,7 @@ from tests.authority import Authority
 from tests.doubles.simulated_keystone import Fault, SimulatedKeystone, running_keystone
 from tests.service.api_world import PROJECT, Api, eventually, running_api
 from tests.service.keystone_world import SERVERS, ask, settings, status
+from tests.tiers import by_turns
 from tests.tokens import token_of
 
 
@@ -33,7 +34,7 @@ _OF_ALL_CALLS = [
 ]
 
 
-@pytest.mark.parametrize("fault", _OF_ALL_CALLS)
+@pytest.mark.parametrize("fault", by_turns(_OF_ALL_CALLS, 0))
 async def test_a_keystone_in_trouble_is_a_503_that_names_it_and_who_is_known_goes_on(
     fault: Fault, api: Api, keystone: SimulatedKeystone, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 from urllib.parse import quote
 
@@ -101,12 +102,11 @@ async def parked(api: Api, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, An
     return events
 
 
-@pytest.mark.parametrize("order", ["asc", "desc"])
-@pytest.mark.parametrize("limit", [1, 2, 100])
 async def test_events_of_one_topic_are_found_page_by_page(
-    api: Api, parked: list[dict[str, Any]], order: str, limit: int
+    api: Api, parked: list[dict[str, Any]]
 ) -> None:
-    for topic in ("Operation.StepSucceeded", "Operation.Parked", "Host.Fenced"):
+    topics = ("Operation.StepSucceeded", "Operation.Parked", "Host.Fenced")
+    for topic, order, limit in product(topics, ("asc", "desc"), (1, 2, 100)):
         wanted = [each for each in parked if each["topic"] == topic]
         had: list[dict[str, Any]] = []
         asked: str | None = f"/v1/events?topic={topic}&order={order}&limit={limit}"

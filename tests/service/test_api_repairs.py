@@ -114,30 +114,27 @@ async def test_what_is_applied_is_an_operation_and_the_finding_tells_it(
 SHOWN = OUTPUTS["drift_look"]["shown"]
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"guests": ["../../etc"]},
-        {"records": {"x": "y"}},
-        {"records": None},
-        {"record": "yes"},
-        {"power_state": "tired"},
-        {"process": "no"},
-        {"readonly_live": "no"},
-        {"differs": [{"password": "x"}]},
-        {"live": "/dev/vdb"},
-    ],
-    ids=str,
-)
-async def test_what_a_host_says_that_it_has_is_checked(
-    wrong: dict[str, Any], api: Api, ledger: Ledger
-) -> None:
+WRONG_LOOKS: list[dict[str, Any]] = [
+    {"guests": ["../../etc"]},
+    {"records": {"x": "y"}},
+    {"records": None},
+    {"record": "yes"},
+    {"power_state": "tired"},
+    {"process": "no"},
+    {"readonly_live": "no"},
+    {"differs": [{"password": "x"}]},
+    {"live": "/dev/vdb"},
+]
+
+
+async def test_what_a_host_says_that_it_has_is_checked(api: Api, ledger: Ledger) -> None:
     """By it an attachment may be deleted; and it is stored."""
     found = await lost(api, ledger, host=HOST)
     await repair(api, found.finding, apply=True)
     [command] = await api.commands()
-    shown = {"shown": {**SHOWN, **wrong}}
-    assert (await api.report(command, "look", outputs=shown)).status == 400
+    for wrong in WRONG_LOOKS:
+        shown = {"shown": {**SHOWN, **wrong}}
+        assert (await api.report(command, "look", outputs=shown)).status == 400, wrong
 
 
 async def test_a_host_that_says_nothing_has_not_said_no(api: Api, ledger: Ledger) -> None:

@@ -195,48 +195,47 @@ UNLABELLED = {"target": "vdz", "source": "/mnt/volume", "volume_id": "a" * 32}
 Bent = Callable[[dict[str, Any]], Any]
 
 
-@pytest.mark.parametrize(
-    "bend",
-    [
-        lambda body: body.pop("guests"),
-        lambda body: body.pop("secrets"),
-        lambda body: body.update(digest="x" * 64),
-        lambda body: body.update(token="x"),
-        lambda body: body.update(boot_id="a b"),
-        lambda body: body.update(epoch=-1),
-        lambda body: body.update(blind=["guests", "moon"], why_blind=["", ""]),
-        lambda body: body.update(blind=["guests"], why_blind=[]),
-        lambda body: body.update(secrets=["no id"]),
-        lambda body: body["guests"].append(body["guests"][0]),
-        lambda body: body["connections"].append(body["connections"][0]),
-        lambda body: body["storage"].append(body["storage"][0]),
-        lambda body: body["guests"][0].update(server_id="x"),
-        lambda body: body["guests"][0].update(power_state="asleep"),
-        lambda body: body["guests"][0]["disks"].append(body["guests"][0]["disks"][0]),
-        lambda body: body["guests"][0]["disks"][0].update(serial="x"),
-        lambda body: body["guests"][0]["disks"][0].update(live="\x1b[2J"),
-        lambda body: body["guests"][0]["disks"][0].update(differs=["a"] * 17),
-        lambda body: body["guests"][0]["disks"][0].update(differs=["\x1b"]),
-        lambda body: body["guests"][0]["disks"][0].update(source=1),
-        lambda body: body["guests"][0]["disks"][0].update(recorded="yes"),
-        lambda body: body["guests"][0]["disks"][0].update(size_bytes=-1),
-        lambda body: body["guests"][0]["disks"][0].update(device_bytes=2**53),
-        lambda body: body["guests"][0].update(unlabelled=[UNLABELLED, UNLABELLED]),
-        lambda body: body["guests"][0].update(unlabelled=[{**UNLABELLED, "volume_id": "x"}]),
-        lambda body: body["guests"][0].update(unlabelled=[{**UNLABELLED, "target": "\x1b"}]),
-        lambda body: body["connections"][0].update(serial="x"),
-        lambda body: body["storage"][0].update(kind="\x1b"),
-        lambda body: body["storage"][0].update(used=None),
-        lambda body: body["storage"][0].update(name="\x00"),
-    ],
-    ids=range(30),
-)
-async def test_what_no_host_can_show_is_refused_whole(asked: Asked, bend: Bent) -> None:
-    body = whole(a_survey(a_guest(disk())), await asked.want())
-    bend(body)
-    status, told = await asked.send(body)
-    assert (status, told["code"]) == (400, "malformed")
-    assert (await asked.shown())[1] is None
+BENT: list[Bent] = [
+    lambda body: body.pop("guests"),
+    lambda body: body.pop("secrets"),
+    lambda body: body.update(digest="x" * 64),
+    lambda body: body.update(token="x"),
+    lambda body: body.update(boot_id="a b"),
+    lambda body: body.update(epoch=-1),
+    lambda body: body.update(blind=["guests", "moon"], why_blind=["", ""]),
+    lambda body: body.update(blind=["guests"], why_blind=[]),
+    lambda body: body.update(secrets=["no id"]),
+    lambda body: body["guests"].append(body["guests"][0]),
+    lambda body: body["connections"].append(body["connections"][0]),
+    lambda body: body["storage"].append(body["storage"][0]),
+    lambda body: body["guests"][0].update(server_id="x"),
+    lambda body: body["guests"][0].update(power_state="asleep"),
+    lambda body: body["guests"][0]["disks"].append(body["guests"][0]["disks"][0]),
+    lambda body: body["guests"][0]["disks"][0].update(serial="x"),
+    lambda body: body["guests"][0]["disks"][0].update(live="\x1b[2J"),
+    lambda body: body["guests"][0]["disks"][0].update(differs=["a"] * 17),
+    lambda body: body["guests"][0]["disks"][0].update(differs=["\x1b"]),
+    lambda body: body["guests"][0]["disks"][0].update(source=1),
+    lambda body: body["guests"][0]["disks"][0].update(recorded="yes"),
+    lambda body: body["guests"][0]["disks"][0].update(size_bytes=-1),
+    lambda body: body["guests"][0]["disks"][0].update(device_bytes=2**53),
+    lambda body: body["guests"][0].update(unlabelled=[UNLABELLED, UNLABELLED]),
+    lambda body: body["guests"][0].update(unlabelled=[{**UNLABELLED, "volume_id": "x"}]),
+    lambda body: body["guests"][0].update(unlabelled=[{**UNLABELLED, "target": "\x1b"}]),
+    lambda body: body["connections"][0].update(serial="x"),
+    lambda body: body["storage"][0].update(kind="\x1b"),
+    lambda body: body["storage"][0].update(used=None),
+    lambda body: body["storage"][0].update(name="\x00"),
+]
+
+
+async def test_what_no_host_can_show_is_refused_whole(asked: Asked) -> None:
+    for number, bend in enumerate(BENT):
+        body = whole(a_survey(a_guest(disk())), await asked.want())
+        bend(body)
+        status, told = await asked.send(body)
+        assert (status, told["code"]) == (400, "malformed"), number
+        assert (await asked.shown())[1] is None
 
 
 async def test_texts_are_made_showable_and_cut_and_secrets_are_masked(asked: Asked) -> None:
@@ -302,15 +301,15 @@ async def test_a_large_survey_is_read_in_pieces_and_a_larger_one_refused(
     assert (await asked.send({**body, "token": await asked.want()}))[0] == 413
 
 
-@pytest.mark.parametrize("part", [part for part in PARTS if part != "guests"])
-async def test_more_items_than_there_may_be_are_refused(asked: Asked, part: str) -> None:
-    body = whole(a_survey(), await asked.want())
-    body[part] = body[part] * (ITEMS_MAX + 1)
-    status, told = await asked.send(body)
-    assert (status, told["detail"]) == (
-        400,
-        f"Expected `array` of length <= {ITEMS_MAX} - at `$.{part}`.",
-    )
+async def test_more_items_than_there_may_be_are_refused(asked: Asked) -> None:
+    for part in set(PARTS) - {"guests"}:
+        body = whole(a_survey(), await asked.want())
+        body[part] = body[part] * (ITEMS_MAX + 1)
+        status, told = await asked.send(body)
+        assert (status, told["detail"]) == (
+            400,
+            f"Expected `array` of length <= {ITEMS_MAX} - at `$.{part}`.",
+        )
 
 
 async def test_more_disks_than_there_may_be_are_refused(asked: Asked) -> None:

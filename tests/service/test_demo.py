@@ -260,6 +260,7 @@ def restart_a_killed_agent(demo: Demo) -> None:
     demo.wait_for("host-2 runs again")
 
 
+@pytest.mark.further
 @pytest.mark.slow
 def test_an_interrupted_demo_has_not_held_and_leaves_nothing(home: Path) -> None:
     demo = Demo(home, "--once", "-f", "json")

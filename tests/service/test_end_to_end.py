@@ -11,9 +11,7 @@ import psycopg
 import pytest
 import requests
 
-from host_agent.shared.contract.messages import PowerState
 from tests.stack import Stack, eventually
-from tests.tiers import one_then_further
 from tests.tokens import token_of
 
 
@@ -64,41 +62,12 @@ def test_attach_and_detach_with_the_whole_history(ready: Stack) -> None:
         assert counted in numbers
 
 
-@pytest.mark.further
-def test_a_stopped_guest_likewise(stack: Stack) -> None:
-    server = stack.add_server(power_state=PowerState.SHUTDOWN)
-    stack.start_service()
-    stack.start_agent()
-    stack.wait_for_host()
-    volume = stack.add_volume()
-    assert (
-        stack.finished(stack.operation_of(stack.attach(server, volume)))["outcome"] == "completed"
-    )
-    assert stack.disks(server) == {volume: (None, "vdb")}
-    assert (
-        stack.finished(stack.operation_of(stack.detach(server, volume)))["outcome"] == "completed"
-    )
-    assert stack.disks(server) == {}
-
-
-@pytest.mark.parametrize(
-    ("deed", "call"),
-    one_then_further(
-        ("crash_after", "guests.plug"),
-        ("crash", "guests.plug"),
-        ("crash", "brick.connect"),
-        ("crash_after", "brick.connect"),
-        ("crash", "brick.connector"),
-        ("crash_after", "brick.connector"),
-    ),
-)
-def test_an_agent_killed_in_the_middle_of_an_attach_loses_nothing(
-    ready: Stack, deed: str, call: str
-) -> None:
+@pytest.mark.further  # of agent/test_process.py, which kills it at each step
+def test_an_agent_killed_in_the_middle_of_an_attach_loses_nothing(ready: Stack) -> None:
     server, volume = the_server(ready), ready.add_volume()
-    ready.set_agent_faults({"call": call, "do": deed})
+    ready.set_agent_faults({"call": "guests.plug", "do": "crash_after"})
     operation = ready.operation_of(ready.attach(server, volume))
-    eventually(ready.agents["compute-1"].died, f"the agent dies at {call}")
+    eventually(ready.agents["compute-1"].died, "the agent dies")
     assert ready.get(f"/v1/operations/{operation}").json()["state"] == "running"
     ready.start_agent()
     assert ready.finished(operation)["outcome"] == "completed"
@@ -108,26 +77,9 @@ def test_an_agent_killed_in_the_middle_of_an_attach_loses_nothing(
 
 
 @pytest.mark.further
-@pytest.mark.parametrize("call", ["brick.disconnect", "guests.unplug"])
-def test_an_agent_killed_in_the_middle_of_a_detach_loses_nothing(ready: Stack, call: str) -> None:
-    server, volume = the_server(ready), ready.add_volume()
-    ready.finished(ready.operation_of(ready.attach(server, volume)))
-    ready.set_agent_faults({"call": call, "do": "crash_after"})
-    operation = ready.operation_of(ready.detach(server, volume))
-    eventually(ready.agents["compute-1"].died, f"the agent dies at {call}")
-    ready.start_agent()
-    assert ready.finished(operation)["outcome"] == "completed"
-    assert ready.disks(server) == {}
-    assert ready.cinder.model.volume(volume).status == "available"
-    ready.check_host()
-
-
-@pytest.mark.further
 @pytest.mark.parametrize(
     "call",
-    one_then_further(
-        "attachment_create", "attachment_update", "attachment_complete", "attachment_delete"
-    ),
+    ["attachment_create", "attachment_update", "attachment_complete", "attachment_delete"],
 )
 def test_a_service_killed_while_cinder_works_loses_nothing(ready: Stack, call: str) -> None:
     """Cinder is slow at one call; the service dies meanwhile, and comes back."""
@@ -156,6 +108,7 @@ def _ask(request: Callable[[str, str], object], server: str, volume: str) -> Non
         request(server, volume)
 
 
+@pytest.mark.further  # of test_several_urls.py
 def test_two_services_share_the_work_and_show_each_others_answers(ready: Stack) -> None:
     ready.start_service(1)
     server = the_server(ready)
@@ -170,23 +123,6 @@ def test_two_services_share_the_work_and_show_each_others_answers(ready: Stack) 
     for volume in volumes:
         assert len(ready.cinder.model.attachments_of(volume)) == 1
     ready.check_host()
-
-
-@pytest.mark.further
-def test_no_secret_of_a_connection_is_kept_anywhere(ready: Stack) -> None:
-    server = the_server(ready)
-    for driver in ("iscsi", "rbd"):
-        volume = ready.add_volume(driver=driver)
-        attached = ready.attach(server, volume)
-        ready.finished(ready.operation_of(attached))
-        ready.set_agent_faults({"call": "brick.disconnect", "do": "fail", "kind": "retryable"})
-        detached = ready.detach(server, volume)
-        assert ready.finished(ready.operation_of(detached))["outcome"] == "completed"
-    secrets = set(ready.cinder.model.secrets)
-    assert len(secrets) >= 2, "the simulation planted some"
-    kept = kept_of(ready)
-    assert volume in kept, "we look at the right places"
-    assert [secret for secret in secrets if secret in kept] == []
 
 
 def kept_of(stack: Stack) -> str:
@@ -215,6 +151,7 @@ def _lock_files(home: Path) -> str:
     return "".join(f"{path.name}{path.read_text()}" for path in found)
 
 
+@pytest.mark.further  # of test_cinders_question.py
 def test_a_user_cannot_delete_the_attachment_of_a_connected_volume(ready: Stack) -> None:
     """CVE-2023-2088: Cinder asks our endpoint, which tells the truth."""
     server, volume = the_server(ready), ready.add_volume()

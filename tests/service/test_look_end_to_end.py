@@ -34,6 +34,7 @@ def drift(ready: Stack) -> list[tuple[str, str]]:
     return sorted((row["drift_class"], row["state"]) for row in rows)
 
 
+@pytest.mark.further  # of test_cli_survey.py
 def test_a_look_finds_what_somebody_did_to_cinder_and_nothing_before(ready: Stack) -> None:
     [server], volume = ready.servers, ready.add_volume(driver="iscsi")
     ready.completed(ready.attach(server, volume))

@@ -136,6 +136,7 @@ def unshelved(cloud: Stack, server: str, dies_at: str | None) -> requests.Respon
     return answer
 
 
+@pytest.mark.further  # of flows/test_reimage.py
 @pytest.mark.parametrize("cinder", [MAX_VERSION, (3, 43)], ids=["new", "old"])
 def test_a_server_goes_back_to_a_snapshot_of_its_root_and_stays_the_same(
     tmp_path: Path, database_url: str, cinder: Microversion

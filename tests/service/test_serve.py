@@ -41,12 +41,6 @@ def test_systemd_hears_that_it_is_ready_and_goes_on_working(
         assert service.wait(WAIT_S) == 0
 
 
-def test_a_database_without_the_schema_is_refused(tmp_path: Path, empty_database_url: str) -> None:
-    ended = serve(tmp_path, empty_database_url, 'endpoint = "http://127.0.0.1:1/v3"')
-    assert ended.returncode == 4
-    assert "db upgrade" in ended.stderr
-
-
 def test_lp2019892_without_a_service_token_it_does_not_serve(
     tmp_path: Path, database_url: str
 ) -> None:

@@ -21,7 +21,6 @@ from ledger.cli.client import ALIVE_TIMEOUT_S, Client
 from tests.authority import Authority
 from tests.resolving import resolve
 from tests.stack import ADMIN, Process, Stack, eventually
-from tests.tiers import one_then_further
 
 NAME = "ledger.test"
 ADDRESSES = ("127.0.0.1", "127.0.0.2")
@@ -70,8 +69,9 @@ def stack(tmp_path: Path, database_url: str) -> Iterator[Named]:
         running.close()
 
 
+@pytest.mark.further  # of test_several_urls.py
 @pytest.mark.slow
-@pytest.mark.parametrize("end", one_then_further("pause", "kill"))
+@pytest.mark.parametrize("end", ["pause", "kill"])
 def test_a_process_behind_a_name_is_left(
     end: str, stack: Named, monkeypatch: pytest.MonkeyPatch
 ) -> None:

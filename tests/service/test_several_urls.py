@@ -47,6 +47,7 @@ def test_a_process_that_is_gone_is_left(end: str, stack: Stack) -> None:
     assert time.monotonic() - began < LEFT_S + ALIVE_TIMEOUT_S
 
 
+@pytest.mark.further
 def test_if_none_answers_the_command_says_so(stack: Stack) -> None:
     stack.kill_all()
     with pytest.raises(UnreachableError):

@@ -21,6 +21,7 @@ def stack(tmp_path: Path, database_url: str) -> Iterator[Stack]:
         yield running
 
 
+@pytest.mark.further
 def test_service_and_agent_show_their_threads(stack: Stack) -> None:
     service, agent = stack.components[0], stack.agents["compute-1"]
     _shows(service, "ledger/bootstrap.py")

@@ -31,6 +31,7 @@ def answered(surveys: Surveys) -> Standing:
     return eventually(look, "its answer")
 
 
+@pytest.mark.further  # of test_cli_survey.py
 def test_a_host_shows_what_it_has_and_what_was_planted_there(
     ready: Stack, surveys: Surveys
 ) -> None:

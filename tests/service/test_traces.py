@@ -42,6 +42,7 @@ def facts(span: Any) -> dict[str, Any]:
     }
 
 
+@pytest.mark.further  # of unit/test_traces.py
 def test_a_trace_of_an_attach_shows_every_step(stack: Stack) -> None:
     with collector() as (endpoint, spans):
         stack.settings = f'[tracing]\nendpoint = "{endpoint}"\n'

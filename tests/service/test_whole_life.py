@@ -10,7 +10,6 @@ import pytest
 from ledger.trial.cinder.views import MAX_VERSION, Microversion
 from tests.service.test_end_to_end import kept_of
 from tests.stack import DEADLINE_S, Stack, eventually, running_stack
-from tests.tiers import one_then_further
 
 OLD_CALLS: Microversion = (3, 43)
 HOSTS = ("compute-1", "compute-2")
@@ -31,11 +30,10 @@ ACTIONS: tuple[tuple[str, Any], ...] = (
 )
 
 
+@pytest.mark.further  # of test_end_to_end.py
 @pytest.mark.parametrize(
     ("driver", "cinder"),
-    one_then_further(
-        ("iscsi", MAX_VERSION), ("iscsi", OLD_CALLS), ("rbd", MAX_VERSION), ("rbd", OLD_CALLS)
-    ),
+    [("iscsi", MAX_VERSION), ("iscsi", OLD_CALLS), ("rbd", MAX_VERSION), ("rbd", OLD_CALLS)],
     ids=str,
 )
 def test_a_whole_life_keeps_no_secret_and_leaves_nothing(

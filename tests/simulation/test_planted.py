@@ -32,6 +32,7 @@ from tests.simulation.planting import (
     kinds_of,
 )
 from tests.simulation.test_simulation import FEWER_SEEDS, FIRST, SEEDS
+from tests.tiers import by_turns
 
 #: So many of the first storms have every kind.
 ALL_KINDS = -(-len([*KINDS, *AMONG]) // TOGETHER)
@@ -159,7 +160,7 @@ def test_storms_have_every_kind_and_every_pair() -> None:
     assert pairs == {frozenset(pair) for pair in itertools.combinations(every, 2)}
 
 
-@pytest.mark.parametrize("seed", range(ALL_KINDS))
+@pytest.mark.parametrize("seed", by_turns(range(ALL_KINDS), 1))
 def test_what_comes_about_in_a_storm_is_found_after_it_and_mended(seed: int) -> None:
     in_storm(seed)
 
@@ -177,8 +178,7 @@ def test_what_comes_about_at_rest_is_found_and_mended(first: int) -> None:
     assert at_rest(*kinds) == lasting(kinds)
 
 
-@pytest.mark.deep
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", by_turns([*KINDS], 0))
 def test_so_it_is_alone(kind: str) -> None:
     assert at_rest(kind) == lasting([kind])
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import datetime, timedelta
+from itertools import product
 from typing import Any
 
 import psycopg
@@ -27,6 +28,7 @@ from projections.reads.queries import Queries, read_pool
 from projections.running.runner import catch_up
 from tests.memory import CALL_MODES, SAVE_MODES, Trouble
 from tests.store.histories import stored_events
+from tests.tiers import DEEP
 from tests.world import CONTEXT, HOST, OTHER, World
 
 TICK = timedelta(microseconds=1)
@@ -186,10 +188,11 @@ STEPS = st.tuples(
 )
 
 
+@pytest.mark.deep
 @given(steps=st.lists(STEPS, min_size=2, max_size=6))
 @example([("attach", None, None), ("rename", None, None)])
 @settings(
-    max_examples=8,
+    max_examples=8 if DEEP else 4,
     deadline=None,
     phases=[Phase.explicit, Phase.reuse, Phase.generate],  # a smaller example takes minutes
     suppress_health_check=[HealthCheck.function_scoped_fixture],
@@ -267,17 +270,16 @@ async def test_the_new_volume_of_a_swap_tells_who_asked_for_it(
     assert {"Operation.OperationStarted", "Operation.OperationFinished"} <= set(told)
 
 
-@pytest.mark.parametrize("newest_first", [False, True])
-@pytest.mark.parametrize("limit", [1, 2, 7])
 async def test_pages_of_a_volumes_story_are_the_whole_of_it(
-    queries: Queries, recorder: LedgerRecorder, database_url: str, limit: int, newest_first: bool
+    queries: Queries, recorder: LedgerRecorder, database_url: str
 ) -> None:
     world = World(None, volumes=3)
     for name in ("boot", "attach", "live migration", "swap", "delete"):
         carry_out(world, name, None, None)
     Told(recorder, database_url).whole(world)
     at = (await queries.head())["recorded_at"]
-    for volume_id in sorted(world.cinder.volumes):
+    volumes = sorted(world.cinder.volumes)
+    for volume_id, limit, newest_first in product(volumes, (1, 2, 7), (False, True)):
         about: Any = ("volume_id", volume_id)
         whole = await queries.events(about, newest_first=newest_first)
         paged: list[dict[str, Any]] = []

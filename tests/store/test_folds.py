@@ -32,6 +32,7 @@ from projections.catalog import ALL
 from projections.mappings import MAPPINGS
 from projections.operations import OPERATIONS
 from tests.store.histories import Folded, Watched, logged, scenario
+from tests.tiers import DEEP, by_turns
 from tests.world import CONTEXT, World
 from tests.world import SERVER as SERVER_ID
 
@@ -254,7 +255,7 @@ def check_all(watched: Watched) -> None:
     check_rest(watched)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", by_turns(SEEDS, 0))
 def test_rows_agree_with_the_aggregates_after_every_append(seed: int) -> None:
     scenario(seed, check_all)
 
@@ -275,7 +276,8 @@ def test_rows_of_a_swap_tell_its_two_volumes_apart() -> None:
     assert row["volume_ids"] == sorted([old, new])
 
 
-@settings(deadline=None, max_examples=30, suppress_health_check=list(HealthCheck))
+@pytest.mark.deep
+@settings(deadline=None, max_examples=30 if DEEP else 10, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 100_000), chance=st.randoms(use_true_random=False))
 def test_however_the_log_is_cut_an_operation_shows_the_same(seed: int, chance: Random) -> None:
     """In batches of any length, by a process that has it in memory or by one that reads its

@@ -6,6 +6,7 @@ answers are those of the functions that every request passes: the door's, and `C
 
 from __future__ import annotations
 
+from functools import cache
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -194,10 +195,16 @@ def test_each_rule_that_is_asked_is_one_that_there_is() -> None:
     assert set(routed) == {action.rule for action in ACTIONS.values()}
 
 
+@cache
+def built_in() -> Policy:
+    """Nothing changes it, and it takes as long to make as all of these questions."""
+    return Policy()
+
+
 @pytest.mark.parametrize("scope", sorted(SCOPES))
 @pytest.mark.parametrize("persona", sorted(PERSONAS))
 async def test_what_keystones_tokens_are_for(persona: str, scope: str) -> None:
-    policy, identity = Policy(), await from_keystone(persona, scope)
+    policy, identity = built_in(), await from_keystone(persona, scope)
     under = rules()
     for group, names in REQUESTS.items():
         for name in names.split():
@@ -220,7 +227,7 @@ STATIC = {
 
 @pytest.mark.parametrize("role", sorted(Role))
 def test_what_static_tokens_are_for(role: Role) -> None:
-    policy, under = Policy(), rules()
+    policy, under = built_in(), rules()
     actor = Actor(name="a", user_id="u", project_id=OWN)
     identity = Identity(actor=actor, roles=IMPLIED[role])
     for group, names in REQUESTS.items():
@@ -238,7 +245,7 @@ def test_what_static_tokens_are_for(role: Role) -> None:
 
 async def test_what_is_nobodys_is_no_project_of_a_caller_without_one() -> None:
     """A check would take the two for alike: both are None."""
-    policy, under = Policy(), rules()
+    policy, under = built_in(), rules()
     for persona in PERSONAS:
         identity = await from_keystone(persona, "system")
         found = answer(policy, identity, under["server"], cast(Any, None))

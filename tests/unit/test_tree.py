@@ -17,6 +17,8 @@ from pathlib import Path
 import grimp
 import pytest
 
+from tests.tiers import by_turns
+
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("ledger", "aggregates", "projections", "handlers", "host_agent", "sql")
 PURE = ("aggregates", "handlers")
@@ -250,6 +252,11 @@ def test_wheel_has_every_file_of_the_packages(tmp_path: Path) -> None:
         if path.is_file() and "__pycache__" not in path.parts
     }
     assert shipped == present
+
+
+def test_three_turns_take_every_case_once() -> None:
+    turns = [by_turns(range(7), turn) for turn in range(3)]
+    assert sorted(case for turn in turns for case in turn if isinstance(case, int)) == [*range(7)]
 
 
 @pytest.mark.further
