@@ -8,7 +8,8 @@ Theory of operation
 * Added is `Via` (7.6.3).  Who meets its own knows that it was told to pass on to itself.
 * A body is read whole before Nova is asked, so that a slow sender holds no worker of Nova's; what
   came in chunks goes on with its length, for uWSGI takes no chunks.  An answer goes on as it comes.
-* A request that Nova may have seen is never sent again, for it may have been obeyed.
+* A request that Nova may have seen is never sent again, for it may have been obeyed.  So each has
+  a connection of its own: one that is kept may end just when it is used again.
 """
 
 from __future__ import annotations
@@ -41,8 +42,6 @@ PASSED_OF_TOKEN_MAX = 100
 ANSWER_S = 120.0
 #: How long a connection to Nova may take.
 CONNECT_S = 5.0
-#: How long an unused connection is kept: for less than any server before Nova keeps one.
-KEEPALIVE_S = 1.0
 #: Of an answer that is read here, and not only passed on.
 ANSWER_BYTES_MAX = 64 * 1024 * 1024
 #: How long Nova's newest microversion is known.
@@ -216,11 +215,13 @@ async def beside(settings: Settings, static: StaticTokens) -> AsyncIterator[Nova
         trust = not observe.insecure and ssl.create_default_context(cafile=observe.cacert)
     async with aiohttp.ClientSession(
         auto_decompress=False,
-        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S, ssl=trust),
+        connector=aiohttp.TCPConnector(limit=0, force_close=True, ssl=trust),
         cookie_jar=aiohttp.DummyCookieJar(),
         skip_auto_headers=_OURS,
         timeout=aiohttp.ClientTimeout(total=ANSWER_S, connect=CONNECT_S),
     ) as session:
+        # Else it repeats GET, PUT and DELETE once; aiohttp has no public word for that.
+        session._retry_connection = False  # noqa: SLF001
         yield Nova(settings, static, session)
 
 
