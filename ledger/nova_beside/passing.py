@@ -168,7 +168,7 @@ class Nova:
             text = "observe.pass_on_to leads back to this service: set it to Nova's own address."
             raise ApiError(508, "leads_back", text)
         headers.add(hdrs.VIA, f"1.1 {_US}")
-        if body is None and request.can_read_body:
+        if body is None and request.body_exists:
             body = await body_of(request, self._body_bytes_max)
         url = URL.build(
             scheme=self._url.scheme,

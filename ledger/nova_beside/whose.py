@@ -88,10 +88,10 @@ async def _cinders_question(request: web.Request, nova: Nova, server_id: str) ->
 async def _new_server(request: web.Request) -> bool:
     server = _part(await _sent(request), "server")
     zone = str(server.get("availability_zone") or "")
-    named = {*zone.split(":")[1:], server.get("host"), server.get("hypervisor_hostname")}
+    named = [*zone.split(":")[1:], server.get("host"), server.get("hypervisor_hostname")]
+    names = [name for name in named if isinstance(name, str) and name.isprintable()]
     queries = request.app[COMPONENTS].queries
-    hosts = [await queries.host(name) for name in named if name and isinstance(name, str)]
-    return any(host is not None for host in hosts)
+    return any([await queries.host(name) is not None for name in names])
 
 
 async def _events(request: web.Request) -> bool:
