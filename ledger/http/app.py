@@ -274,7 +274,7 @@ def _error(request: web.Request, failure: Failure) -> web.Response:
 
 @web.middleware
 async def _passed_on(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """What is Nova's goes there, unless a token of ours came with it: that tells Nova nothing."""
+    """What is Nova's goes there, if it came with a token that is not ours: that told it nothing."""
     nova = request.app[COMPONENTS].nova
     if nova is None or not is_nova(request.path) or not nova.takes(request):
         return await handler(request)

@@ -193,7 +193,8 @@ def _refuse_doubt(call: Call, server_id: str, volume_id: str, row: Row | None) -
             409,
             "server_not_known",
             f"This service does not know instance {server_id}, so it cannot say that volume "
-            f"{volume_id} is not attached to it.",
+            f"{volume_id} is not attached to it. Ask whose it is; with observe.pass_on_to this "
+            "service asks Nova itself.",
         )
     other = next(
         (each for each in row["connected"] if each["attachment_id"] != row["attachment_id"]), None

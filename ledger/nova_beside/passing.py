@@ -110,9 +110,9 @@ class Nova:
         self._newest_until = 0.0
 
     def takes(self, request: web.Request) -> bool:
-        """Whether Nova may know who sends this: by Keystone's token, or by none."""
+        """Whether Nova may know who sends this.  Who sends no token is nobody there as here."""
         token = request.headers.get("X-Auth-Token", "")
-        return not token or self._static.identity(token) is None
+        return bool(token) and self._static.identity(token) is None
 
     async def pass_on(self, request: web.Request) -> web.StreamResponse:
         """Nova's answer, as it comes.  Raises ApiError 408, 413, 502, 503, 504, 508."""

@@ -322,7 +322,7 @@ def test_whoever_asks_us_for_what_is_novas_is_sent_to_nova(watched: Watched) -> 
 
 PAGE = (ROOT / "docs/observe.md").read_text()
 COMMANDS = re.findall(r"^ *\$ attachment-ledger (.*)$", PAGE, re.MULTILINE)
-[SETTINGS] = re.findall(r"^ *```toml\n(.*?)```", PAGE, re.MULTILINE | re.DOTALL)
+[SETTINGS, _] = re.findall(r"^ *```toml\n(.*?)```", PAGE, re.MULTILINE | re.DOTALL)
 
 
 class WatchOnly(Stack):

@@ -299,9 +299,12 @@ async def test_who_is_told_to_pass_on_to_itself_says_so(
         assert "pass_on_to leads back" in await answer.text()
 
 
-async def test_a_token_of_ours_is_not_shown_to_nova(both: Both) -> None:
+async def test_a_token_of_ours_is_not_shown_to_nova_and_nobody_is_passed_on(both: Both) -> None:
     for path in (PATHS[0], f"/v2.1/servers/{SERVER}", "/v2.1/servers"):
-        await both.api.ask("GET", path, "admin")
+        assert (await both.api.ask("GET", path, "admin")).status in {200, 404}
+        answer = await both.api.ask("GET", path, None)
+        assert answer.status == 401
+        assert "Keystone" in answer.headers["WWW-Authenticate"]
     assert both.nova.asked == []
 
 
