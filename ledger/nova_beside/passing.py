@@ -26,7 +26,7 @@ import aiohttp
 import orjson
 import structlog
 from aiohttp import hdrs, web
-from multidict import CIMultiDict
+from multidict import CIMultiDict, MultiMapping
 from yarl import URL
 
 from ledger.auth.tokens import StaticTokens
@@ -232,9 +232,10 @@ def settle(headers: CIMultiDict[str], passed: Mapping[str, str]) -> None:
             headers.pop(name, None)
 
 
-def _passed(headers: Mapping[str, str], without: tuple[str, ...] = ()) -> CIMultiDict[str]:
+def _passed(headers: MultiMapping[str], without: tuple[str, ...] = ()) -> CIMultiDict[str]:
     """What of one side's headers the other is to have."""
-    named = {each.strip().lower() for each in headers.get(hdrs.CONNECTION, "").split(",")}
+    connection = ",".join(headers.getall(hdrs.CONNECTION, ()))
+    named = {each.strip().lower() for each in connection.split(",")}
     left_out = _OF_A_CONNECTION | named | {name.lower() for name in without}
     return CIMultiDict(each for each in headers.items() if each[0].lower() not in left_out)
 

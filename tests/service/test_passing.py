@@ -119,7 +119,9 @@ async def test_what_came_in_chunks_goes_on_with_its_length(both: Both) -> None:
 async def test_what_belongs_to_one_connection_stays_there(both: Both) -> None:
     own = [
         ("Connection", "close, X-Mine"),
+        ("Connection", "x-also"),
         ("X-Mine", "1"),
+        ("X-Also", "1"),
         ("Keep-Alive", "timeout=5"),
         ("TE", "trailers"),
         ("Upgrade", "h2c"),
@@ -230,14 +232,39 @@ async def test_a_nova_that_closes_without_a_word_is_not_asked_again(both: Both) 
 
 
 async def test_half_an_answer_is_not_made_a_whole_one(both: Both) -> None:
+    chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n"
+    for half in (said(200, b"x" * 1000)[:-500], chunked):
+
+        async def answering(_: Asked, writer: asyncio.StreamWriter, half: bytes = half) -> None:
+            writer.write(half)
+
+        both.nova.answering = answering
+        answer = await both.ask("GET", PATHS[0])
+        assert answer.status == 200
+        with pytest.raises(aiohttp.ClientError):
+            await answer.read()
+
+
+async def test_an_answer_that_does_not_end_is_broken_off(
+    database_url: str,
+    keystone: SimulatedKeystone,
+    nova: RecordingNova,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    let_go = asyncio.Event()
+
     async def answering(_: Asked, writer: asyncio.StreamWriter) -> None:
         writer.write(said(200, b"x" * 1000)[:-500])
+        await let_go.wait()
 
-    both.nova.answering = answering
-    answer = await both.ask("GET", PATHS[0])
-    assert answer.status == 200
-    with pytest.raises(aiohttp.ClientError):
-        await answer.read()
+    nova.answering = answering
+    monkeypatch.setattr(passing, "ANSWER_S", 3 * SHORT_S)
+    async with both_worlds(database_url, keystone, nova) as both:
+        answer = await both.ask("GET", PATHS[0])
+        assert answer.status == 200
+        with pytest.raises(aiohttp.ClientError):
+            await answer.read()
+        let_go.set()
 
 
 async def test_a_slow_sender_holds_nobody_at_nova(

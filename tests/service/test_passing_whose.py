@@ -251,7 +251,9 @@ async def test_a_list_has_novas_servers_and_then_ours(both: Both, detail: str) -
     both.nova.answers["/"] = page(*theirs)
     ids, more = await listed(both, "?all_tenants=1", detail)
     assert ids[:2] == theirs
-    assert (len(set(ids)), more) == (5, None), "what is watched is Nova's, and not there twice"
+    assert (len(ids), len(set(ids)), more) == (5, 5, None), (
+        "what is watched is Nova's, and not there twice"
+    )
     [asked_] = both.nova.asked
     assert asked_.path == f"{SERVERS}{detail}?all_tenants=1"
     ours = ids[2:]
