@@ -36,7 +36,7 @@ from ledger.http.route import Route, also_at, is_nova
 from ledger.http.routes import ROUTES
 from ledger.native.log.feed import FEED, Feed
 from ledger.native.log.refusals import REFUSALS, Refusals
-from ledger.nova_beside.passing import PASSED, settle
+from ledger.nova_beside.passing import BESIDE, PASSED, settle
 from ledger.nova_beside.whose import answered
 
 #: What reading a body raises if the client breaks off.
@@ -278,6 +278,7 @@ async def _passed_on(request: web.Request, handler: Handler) -> web.StreamRespon
     nova = request.app[COMPONENTS].nova
     if nova is None or not is_nova(request.path) or not nova.takes(request):
         return await handler(request)
+    request[BESIDE] = nova
     route = _route_of(request)
     return await answered(request, route.name if route else "", nova, handler)
 

@@ -30,7 +30,7 @@ from ledger.http.components import HOLDS, Components, Holds, is_gone
 from ledger.http.limits.bulkheads import BULKHEADS, Bulkheads
 from ledger.http.microversions import Version
 from ledger.http.problem import RETRY_AFTER_S, ApiError, not_found
-from ledger.nova_beside.passing import Nova
+from ledger.nova_beside.passing import BESIDE, Nova
 from projections.reads.log import MomentToComeError
 from projections.running.detached import DetachedError
 from projections.running.runner import NotProjectingError
@@ -79,9 +79,8 @@ class Call:
 
     @property
     def nova(self) -> Nova | None:
-        """The Nova beside us, if there is one that may know this caller."""
-        nova = self.components.nova
-        return nova if nova is not None and nova.takes(self.request) else None
+        """Whom to ask beside us, if there is one that may know this caller."""
+        return self.request.get(BESIDE)
 
     @property
     def holds(self) -> Holds:

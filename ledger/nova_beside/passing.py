@@ -225,6 +225,10 @@ async def beside(settings: Settings, static: StaticTokens) -> AsyncIterator[Nova
         yield Nova(settings, static, session)
 
 
+#: Who may be asked beside us for a request; the console's have none, and show our own view.
+BESIDE: web.RequestKey[Nova] = web.RequestKey("beside", Nova)
+
+
 def settle(headers: CIMultiDict[str], passed: Mapping[str, str]) -> None:
     """Take out of an answer's headers what aiohttp adds to them."""
     for name in (hdrs.CONTENT_TYPE, hdrs.SERVER):

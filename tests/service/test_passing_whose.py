@@ -303,6 +303,16 @@ async def test_with_a_token_of_ours_the_ledgers_own_view_is_listed(both: Both) -
     assert both.said_by_nova() == 0
 
 
+async def test_the_console_shows_the_ledgers_own_view_and_shows_nova_no_session(both: Both) -> None:
+    ours, theirs = await both.api.server(), await both.watched()
+    await both.api.projected()
+    for path in ("/ui/servers", f"/ui/servers/{ours}", f"/ui/servers/{theirs}"):
+        page_ = await both.ask("GET", path, headers={"Cookie": "session=secret"})
+        assert page_.status == 200, path
+    assert theirs in await (await both.ask("GET", "/ui/servers")).text()
+    assert both.nova.asked == []
+
+
 # --------------------------------------------------------------------------------- events
 
 
