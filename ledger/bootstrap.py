@@ -55,6 +55,7 @@ from ledger.log.application import Ledger
 from ledger.log.clock import DatabaseClock
 from ledger.native.accepting import fleet_of
 from ledger.nova_beside.observer import Observer
+from ledger.nova_beside.passing import beside
 from ledger.reconcile.asking import Looks
 from ledger.reconcile.automatic import ACTOR, HOUR_S, Automatic
 from ledger.reconcile.findings import Findings
@@ -193,6 +194,7 @@ async def running(
             authenticator=authenticator(settings, stack, renewal.static, renewal.tls, calls),
             keystone_login=keystone_login(settings, stack, calls),
             clock=clock,
+            nova=await stack.enter_async_context(beside(settings, renewal.static)),
             policy=_policy(settings, stack),
             looker=looks,
             checks=checks,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -53,6 +54,8 @@ MemoryMb = Annotated[
 #: random cannot be seen; that they are not, often can.
 TOKEN_CHARS_MIN = 32
 TOKEN_KINDS_MIN = 8
+
+_ORIGIN = re.compile(r"https?://[^/?#@\s]+/?\Z")
 
 
 class AuthMode(StrEnum):
@@ -251,6 +254,9 @@ class Observe:
     they are given.
 
     Without [cinder] the ledger only watches, and reads Cinder with the same credential.
+
+    `pass_on_to`: where that Nova itself is, scheme, host and port; requests for what is its go
+    there.  None: they are refused.
     """
 
     auth: Mapping[str, Any] | None = dataclasses.field(default=None, repr=False)
@@ -259,8 +265,15 @@ class Observe:
     interface: str = "internal"
     compute_endpoint: str | None = None
     volume_endpoint: str | None = None
+    pass_on_to: str | None = None
     cacert: str | None = None
     insecure: bool = False
+
+    def __post_init__(self) -> None:
+        if self.pass_on_to is not None and not _ORIGIN.match(self.pass_on_to):
+            raise ValueError(
+                "'pass_on_to' is Nova's own address without a path: http://nova.internal:8774"
+            )
 
     def reads_of(self, cinder: CinderSettings) -> CinderSettings:
         """Cinder's settings of who only watches; what no service token comes with, is not done."""
@@ -317,6 +330,10 @@ class Settings:
             raise ValueError("auth 'tokens' needs [[tokens]]")
         if self.auth is AuthMode.KEYSTONE and self.keystone_auth is None:
             raise ValueError("auth 'keystone' needs [keystone.auth], or [cinder.auth]")
+        if self.observe.pass_on_to is not None and self.auth is not AuthMode.KEYSTONE:
+            raise ValueError(
+                'observe.pass_on_to needs auth = "keystone": Nova takes Keystone\'s tokens alone'
+            )
         if len({token.token_sha256 for token in self.tokens}) < len(self.tokens):
             raise ValueError("two [[tokens]] have the same token")
         for what, given in (

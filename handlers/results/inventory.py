@@ -25,8 +25,9 @@ from host_agent.shared.contract.messages import Guest
 def seen(host: str, guest: Guest, book: Book) -> bool:
     """The host shows this guest; what it was to hear of, and a fence kept from it, is begun."""
     instance = book.get(Instance, guest.server_id)
-    if instance.origin is not None:
-        return True  # whose it is says where it is
+    if instance.origin is not None:  # whose it is says where it is; yet what is shown is there
+        keep_disks(host, guest.server_id, frozenset(guest.volumes), book)
+        return True
     looked = instance.observe(
         name=guest.name,
         host=host,
@@ -96,9 +97,9 @@ def _definition(shown: str | None, instance: Instance) -> tuple[str, list[str]] 
 def missed(host: str, server_id: str, book: Book) -> bool:
     """The host does not show this guest any more."""
     instance = book.get(Instance, server_id)
+    keep_disks(host, server_id, set(), book)
     if instance.origin is not None:
         return True
-    keep_disks(host, server_id, set(), book)
     instance.miss_elsewhere(host)
     if instance.host != host:
         if not instance.is_unaccounted:

@@ -338,6 +338,11 @@ class Requests:
 
         return run_optimistically(self._store, change)
 
+    def showing(self, server_id: str, volume_id: str) -> list[str]:
+        """The hosts that show a volume in a server's guest, where nothing here put it."""
+        shown = Unit(self._store).get(Volume, volume_id).shown
+        return [host for host, of in shown if of == server_id]
+
     def _shown(self, volume_id: str) -> VolumeView | None:
         """A volume that a server has, unless Cinder has forgotten it."""
         try:

@@ -1,7 +1,7 @@
 """The web application: routes, and what every request passes on its way.
 
 From the outside in: a request id and the log line's context; errors in the form of
-the API's root; who is asking and whether they may; the microversion.
+the API's root; what is Nova's goes there; who is asking and whether they may; the microversion.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ from ledger.http.route import Route, also_at, is_nova
 from ledger.http.routes import ROUTES
 from ledger.native.log.feed import FEED, Feed
 from ledger.native.log.refusals import REFUSALS, Refusals
+from ledger.nova_beside.passing import BESIDE, PASSED, settle
+from ledger.nova_beside.whose import answered
 
 #: What reading a body raises if the client breaks off.
 _BROKEN_OFF = (ConnectionError, aiohttp.ClientPayloadError, PayloadEncodingError)
@@ -68,7 +70,7 @@ _lines = logging.getLogger(__name__)
 def make_app(components: Components) -> web.Application:
     """The application.  Closing it ends the requests that are held open."""
     app = web.Application(
-        middlewares=[_identified, _explained, _authenticated, _negotiated],
+        middlewares=[_identified, _explained, _passed_on, _authenticated, _negotiated],
         client_max_size=BODY_BYTES_MAX,
     )
     app[COMPONENTS] = components
@@ -156,13 +158,10 @@ async def _identified(request: web.Request, handler: Handler) -> web.StreamRespo
     if span is not None:
         request[TRACEPARENT] = span.header()
         bind(trace_id=span.trace_id)
-    route = _route_of(request)
     began = time.monotonic()
     response = await handler(request)
     took_s = time.monotonic() - began
-    request.app[METRICS].requested(
-        route.name if route else "unknown", request.method, response.status, took_s
-    )
+    request.app[METRICS].requested(_shown_name(request), request.method, response.status, took_s)
     if _lines.isEnabledFor(logging.DEBUG):  # a line that is made to be dropped costs most
         _log.debug(
             "request",
@@ -172,6 +171,12 @@ async def _identified(request: web.Request, handler: Handler) -> web.StreamRespo
             took_ms=round(took_s * 1000),
         )
     return response
+
+
+def _shown_name(request: web.Request) -> str:
+    """What the request is counted as."""
+    route = _route_of(request)
+    return "passed_on" if PASSED in request else route.name if route else "unknown"
 
 
 def _global_id(request: web.Request) -> str | None:
@@ -185,7 +190,10 @@ def _global_id(request: web.Request) -> str | None:
 
 
 async def _add_headers(request: web.Request, response: web.StreamResponse) -> None:
-    """Headers of every answer, streams and errors included."""
+    """Headers of every answer, streams and errors included; what Nova answers is Nova's."""
+    if PASSED in request:
+        settle(response.headers, request[PASSED])
+        return
     request_id = request.get(REQUEST_ID)
     if request_id is not None:
         response.headers["X-Openstack-Request-Id"] = request_id
@@ -267,6 +275,17 @@ def _error(request: web.Request, failure: Failure) -> web.Response:
     response = answer(as_problem(failure, request[REQUEST_ID]), failure.status, headers)
     response.content_type = "application/problem+json"
     return response
+
+
+@web.middleware
+async def _passed_on(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """What is Nova's goes there, if it came with a token that is not ours: that told it nothing."""
+    nova = request.app[COMPONENTS].nova
+    if nova is None or not is_nova(request.path) or not nova.takes(request):
+        return await handler(request)
+    request[BESIDE] = nova
+    route = _route_of(request)
+    return await answered(request, route.name if route else "", nova, handler)
 
 
 @web.middleware

@@ -25,10 +25,12 @@ from host_agent.shared.platform.text import is_showable, one_line, texts_in
 from ledger.auth.policy import Policy, Target
 from ledger.auth.tokens import Identity
 from ledger.core.wakeups import ANY_EVENT
+from ledger.http.body import Body, body_of, too_large
 from ledger.http.components import HOLDS, Components, Holds, is_gone
 from ledger.http.limits.bulkheads import BULKHEADS, Bulkheads
 from ledger.http.microversions import Version
 from ledger.http.problem import RETRY_AFTER_S, ApiError, not_found
+from ledger.nova_beside.passing import BESIDE, Nova
 from projections.reads.log import MomentToComeError, NotReplayedError
 from projections.running.detached import DetachedError
 from projections.running.runner import NotProjectingError
@@ -46,8 +48,6 @@ _POSITION = re.compile(r"[0-9]{1,18}\Z", re.ASCII)  # as PostgreSQL's bigint has
 HOLD_S_MAX = 60.0
 #: How long an answer waits for the projections to have what it has just written.
 PROJECTED_S_MAX = 10.0
-#: How long a body may take to arrive, all of it.
-BODY_S_MAX = 60.0
 #: A body of an agent up to which it is read at once, as any other.
 SMALL_BYTES_MAX = 256 * 1024
 
@@ -82,6 +82,11 @@ class Call:
         """Do what may ask Cinder, in the room for it.  Raises ApiError 503, PortError, ..."""
         actor = self.identity.actor
         return await self.bulkheads.cinder.run(actor.project_id or actor.name, ask)
+
+    @property
+    def nova(self) -> Nova | None:
+        """Whom to ask beside us, if there is one that may know this caller."""
+        return self.request.get(BESIDE)
 
     @property
     def holds(self) -> Holds:
@@ -169,7 +174,7 @@ class Call:
             return self.sent
         limit = bytes_max or self.components.settings.limits.request_body_bytes_max
         self._check_media_type()
-        return _object(await self._read(limit))
+        return _object(await body_of(self.request, limit))
 
     @asynccontextmanager
     async def inventory(
@@ -185,9 +190,9 @@ class Call:
             return
         self._check_media_type()
         if (self.request.content_length or 0) > bytes_max:
-            raise _too_large(bytes_max)
+            raise too_large(bytes_max)
         async with self.bulkheads.large_bodies.one(host):
-            raw = await self._read(bytes_max)
+            raw = await body_of(self.request, bytes_max)
             yield await self.bulkheads.agents(lambda: made(_object(raw)))
 
     def _check_media_type(self) -> None:
@@ -205,27 +210,6 @@ class Call:
                 "Compressed bodies are not read.",
                 hint="Send it as it is, without Content-Encoding.",
             )
-
-    async def _read(self, limit: int) -> bytes | bytearray:
-        if (self.request.content_length or 0) > limit:
-            raise _too_large(limit)
-        content = self.request.content
-        if content.is_eof():  # as with nearly all: it came with its head, and no timer is needed
-            whole = content.read_nowait()
-            if len(whole) > limit:
-                raise _too_large(limit)
-            return whole
-        raw = bytearray()
-        try:
-            async with asyncio.timeout(BODY_S_MAX):
-                async for chunk in content.iter_any():
-                    raw += chunk
-                    if len(raw) > limit:
-                        raise _too_large(limit)
-        except TimeoutError:
-            text = f"The body did not arrive in {BODY_S_MAX:g} s, the limit here."
-            raise ApiError(408, "body_too_slow", text, Connection="close") from None
-        return raw
 
     # ---------------------------------------------------------------------- waiting
 
@@ -276,7 +260,7 @@ class Call:
         return self.holds.closing.is_set() or is_gone(self.request)
 
 
-def _object(raw: bytes | bytearray) -> dict[str, Any]:
+def _object(raw: Body) -> dict[str, Any]:
     try:
         data = orjson.loads(raw)
     except orjson.JSONDecodeError:
@@ -316,10 +300,6 @@ def canonical(text: str) -> str | None:
     """A UUID in canonical form; None for anything else, its other spellings included."""
     lowered = text.lower()
     return lowered if _UUID.match(lowered) else None
-
-
-def _too_large(limit: int) -> ApiError:
-    return ApiError(413, "too_large", f"The body is larger than {limit} bytes, the limit here.")
 
 
 @contextmanager

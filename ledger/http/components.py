@@ -24,6 +24,7 @@ from ledger.core.wakeups import Subscription, Wakeups
 from ledger.http.problem import RETRY_AFTER_S, ApiError
 from ledger.log.clock import DatabaseClock
 from ledger.log.writer import Writer
+from ledger.nova_beside.passing import Nova
 from ledger.reconcile.findings import Findings
 from projections.reads.queries import Queries
 from projections.running.runner import ProjectionRunner
@@ -58,8 +59,8 @@ class Components:
     `runner` must be started and `wakeups` entered.  `cinder` is only asked whose a volume
     or a snapshot is, and whether it knows the new flow.  `checks` are what /readyz asks beside
     database and projections, by name (dispatcher, Cinder); what `warnings` find keeps nobody from
-    working.  `keystone_login` is there for people in browsers, where Keystone is asked.
-    `registry` is what /metrics shows beside its own numbers.
+    working.  `nova`: to whom requests are passed on.  `keystone_login` is there for people in
+    browsers, where Keystone is asked.  `registry` is what /metrics shows beside its own numbers.
     """
 
     requests: Requests
@@ -74,6 +75,7 @@ class Components:
     settings: Settings
     authenticator: Authenticator
     clock: DatabaseClock
+    nova: Nova | None = None
     keystone_login: KeystoneLogin | None = None
     policy: Policy = field(default_factory=Policy)
     looker: Looker

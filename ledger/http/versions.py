@@ -28,14 +28,14 @@ async def versions(call: Call) -> web.StreamResponse:
     """GET /: the list of versions; and which version this program is, in a header, for the body is
     Nova's and may have nothing else.
     """
-    listed = {"versions": [_version_2(call), _version(call)]}
+    listed = {"versions": [_version_2(call), await _version(call)]}
     return answer(listed, headers={hdrs.SERVER: f"{NAME}/{_program()}"})
 
 
 async def version(call: Call) -> web.StreamResponse:
     """GET /v2.1: the one version; GET /v2: the same without microversions."""
     old = not call.request.path.startswith("/v2.1")
-    described = _version_2(call) if old else _version(call)
+    described = _version_2(call) if old else await _version(call)
     kind = {
         "base": "application/json",
         "type": f"application/vnd.openstack.compute+json;version={'2' if old else '2.1'}",
@@ -43,11 +43,15 @@ async def version(call: Call) -> web.StreamResponse:
     return answer({"version": {**described, "media-types": [kind]}})
 
 
-def _version(call: Call) -> dict[str, Any]:
+async def _version(call: Call) -> dict[str, Any]:
+    """Its newest is what a Nova beside us knows, too: one endpoint, one number."""
+    nova = call.components.nova
+    novas = None if nova is None else await nova.newest()
+    newest = min(microversions.MAX, novas or microversions.MAX)
     return {
         "id": "v2.1",
         "status": "CURRENT",
-        "version": microversions.shown(microversions.MAX),
+        "version": microversions.shown(newest),
         "min_version": microversions.shown(microversions.MIN),
         "updated": _UPDATED,
         "links": [{"rel": "self", "href": f"{base(call)}/v2.1/"}],

@@ -28,6 +28,9 @@ from ledger.nova.schemas_nova import (
     ExternalEventsBody,
     SnapshotDeletion,
 )
+from ledger.nova_beside.whose import ours_among
+
+Row = dict[str, Any]
 
 #: Nova's events, and from which version on each is known (its server_external_events).
 EVENTS: dict[str, microversions.Version] = {
@@ -99,19 +102,36 @@ async def external_events(call: Call) -> web.StreamResponse:
     404: there is no such server.  400: it does not say what it is about.  422: the server is on no
     host, which is to see it; or nothing here reacts to such an event.  200: it is seen to, or
     there is nothing to do; what comes of it, the server's actions show.  An event that the version
-    does not know is a 400 of the whole request.
+    does not know is a 400 of the whole request.  Those of servers of a Nova beside us are its.
     """
     events = (await call.json(ExternalEventsBody)).events
     for event in events:
         if event.name not in EVENTS or call.version < EVENTS[event.name]:
             raise ApiError(400, "invalid", f"events: {event.name[:64]} is no event in this version")
-    answered: list[dict[str, Any]] = []
-    for event in events:
-        code = await _code(call, event)
-        status = "completed" if code == HTTPStatus.OK else "failed"
-        answered.append({**event.model_dump(exclude_unset=True), "status": status, "code": code})
+    told = await _told_to_nova(call, events)
+    answered = [told.get(n) or _answered(e, await _code(call, e)) for n, e in enumerate(events)]
     whole = all(event["code"] == HTTPStatus.OK for event in answered)
     return answer({"events": answered}, HTTPStatus.OK if whole else HTTPStatus.MULTI_STATUS)
+
+
+async def _told_to_nova(call: Call, events: list[ExternalEvent]) -> dict[int, Row]:
+    """What a Nova beside us says of the events of its servers, by their places."""
+    if call.nova is None:
+        return {}
+    ours = await ours_among(call.components, [event.server_uuid for event in events])
+    theirs = {n: event for n, event in enumerate(events) if event.server_uuid not in ours}
+    if not theirs:
+        return {}
+    sent = [event.model_dump(exclude_unset=True) for event in theirs.values()]
+    said = await call.nova.whole(call.request, orjson.dumps({"events": sent}))
+    if said.status in {HTTPStatus.OK, HTTPStatus.MULTI_STATUS}:
+        return dict(zip(theirs, said.object()["events"], strict=True))  # all, in their order
+    return {n: _answered(event, said.status) for n, event in theirs.items()}
+
+
+def _answered(event: ExternalEvent, code: int) -> Row:
+    status = "completed" if code == HTTPStatus.OK else "failed"
+    return {**event.model_dump(exclude_unset=True), "status": status, "code": code}
 
 
 async def _code(call: Call, event: ExternalEvent) -> HTTPStatus:
@@ -133,7 +153,7 @@ async def _code(call: Call, event: ExternalEvent) -> HTTPStatus:
     return HTTPStatus.OK
 
 
-async def _reimaged(call: Call, event: ExternalEvent, server: dict[str, Any]) -> HTTPStatus:
+async def _reimaged(call: Call, event: ExternalEvent, server: Row) -> HTTPStatus:
     """Who waits for it looks at the volume now; else nobody wants to know, as in Nova."""
     service, context = call.components.service, call.context()
     flows = {id_: claim["flow"] for id_, claim in server["claims"].items()}

@@ -133,10 +133,11 @@ def _state(call: Call, row: Row) -> str:
 
 
 def _id(call: Call, row: Row) -> str | int:
-    return _ids(row)[0 if call.version >= microversions.HYPERVISOR_UUID else 1]
+    return ids_of(row)[0 if call.version >= microversions.HYPERVISOR_UUID else 1]
 
 
-def _ids(row: Row) -> tuple[str, int]:
+def ids_of(row: Row) -> tuple[str, int]:
+    """A host's id, and the number that is its id before 2.53."""
     known = host_uuid(row["host"])
     return str(known), known.int >> (128 - _NUMBER_BITS)
 

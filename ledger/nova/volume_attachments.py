@@ -70,7 +70,7 @@ async def volume_attachment(call: Call) -> web.StreamResponse:
         _refuse_doubt(call, server_id, volume_id, row)
     row = seen(call, server_id, row)
     if row["bdm_id"] is None or (row["legacy"] and not _shows_legacy(call)):
-        raise _not_attached(server_id, volume_id)
+        return await _not_shown(call, server_id, volume_id)
     return answer({"volumeAttachment": _shown(row, call.version)})
 
 
@@ -169,6 +169,23 @@ def _not_attached(server_id: str, volume_id: str) -> ApiError:
     return not_found("not_attached", message)
 
 
+async def _not_shown(call: Call, server_id: str, volume_id: str) -> web.Response:
+    """404, unless a Nova beside us has something else to say: it may have had the server before."""
+    if call.version < microversions.ATTACHMENT_ID or call.nova is None:
+        raise _not_attached(server_id, volume_id)
+    said = await call.nova.whole(call.request)
+    if said.status == HTTPStatus.OK:
+        return said.response(call.request)
+    if said.status != HTTPStatus.NOT_FOUND:
+        raise ApiError(
+            409,
+            "nova_not_known",
+            f"Volume {volume_id} is not attached to instance {server_id} here, but Nova answers "
+            f"{said.status} when it is asked for that, so it may have it.",
+        )
+    raise _not_attached(server_id, volume_id)
+
+
 def _refuse_doubt(call: Call, server_id: str, volume_id: str, row: Row | None) -> None:
     """Raises ApiError 409 where 404, or the attachment of `row`, would be more than is known."""
     if row is None or not call.identity.sees(row["project_id"]):
@@ -176,7 +193,8 @@ def _refuse_doubt(call: Call, server_id: str, volume_id: str, row: Row | None) -
             409,
             "server_not_known",
             f"This service does not know instance {server_id}, so it cannot say that volume "
-            f"{volume_id} is not attached to it.",
+            f"{volume_id} is not attached to it. Ask whose it is; with observe.pass_on_to this "
+            "service asks Nova itself.",
         )
     other = next(
         (each for each in row["connected"] if each["attachment_id"] != row["attachment_id"]), None

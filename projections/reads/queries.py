@@ -77,6 +77,10 @@ class Queries(SurveyReads, DriftReads, OperationReads, ServerLists, RequestReads
         """With the last contact of its host's agent, `host_seen_at` (None: never)."""
         return await self._one("instance", server_id=server_id)
 
+    async def ours(self, server_ids: list[str]) -> list[Row]:
+        """Of each, `ours`: whether it is the ledger's own; None: that is not projected yet."""
+        return await self._all("ours", ids=server_ids)
+
     async def named(
         self, text: str, low: str | None, high: str | None, *, project_id: str | None = None
     ) -> list[Row]:

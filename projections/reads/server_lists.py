@@ -53,7 +53,8 @@ class Listed:
     PATTERNS are regular expressions, found anywhere in it.  `states`: pairs of a vm_state and a
     task state ("" for none), one of which it has to be.  `since`, `before`: when it last changed.
     `deleted`: only those that are gone, or only those that are not.  `placed`: on a host.
-    `tags`: with all of these; `not_tags`: not with all of them.
+    `tags`: with all of these; `not_tags`: not with all of them.  `ours`: none that is
+    only watched.
     """
 
     project_id: str | None = None
@@ -79,6 +80,7 @@ class Listed:
     tags_any: list[str] | None = None
     not_tags: list[str] | None = None
     not_tags_any: list[str] | None = None
+    ours: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,15 @@ SELECT i.*, c.seen_at AS host_seen_at
   FROM instances AS i LEFT JOIN host_contact AS c USING (host)
  WHERE i.server_id = %(server_id)s;
 
+-- name: ours
+-- Whether servers are the ledger's own, deleted or not; NULL: the log has something of that id, and
+-- the table nothing yet.  Primary key, events_originator_id_originator_version_key.
+SELECT w.id AS server_id,
+       CASE WHEN i.server_id IS NOT NULL THEN i.origin IS NULL
+            WHEN NOT EXISTS (SELECT FROM events WHERE originator_id = w.id) THEN false
+        END AS ours
+  FROM unnest(%(ids)s::uuid[]) AS w (id) LEFT JOIN instances AS i ON i.server_id = w.id;
+
 -- name: timeout
 -- How long a statement of this transaction may take, in milliseconds.
 SELECT set_config('statement_timeout', %(ms)s, true);

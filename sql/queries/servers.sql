@@ -48,6 +48,7 @@ SELECT s.*
    AND (%(tags_any)s::text[] IS NULL OR s.tags ?| %(tags_any)s)
    AND (%(not_tags)s::text[] IS NULL OR NOT s.tags ?& %(not_tags)s)
    AND (%(not_tags_any)s::text[] IS NULL OR NOT s.tags ?| %(not_tags_any)s)
+   AND (NOT %(ours)s OR s.origin IS NULL)
    AND (%(marker)s::uuid IS NULL OR ({after}))
  ORDER BY {order}
  LIMIT %(limit)s;

@@ -149,7 +149,7 @@ class SimulatedNova:
     # ------------------------------------------------------------------ what it answers
 
     def answer(self, method: str, path: str, version: str | None) -> tuple[int, Row]:
-        url = urlsplit(path)
+        url = urlsplit(path.removeprefix("/v2.1"))
         query = {name: values[-1] for name, values in parse_qs(url.query).items()}
         with self._lock:
             self.asked.append(f"{method} {path}")

@@ -40,6 +40,7 @@ from ledger.http.limits.connections import runner_of
 from ledger.http.probes.metrics import registry_of
 from ledger.log.application import Ledger
 from ledger.log.clock import DatabaseClock
+from ledger.nova_beside.passing import beside
 from ledger.reconcile.findings import Findings
 from ledger.trial.cinder.model.model import CinderModel
 from ledger.web.console import with_console
@@ -343,6 +344,7 @@ async def running_api(
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         patch.setattr(projections_runner, "POLL_INTERVAL_S", PROJECTIONS_POLL_S)
         log, calls = Ledger(dsn), call_seconds()
+        static = static or StaticTokens(settings)
         stack.callback(log.close)
         model, faults = CinderModel(), Faults()
         cinder = DirectCinder(model, faults)
@@ -369,6 +371,7 @@ async def running_api(
             authenticator=authenticator(settings, stack, static, tls, calls),
             keystone_login=keystone_login(settings, stack, calls),
             clock=clock,
+            nova=await stack.enter_async_context(beside(settings, static)),
             policy=Policy(Path(settings.policy.file)) if settings.policy.file else _built_in(),
             registry=registry_of(log.log_recorder.writer, log.steps, calls),
             warnings={} if tls is None else {"tls": tls.warning},

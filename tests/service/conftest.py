@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from ledger.cli import shell, table
+from tests.doubles.recording_nova import RecordingNova, recording_nova
 from tests.doubles.simulated_keystone import SimulatedKeystone, running_keystone
 from tests.service.api_world import Api, running_api
 from tests.service.cli_stub import NOW, Run, Screen, Stub, Terminal, running_stub
+from tests.service.passing_world import Both, both_worlds
 from tests.stack import Stack, running_stack
 
 
@@ -75,3 +77,19 @@ def ready(stack: Stack) -> Stack:
     stack.start_agent()
     stack.wait_for_host()
     return stack
+
+
+@pytest.fixture
+async def nova() -> AsyncIterator[RecordingNova]:
+    """A Nova that keeps what it is asked."""
+    async with recording_nova() as running:
+        yield running
+
+
+@pytest.fixture
+async def both(
+    database_url: str, keystone: SimulatedKeystone, nova: RecordingNova
+) -> AsyncIterator[Both]:
+    """The API, and a Nova to which it passes requests on."""
+    async with both_worlds(database_url, keystone, nova) as running:
+        yield running

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from aiohttp.compression_utils import ZLibDecompressor
 
-from ledger.http import call
+from ledger.http import body
 from ledger.http.limits import connections
 from ledger.http.limits.connections import end_unread
 from tests.service.api_world import HOST, SETTINGS, Api, eventually, running_api
@@ -79,7 +79,7 @@ async def test_a_request_that_never_begins_is_not_waited_for(
 async def test_a_body_that_trickles_is_not_waited_for(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(call, "BODY_S_MAX", LIMIT_S)
+    monkeypatch.setattr(body, "BODY_S_MAX", LIMIT_S)
     head = (
         f"POST /v1/hosts/{HOST}/reports HTTP/1.1\r\nHost: x\r\n"
         f"X-Auth-Token: {token_of('agent-1')}\r\n"

@@ -329,7 +329,7 @@ def test_whoever_asks_us_for_what_is_novas_is_sent_to_nova(watched: Watched) -> 
 
 PAGE = (ROOT / "docs/observe.md").read_text()
 COMMANDS = re.findall(r"^ *\$ attachment-ledger (.*)$", PAGE, re.MULTILINE)
-[SETTINGS] = re.findall(r"^ *```toml\n(.*?)```", PAGE, re.MULTILINE | re.DOTALL)
+[SETTINGS, _] = re.findall(r"^ *```toml\n(.*?)```", PAGE, re.MULTILINE | re.DOTALL)
 
 
 class WatchOnly(Stack):
@@ -404,3 +404,36 @@ def test_who_does_not_see_all_of_cinder_records_nothing(
     stack.start_service()
     eventually(lambda: "cannot be taken as missing" in stack.get("/readyz").text, "is told")
     assert watched.head() == 0
+
+
+def test_one_endpoint_answers_for_what_is_watched_and_for_what_is_ours(
+    watched: Watched, keystone: SimulatedKeystone
+) -> None:
+    nova, stack = watched.nova, watched.stack
+    stack.auth = "keystone"
+    login = keystone.user("ledger", "service", project="service")
+    auth = "".join(f"{name} = '{value}'\n" for name, value in login.items())
+    passing = stack.settings.replace("[observe]\n", f"[observe]\npass_on_to = '{nova.url}'\n")
+    stack.settings = f"{passing}[keystone.auth]\n{auth}"
+    theirs, volume = nova.boot("theirs"), watched.volume()
+    mapping = nova.attach(theirs, volume)
+    ours = stack.add_server()
+    stack.start_service()
+    stack.start_agent()
+    stack.wait_for_host()
+    watched.until("volumes", volume, "BlockDeviceMapping.DevicePlugged")
+
+    token = keystone.token("root", "admin", project="own")
+    headers = {"X-Auth-Token": token, "OpenStack-API-Version": "compute 2.89"}
+
+    def asked(path: str) -> dict[str, Any]:
+        answer = stack.http.get(stack.url(f"/v2.1/servers/{path}"), headers=headers)
+        assert answer.status_code == 200, answer.text
+        return dict(answer.json())
+
+    passed = len(nova.asked)
+    assert asked(ours)["server"]["id"] == ours
+    shown = asked(f"{theirs.id}/os-volume_attachments")["volumeAttachments"]
+    assert shown == [mapping.shown(theirs.id)]
+    assert f"GET /v2.1/servers/{theirs.id}/os-volume_attachments" in nova.asked[passed:]
+    assert not any(ours in each for each in nova.asked)

@@ -124,6 +124,24 @@ def test_clients_variables_are_not_the_services(file: Path) -> None:
 WHERE = "auth = 'tokens'\n[[tokens]]\nname='a'\nuser_id='a'\nproject_id='p'\nroles=['reader']\n"
 
 
+@pytest.mark.parametrize("auth", ["", f"{WHERE}token='{STRONG}'\n"])
+def test_what_is_novas_is_passed_on_where_keystone_says_who_asks(file: Path, auth: str) -> None:
+    passing = "[observe]\npass_on_to = 'http://nova.internal:8774'\n"
+    assert "Nova takes Keystone's tokens alone" in refused(file, f"{auth}{passing}")
+    keystone = "auth = 'keystone'\n[keystone.auth]\nauth_url = 'http://keystone'\n"
+    given = load(file, f"{keystone}{passing}").observe.pass_on_to
+    assert given == "http://nova.internal:8774"
+    for wrong in (
+        "nova:8774",
+        "http://nova/compute",
+        "http://a@nova",
+        "http://nova?x",
+        "ftp://nova",
+    ):
+        text = f"{keystone}[observe]\npass_on_to = '{wrong}'\n"
+        assert "without a path: http://nova.internal:8774" in refused(file, text)
+
+
 def test_off_loopback_plain_http_has_to_be_asked_for(file: Path) -> None:
     text = f"{WHERE}token='{STRONG}'\n[listen]\nhost = '192.0.2.1'\n"
     said = refused(file, text)

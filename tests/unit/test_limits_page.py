@@ -24,6 +24,8 @@ ALL_LIMITS = (
     "ledger/auth/known",
     "ledger/auth/policy",
     "ledger/auth/reading",
+    "ledger/nova_beside/passing",
+    "ledger/http/body",
 )
 
 

@@ -6,8 +6,10 @@ has no images or networks, and says so in the form that clients can print.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
 from datetime import UTC, datetime
+from http import HTTPStatus
 from typing import Any
 
 from aiohttp import web
@@ -24,6 +26,7 @@ from ledger.native.server_row import no_server, server_row
 from ledger.nova import flavors
 from ledger.nova.servers import filters as server_filters
 from ledger.nova.servers import state as server_state
+from ledger.nova_beside.whose import ours_among
 from projections.reads.server_lists import PATTERNS, PatternError
 
 #: Nova's rule of who is shown a server's host.
@@ -45,22 +48,12 @@ Row = dict[str, Any]
 
 async def servers(call: Call) -> web.StreamResponse:
     """GET /servers."""
-    rows, more = await _page(call)
-    brief = [
-        {
-            "id": str(row["server_id"]),
-            "name": row["name"],
-            "links": links_of(call, str(row["server_id"])),
-        }
-        for row in rows
-    ]
-    return answer(_listed(call, brief, more))
+    return await _listed(call, _brief)
 
 
 async def servers_detail(call: Call) -> web.StreamResponse:
     """GET /servers/detail."""
-    rows, more = await _page(call)
-    return answer(_listed(call, [await _described(call, row) for row in rows], more))
+    return await _listed(call, _described)
 
 
 async def server(call: Call) -> web.StreamResponse:
@@ -80,12 +73,29 @@ async def server(call: Call) -> web.StreamResponse:
 # ------------------------------------------------------------------------------ pages
 
 
-async def _page(call: Call) -> tuple[list[Row], bool]:
-    """The rows of this page, and whether there are more."""
+async def _listed(call: Call, view: Callable[[Call, Row], Awaitable[Row]]) -> web.StreamResponse:
+    """A page: of a Nova beside us, until it has no more; then of ours."""
     limit, marker = nova_limit(call), await _marker(call)
+    theirs: list[Row] = []
+    if call.nova is not None and marker is None:
+        said = await call.nova.whole(call.request)
+        if said.status != HTTPStatus.OK or "servers_links" in (page := said.object()):
+            return said.response(call.request)
+        theirs = page["servers"]
+    room = max(0, limit - len(theirs))
+    rows, more = await _rows(call, marker, room)
+    listed: Row = {"servers": [*theirs, *[await view(call, row) for row in rows]]}
+    if more or (theirs and not room):
+        listed["servers_links"] = next_page(call, listed["servers"][-1]["id"])
+    return answer(listed)
+
+
+async def _rows(call: Call, marker: str | None, limit: int) -> tuple[list[Row], bool]:
+    """So many of ours, and whether there are more."""
     wanted, order = server_filters.listed(call), server_filters.order(call)
     if wanted is None:
         return [], False
+    wanted = replace(wanted, ours=call.nova is not None)
     try:
         rows = await call.components.queries.instances(
             wanted, server_filters.WORDS, order=order, marker=marker, limit=limit + 1
@@ -97,24 +107,26 @@ async def _page(call: Call) -> tuple[list[Row], bool]:
 
 
 async def _marker(call: Call) -> str | None:
+    """Of ours; None: our first page is wanted, or Nova's next one.  ApiError 400."""
     marker = call.request.query.get("marker")
     if marker is None:
         return None
     server_id = canonical(marker)
+    if call.nova is not None and not await ours_among(call.components, filter(None, [server_id])):
+        return None
     row = await call.components.queries.instance(server_id) if server_id else None
     if row is None or not call.identity.sees(row["project_id"]):
         raise ApiError(400, "marker_not_found", f"Marker {marker[:100]} could not be found.")
     return str(row["server_id"])
 
 
-def _listed(call: Call, page: list[Row], more: bool) -> Row:
-    listed: Row = {"servers": page}
-    if more:
-        listed["servers_links"] = next_page(call, page[-1]["id"])
-    return listed
-
-
 # ------------------------------------------------------------------------------- view
+
+
+async def _brief(call: Call, row: Row) -> Row:
+    """A server as Nova lists it without its details."""
+    server_id = str(row["server_id"])
+    return {"id": server_id, "name": row["name"], "links": links_of(call, server_id)}
 
 
 def links_of(call: Call, server_id: str) -> list[dict[str, str]]:

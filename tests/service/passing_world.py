@@ -1,0 +1,70 @@
+"""The API with a Nova beside it, to which it passes requests on."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+from uuid import uuid4
+
+from aiohttp import ClientResponse
+from yarl import URL
+
+from aggregates.base import Actor, EventContext, Seen
+from handlers.drift.beside_nova import SeenServer
+from handlers.results.observed import Sight, record
+from ledger.config import Observe
+from ledger.log.unit import run_optimistically
+from tests.doubles.recording_nova import RecordingNova
+from tests.doubles.simulated_keystone import SimulatedKeystone
+from tests.service.api_world import PROJECT, Api, running_api
+from tests.service.keystone_world import settings
+
+_SEEN = Seen(origin="nova", after=None, before="2026-11-27T12:01:00+00:00")
+_CONTEXT = EventContext(actor=Actor(name="observer"), request_id="req-look", cause="observation")
+
+
+@dataclass
+class Both:
+    """Our API, and the Nova."""
+
+    api: Api
+    nova: RecordingNova
+    keystone: SimulatedKeystone
+    token: str
+
+    async def ask(self, method: str, path: str | URL, **options: Any) -> ClientResponse:
+        """As an administrator by Keystone; to be refused is to have been asked."""
+        headers = {"X-Auth-Token": self.token, **options.pop("headers", {})}
+        return await self.api.ask(
+            method, path, None, options.pop("version", "2.90"), headers=headers, **options
+        )
+
+    async def watched(self) -> str:
+        """A server that was seen at Nova."""
+        server_id = str(uuid4())
+        server = SeenServer(id=server_id, name="theirs", host="hv1", project_id=PROJECT)
+        sight = Sight(server_id=server_id, server=server, attachments=(), seen=_SEEN, asked=_SEEN)
+        run_optimistically(
+            self.api.components.requests._store,
+            lambda unit: record(sight, unit) and unit.save(_CONTEXT),
+        )
+        await self.api.projected()
+        return server_id
+
+    def said_by_nova(self) -> int:
+        """How often Nova was asked since this was asked last."""
+        number = len(self.nova.asked)
+        self.nova.asked.clear()
+        return number
+
+
+@asynccontextmanager
+async def both_worlds(
+    dsn: str, keystone: SimulatedKeystone, nova: RecordingNova
+) -> AsyncIterator[Both]:
+    observe = Observe(pass_on_to=nova.url)
+    async with running_api(dsn, replace(settings(keystone), observe=observe)) as api:
+        token = keystone.token("root", "admin", "service", project=PROJECT)
+        yield Both(api, nova, keystone, token)
