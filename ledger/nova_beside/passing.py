@@ -205,9 +205,12 @@ class Nova:
 
 @asynccontextmanager
 async def beside(settings: Settings, static: StaticTokens) -> AsyncIterator[Nova | None]:
-    """The Nova of the settings, for as long as the block lasts; None: there is none."""
+    """The Nova of the settings, for as long as the block lasts; None: there is none.
+
+    A standby is behind, also on whose a server is: who reads it passes nothing on.
+    """
     observe = settings.observe
-    if observe.pass_on_to is None:
+    if observe.pass_on_to is None or settings.read_only:
         yield None
         return
     trust: ssl.SSLContext | bool = True
