@@ -1,0 +1,3 @@
+-- A ledger that was restored from an older backup (aggregates.host.Host.Restored).
+
+ALTER TABLE hosts ADD COLUMN unvouched boolean;  -- since then, nobody has vouched for it
