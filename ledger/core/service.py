@@ -137,6 +137,12 @@ class Service:
         unit.read(wanted)
         return [_unchanged(name, registration, unit) for name, registration in asked]
 
+    def epochs(self, names: Sequence[str]) -> dict[str, int | None]:
+        """Of each of these hosts; None: no agent of it has ever registered."""
+        hosts: list[Host] = self._store.load_many(*((Host, Host.id_of(name)) for name in names))
+        found = zip(names, hosts, strict=True)
+        return {name: host.epoch if host.version else None for name, host in found}
+
     def changed(self, name: str, changes: Changes, context: EventContext) -> bool:
         """Take what has changed of a host's guests; whether it is to be shown again.
 

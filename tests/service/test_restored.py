@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from yarl import URL
 
+from host_agent.shared.contract.messages import TOLD_HEADER
 from host_agent.shared.contract.survey import CAPABILITY
 from ledger.upkeep import restored
 from tests.conftest import Databases
@@ -112,6 +113,29 @@ async def test_who_is_further_than_the_log_is_told_so(api: Api, query: str) -> N
     assert await _code(api, "GET", stream) == (410, "beyond_the_log")
 
 
+async def _registers(api: Api, told: str | None) -> tuple[int, str]:
+    headers = {} if told is None else {TOLD_HEADER: told}
+    body = {"service_version": 3, "capabilities": {}, "guests": []}
+    answer = await api.ask("PUT", f"/v1/hosts/{HOST}", "agent-1", json=body, headers=headers)
+    return answer.status, (await answer.json()).get("code", "")
+
+
+async def test_a_log_that_was_put_back_in_silence_is_found_out_by_an_agent(
+    api: Api, database_url: str
+) -> None:
+    """It was told more than the log knows: an epoch, or a position."""
+    assert await _registers(api, "0 99") == (200, ""), "of a new host nothing is known"
+    head = await api.head()
+    for fine in (None, f"0 {head}"):
+        assert await _registers(api, fine) == (200, "")
+    for more in (f"0 {head + 1}", "1 0"):
+        assert await _registers(api, more) == (409, "log_restored")
+    assert await api.head() == head, "nothing of it was taken"
+    assert (await _registers(api, "compute-1"))[0] == 400
+    await _restored(api, database_url)
+    assert await _registers(api, f"5 {head + 100}") == (200, "")
+
+
 # --- processes -----------------------------------------------------------------------------------
 
 
@@ -160,6 +184,11 @@ def test_what_was_done_after_the_backup_is_not_undone(stack: Stack, databases: D
     before = plugged(stack.host())
 
     stack.database_url = databases.url(backup)
+    stack.start_service()
+    log = stack.components[0].log
+    eventually(lambda: "log_restored" in log.read_text(), "an agent finds it out")
+    assert plugged(stack.host()) == before
+    stack.components[0].kill()
     where = ("--database-url", stack.database_url)
     planned = _command(stack, "db", "restored", "--dry-run", *where)
     assert planned["operations"] == [operation]
