@@ -60,7 +60,7 @@ class Automatic:
     def _decide(self, finding_id: str) -> str | None:
         finding = self._store.load(Finding, UUID(finding_id))
         host = self._host_of(finding)
-        why = why_not(finding, self._policy, self._known(host)) or self._doubt()
+        why = why_not(finding, self._policy, self._known(host))
         try:
             if why is None:
                 return self._begin(finding_id, host)
@@ -68,11 +68,6 @@ class Automatic:
             why = str(refusal)
         _log.info("repair_left_to_people", finding=finding_id, why=why)
         return None
-
-    def _doubt(self) -> str | None:
-        """After a restore the log proves nothing: of which host nobody knows what it has."""
-        names = list(self._fleet().in_doubt())
-        return f"nobody has vouched for {', '.join(names)} since the restore" if names else None
 
     def _begin(self, finding_id: str, host: str | None) -> str:
         request = RepairDrift(
