@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import pytest
 from aggregates import errors
 from aggregates.host import Host, host_uuid
 from aggregates.operation import ActiveRun, Operation, OperationState
-from handlers.requests.actions import RULES
+from handlers.requests.actions import RULES, ActOnServer
 from handlers.results.progress import plan_of
 from host_agent.shared.contract.messages import Report, StepResult
 from host_agent.shared.contract.ports import PortError
@@ -196,6 +196,10 @@ def test_after_a_new_fence_all_other_hosts_have_to_be_vouched_for(tmp_path: Path
     with pytest.raises(errors.HostUnvouchedError, match=OTHER):
         world.act("evacuate", destination=OTHER)
     world.service.vouch(OTHER, "it has no guest", CONTEXT)
+    request = ActOnServer(server_id=world.server_id, flow="evacuate", destination=OTHER)
+    third = replace(world.fleet, in_doubt=lambda: ["compute-3"])
+    with pytest.raises(errors.HostUnvouchedError, match="compute-3"):
+        world.requests.act(request, CONTEXT, third)
     world.done(world.act("evacuate", destination=OTHER))
 
 

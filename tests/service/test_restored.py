@@ -19,6 +19,7 @@ from ledger.upkeep import restored
 from tests.conftest import Databases
 from tests.doubles.host_checks import plugged
 from tests.service.api_world import HOST, OTHER, Api, guest
+from tests.service.test_api_external_events import extended, tell
 from tests.stack import DEADLINE_S, Stack, eventually, running_stack
 from tests.surveys import survey, whole
 
@@ -45,10 +46,11 @@ async def _vouch(api: Api, host: str) -> tuple[int, str]:
     return answer.status, (await answer.json()).get("code", "")
 
 
-async def _show(api: Api, host: str) -> None:
+async def _show(api: Api, host: str, *servers: str) -> None:
     """Its agent registers in the new epoch, is asked for a survey, and answers."""
     who = f"agent-{host[-1]}"
-    told = await api.register(host=host, capabilities={CAPABILITY: True})
+    guests = [guest(server_id=server) for server in servers]
+    told = await api.register(*guests, host=host, capabilities={CAPABILITY: True})
     assert told["release"] == {"guests": [], "attachments": [], "unknown": []}
     await api.projected()
     assert await _vouch(api, host) == (409, "host_unseen")
@@ -95,10 +97,14 @@ async def test_what_begins_by_itself_waits_until_its_host_is_vouched_for(
     """Cinder tells of a volume that has grown; the host is not told before."""
     server, volume = await api.attached()
     await _restored(api, database_url)
+    assert await tell(api, extended(server, volume)) == (200, [("completed", 200)])
+    [operation] = (await api.get("/v1/operations?state=running"))["operations"]
     epoch = (await api.get(f"/v1/hosts/{HOST}"))["epoch"]
-    event = {"name": "volume-extended", "server_uuid": server, "tag": volume}
-    await api.ask("POST", "/v2.1/os-server-external-events", "admin", json={"events": [event]})
     assert await api.commands(epoch=epoch, wait_s=0) == []
+    await _show(api, HOST, server)
+    assert await _vouch(api, HOST) == (200, "")
+    [command] = await api.commands(epoch=epoch)
+    assert (command["operation_id"], command["flow"]) == (operation["operation_id"], "grow")
 
 
 @pytest.mark.parametrize("query", ["", "&topic=Host.Fenced", "&order=asc"])
