@@ -40,7 +40,7 @@ class Found(NamedTuple):
 
 
 def look(dsn: str) -> Found:
-    """What there is to mark.  Brings the projections to the end of the log first."""
+    """What there is to mark, once the projections show all of the log."""
     catch_up(dsn, ALL)
     with connect(dsn) as connection:
         [row] = connection.execute(sql.query("restored", "found")).fetchall()

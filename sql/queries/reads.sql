@@ -733,6 +733,7 @@ SELECT host FROM hosts WHERE NOT fenced ORDER BY host;
 
 -- name: in_doubt
 -- The names of the hosts of which nobody knows what they have, since the ledger was restored.
+-- hosts_in_doubt, which has next to nothing.
 SELECT host FROM hosts WHERE unvouched AND NOT fenced ORDER BY host;
 
 -- name: open_on_host
