@@ -191,6 +191,14 @@ class HostUnavailableError(DomainError, code="host_unavailable"):
     """
 
 
+class HostUnvouchedError(DomainError, code="host_unvouched"):
+    """This ledger was restored from an older backup, and may not know what host {host} has. Until
+    somebody has vouched for that host, nothing is done there, and nothing is started, freed or
+    deleted anywhere. Look at it, then: attachment-ledger host vouch {host}. If it is gone for good,
+    fence it.
+    """
+
+
 class HostNotFencedError(DomainError, code="host_not_fenced", status=400):
     """Compute service of {host} is still in use. Fence it first, with the evidence that
     nothing on it touches volumes any more.

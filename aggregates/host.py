@@ -3,6 +3,10 @@
 Invariant: results and commands of an older epoch are refused on both sides.
 Fencing, an operator's act with reason and evidence, raises the epoch (decision 0027).
 Contact times are no facts of the ledger and live outside the log.
+
+In a ledger that was restored from an older backup a host is *unvouched* until a person has looked
+at it: what the log says of it may be over.  It gets no work, and no fence of before counts
+(decision 0109).
 """
 
 from __future__ import annotations
@@ -75,6 +79,20 @@ class Host(Aggregate):
     class LeftoversCleared(Event):
         """The host has released its leftovers."""
 
+    class Restored(Event):
+        """The ledger was restored from a backup, whose log ended at `position`: what came after
+        that is lost, so this host may have been told more.  No command of before `epoch` counts.
+        """
+
+        epoch: int
+        position: int
+        reason: str
+
+    class Vouched(Event):
+        """An operator has looked at the host: from here on the log may be believed of it again."""
+
+        reason: str
+
     class DisksSeen(Event):
         """Of the volumes that it shows in a guest, those that the server is not to have there."""
 
@@ -94,6 +112,8 @@ class Host(Aggregate):
         self.disabled_reason: str | None = None
         self.origin: str | None = None  # whose it is; None: ours to work on
         self.suspect = False  # fenced, and has not shown since that it holds nothing of others
+        self.unvouched = False  # the log may lack what became of it; see Restored
+        self.restored = 0  # the epoch that the last Restored began
         self.leftovers: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
         self.shown: dict[str, frozenset[str]] = {}  # by server: the volumes of DisksSeen
 
@@ -109,7 +129,7 @@ class Host(Aggregate):
             case self.HostSeen():
                 self.name, self.origin = event.name, event.origin
             case self.Fenced():
-                self.epoch, self.fenced, self.suspect = event.epoch, True, True
+                self.epoch, self.fenced, self.suspect = event.epoch, True, not self.unvouched
                 self.why = f"{event.reason} ({event.evidence})"
             case self.Unfenced():
                 self.fenced = False
@@ -126,6 +146,12 @@ class Host(Aggregate):
                 self.leftovers = (tuple(event.guests), tuple(event.attachments))
             case self.LeftoversCleared():
                 self.suspect, self.leftovers = False, ((), ())
+            case self.Restored():
+                self.epoch = self.restored = event.epoch
+                self.fenced = self.suspect = False
+                self.unvouched, self.leftovers = True, ((), ())
+            case self.Vouched():
+                self.unvouched = False
             case self.DisksSeen():
                 self.shown[event.server_id] = frozenset(event.volumes)
                 if not event.volumes:
@@ -188,6 +214,23 @@ class Host(Aggregate):
         """Unfencing a host that is not fenced records nothing."""
         if self.fenced:
             self.record(self.Unfenced, reason=reason)
+
+    def restore(self, epoch: int, position: int, reason: str) -> None:
+        """The ledger was restored from a backup that ended at this position; `epoch`: above all
+        that were handed out in what is lost.
+        """
+        epoch = max(epoch, self.epoch + 1)
+        self.record(self.Restored, epoch=epoch, position=position, reason=reason)
+
+    def vouch(self, reason: str) -> None:
+        """Vouching for a host of which nothing is in doubt records nothing."""
+        if self.unvouched:
+            self.record(self.Vouched, reason=reason)
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether nobody knows what it has: neither does the log, nor was it fenced since."""
+        return self.unvouched and not self.fenced
 
     def disable(self, reason: str | None) -> None:
         """No server may come here from now on; the same reason again records nothing."""

@@ -172,6 +172,7 @@ class Settings:
             host=self.agent.host,
             wait_s=self.ledger.wait_s,
             inventory_interval_s=self.ledger.inventory_interval_s,
+            told_path=Path(self.agent.lock_path) / "told",
             files=Files(
                 token=self.ledger.token_file,
                 ca=self.ledger.ca_file,

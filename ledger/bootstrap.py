@@ -164,8 +164,7 @@ async def running(
         listener = _listening_socket(settings)
         stack.callback(listener.close)
         registry = registry_of(ledger.log_recorder.writer, ledger.steps, calls)
-        looks = Looks(dsn)
-        checks: dict[str, Check] = neighbours.checks(settings, stack)
+        looks, checks = Looks(dsn), {**neighbours.checks(settings, stack)}
         warnings = {**neighbours.warnings(settings, stack), **renewal.warnings()}
         if works:
             _begin_tracing(settings, ledger, queries, registry, stack)
@@ -178,7 +177,7 @@ async def running(
                 woken=stack.enter_context(wakeups.watch(DUE)),
                 concurrency_max=settings.limits.dispatcher_concurrency_max,
             )
-            checks["dispatcher"] = _begin_dispatching(dispatcher, stack)
+            checks |= _begin_dispatching(dispatcher, stack)
             warnings |= _begin_observing(settings, ledger, looks, clock, stack)
         components = Components(
             requests=Requests(ledger, cinder, clock),
@@ -280,11 +279,11 @@ def _begin_observing(
     return {"observer": observer.check}
 
 
-def _begin_dispatching(dispatcher: Dispatcher, stack: AsyncExitStack) -> Check:
+def _begin_dispatching(dispatcher: Dispatcher, stack: AsyncExitStack) -> dict[str, Check]:
     """From now on its steps are done; whether they still are."""
     working = asyncio.create_task(dispatcher.run(), name="dispatcher")
     stack.push_async_callback(_cancelled, working)
-    return _alive(working)
+    return {"dispatcher": _alive(working)}
 
 
 def _begin_tracing(

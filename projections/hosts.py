@@ -11,6 +11,7 @@ _NEW: Row = {
     "fence_reason": None,
     "fence_evidence": None,
     "suspect": False,
+    "unvouched": False,
     "leftovers": None,
     "disabled": False,
     "disabled_reason": None,
@@ -38,7 +39,7 @@ def _fold(row: Row | None, event: LoggedEvent) -> Row:
             row.update(
                 epoch=event.body["epoch"],
                 fenced=True,
-                suspect=True,
+                suspect=not row["unvouched"],
                 fence_reason=event.body["reason"],
                 fence_evidence=event.body["evidence"],
             )
@@ -52,7 +53,18 @@ def _fold(row: Row | None, event: LoggedEvent) -> Row:
             row["leftovers"] = {name: event.body[name] for name in ("guests", "attachments")}
         case Host.LeftoversCleared.TOPIC:
             row.update(suspect=False, leftovers=None)
+        case _:
+            _doubt(row, event)
     return row
+
+
+def _doubt(row: Row, event: LoggedEvent) -> None:
+    """The ledger was restored, or somebody has vouched for the host since."""
+    if event.topic == Host.Vouched.TOPIC:
+        row.update(unvouched=False)
+    elif event.topic == Host.Restored.TOPIC:
+        row.update(epoch=event.body["epoch"], unvouched=True, suspect=False, leftovers=None)
+        row.update(fenced=False, fence_reason=None, fence_evidence=None)
 
 
 HOSTS = Projection(
@@ -68,6 +80,8 @@ HOSTS = Projection(
             Host.Enabled.TOPIC,
             Host.LeftoversFound.TOPIC,
             Host.LeftoversCleared.TOPIC,
+            Host.Restored.TOPIC,
+            Host.Vouched.TOPIC,
         }
     ),
     key_of=_key,

@@ -189,6 +189,7 @@ class World:
             legacy=lambda: self.legacy,
             shown=self._shown,
             unfenced=lambda: [name for name in self.hosts if not self._host(name).fenced],
+            in_doubt=lambda: [name for name in self.hosts if self._host(name).in_doubt],
         )
 
     def _shown(self, server_id: str, volume_ids: Sequence[str]) -> list[Shown]:

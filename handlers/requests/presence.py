@@ -11,6 +11,9 @@ the log); open findings of classes that show something (`DriftClass.shows`); hos
 from a fence and have not shown yet what they hold; and, once a server's own host has lost its
 guest, every host that has not shown since that it does not have it.
 
+After a restore from an older backup any host may have anything, until a person has vouched for it
+(`_refuse_unvouched`, decision 0109).
+
 The first of these is asked again before each run that would start or free something.  So a guest
 that turns up while a flow is under way stops it there: it is undone, or parks.
 """
@@ -88,8 +91,11 @@ class Sightings(Protocol):
     `shown`: the open findings that show the server's guest, or one of the volumes.
     `unaccounted`: the hosts that have not shown, since the server's own host lost its guest, that
     they do not have it; fenced ones left out.
+    `in_doubt`: the hosts of which nobody knows what they have (Host.in_doubt).
     """
 
+    @property
+    def in_doubt(self) -> Callable[[], Iterable[str]]: ...
     @property
     def shown(self) -> Callable[[str, Sequence[str]], Iterable[Shown]]: ...
     @property
@@ -156,12 +162,32 @@ def signs(question: Question, book: Book) -> Iterator[Sign]:
             yield from _of_volume(volume, question, book)
 
 
+def refuse_in_doubt(plan: Plan, book: Book) -> None:
+    """Raises HostUnvouchedError if the plan concerns a host of which nobody knows what it has."""
+    hosts = {*plan.hosts.values(), *(lane.host for lane in plan.lanes)}
+    for name in sorted(filter(None, hosts)):
+        if _host(name, book).in_doubt:
+            raise errors.HostUnvouchedError(host=name)
+
+
+def _refuse_unvouched(plan: Plan, book: Book, known: Sightings, repaired: str | None) -> None:
+    """The same; also if any other host is in doubt, and the plan repairs, starts, frees, forgets or
+    deletes what that host may have.
+    """
+    refuse_in_doubt(plan, book)
+    if repaired is not None or asks_of(plan) is not Ask.NOTHING:
+        for name in known.in_doubt():
+            raise errors.HostUnvouchedError(host=name)
+
+
 def refuse(plan: Plan, server_id: str, book: Book, known: Sightings, repaired: str | None) -> None:
-    """Raises ShownElsewhereError if anybody shows what the plan works on, or may have it.
+    """Raises ShownElsewhereError if anybody shows what the plan works on, or may have it;
+    HostUnvouchedError if a host may, of which nobody knows what it has.
 
     `repaired`: the finding that the plan mends, which is no sign against it.  RepairError if
     another one says that a disk of its volume may be other data.
     """
+    _refuse_unvouched(plan, book, known, repaired)
     question = Question.of(plan, server_id, book)
     if repaired is not None:
         _refuse_other_data(question, known, repaired)

@@ -12,6 +12,9 @@ them is told.  Its runs are then of an epoch that is over, which nobody can repo
 dispatchers look for such runs, also on a host that was unfenced meanwhile (`stranded` of
 sql/queries/reads.sql).
 
+What was begun before the ledger was restored from a backup is for a person to look at first, and
+not for a fence to decide (`handlers.results.restored`).
+
 What no fence decides parks: which of two volumes a guest had when its host died in the midst of a
 swap, and what a conversion of an old attachment had done.
 
@@ -31,6 +34,7 @@ from aggregates.operation import ActiveRun, Operation, OperationState
 from handlers.engine.engine import pivot_passed, unwinds
 from handlers.engine.plan import Place
 from handlers.requests import operator
+from handlers.results import restored
 from handlers.results.meaning import Book
 from handlers.results.progress import FENCED, arrival, failed, fenced_error, plan_of
 from host_agent.shared.contract.messages import ErrorKind, StepError, StepResult
@@ -47,8 +51,12 @@ def host_fenced(operation: Operation, host: str, now: float, book: Book) -> bool
     """Whether the fence changes anything for the operation, which then has to be decided on."""
     known = book.get(Host, host)
     if operation.state is OperationState.PARKED:
-        return known.fenced and _try_again(operation, host, book)
+        waits = known.fenced and not restored.is_parked(operation)
+        return waits and _try_again(operation, host, book)
     if operation.state is not OperationState.RUNNING:
+        return False
+    if restored.is_begun_before(operation, known):
+        restored.park(operation, now, book)
         return False
     plan, history = plan_of(operation), operation.history
     going_there = known.fenced and plan.hosts.get(Place.DESTINATION) == host

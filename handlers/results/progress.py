@@ -398,9 +398,15 @@ def _further(operation: Operation, run: ActiveRun, step: str) -> list[str]:
     return list(run.steps[at + 1 : at + 1 + next(durable, len(run.steps))])
 
 
-def park(operation: Operation, left: tuple[Left, ...], book: Book) -> None:
-    """The operator's turn; the server shows ERROR with a fault (S1)."""
+def park(
+    operation: Operation, left: tuple[Left, ...], book: Book, error: StepError | None = None
+) -> None:
+    """The operator's turn; the server shows ERROR with a fault (S1).
+
+    `error`: why, if it is not that of the steps.
+    """
     rows = [_left_row(operation, item) for item in left]
+    rows = [{**row, "error": plain(error)} for row in rows] if error else rows
     operation.record(Operation.Parked, left=rows)
     started = operation.started
     assert started is not None

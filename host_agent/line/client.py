@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.client import RemoteDisconnected
+from pathlib import Path
 from ssl import SSLCertVerificationError, SSLEOFError, SSLError
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -62,6 +63,7 @@ class LinkSettings:
     denied_retry_s: float = 30.0
     files: Files = field(default_factory=Files)  # of what is shown, and whom we believe
     agent: str | None = None  # which one of the agents that may say to be this host's
+    told_path: Path | None = None  # of a file: see host_agent.line.told
 
     def ring(self) -> Ring:
         return Ring(self.url.split(","))

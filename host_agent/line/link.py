@@ -52,11 +52,13 @@ from host_agent.line.client import (
     credentials_of,
 )
 from host_agent.line.surveys import Look, Surveys
+from host_agent.line.told import Told
 from host_agent.reporting import Verdict
 from host_agent.shared.contract.backoff import Backoff
 from host_agent.shared.contract.changes import Changes
 from host_agent.shared.contract.messages import (
     SURVEY_HEADER,
+    TOLD_HEADER,
     Command,
     Commands,
     ErrorKind,
@@ -112,6 +114,7 @@ class Link:
         self._settings = settings
         self._describe = describe
         self._surveys = Surveys(look, self._call, self._backoff)
+        self._told = Told(settings.told_path)
         self.ledger_clock = FarClock()
         self.credentials = credentials = credentials_of(settings, self.ledger_clock)
         ring = settings.ring()  # where one is not served, the other need not ask
@@ -280,7 +283,9 @@ class Link:
         """What is to be cleared before this host is registered; nothing: it is.  And whether
         the ledger could not look at something, and wants to be shown it again.
         """
-        status, answer = self._call("PUT", "", registration)
+        told_before = self._told.header
+        more = {TOLD_HEADER: told_before} if told_before else {}
+        status, answer = self._call("PUT", "", registration, REQUEST_S, **more)
         if status != HTTPStatus.OK:
             parts = (answer.get("code"), answer.get("detail"), answer.get("hint"))
             why = " ".join(str(each) for each in parts if each)
@@ -291,6 +296,7 @@ class Link:
         if self._epoch != told.epoch:
             self._epoch = told.epoch
             runner.forget_queued()  # given under another epoch
+        self._told.registered(told.epoch, told.position)
         if told.fenced:
             _LOG.warning(
                 "host_fenced",
@@ -358,6 +364,7 @@ class Link:
         with self._state:
             if life == self._life:
                 self._after = told.after
+                self._told.polled(told.after)
 
     def _accept(self, data: dict[str, Any], runner: CommandRunner) -> None:
         try:
@@ -395,11 +402,11 @@ class Link:
                 self._pause(error, backoff)
 
     def _call(
-        self, method: str, path: str, body: Any = None, timeout_s: float = REQUEST_S
+        self, method: str, path: str, body: Any = None, timeout_s: float = REQUEST_S, **more: str
     ) -> tuple[int, dict[str, Any]]:
         if self._closing.is_set():
             raise Stopping
-        return self._ledger.call(method, path, body, timeout_s)
+        return self._ledger.call(method, path, body, timeout_s, **more)
 
     def _backoff(self) -> Backoff:
         first_s, max_s = self._settings.backoff_first_s, self._settings.backoff_max_s

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+import structlog
 from aiohttp import web
 
 from aggregates.base import EventContext
@@ -31,14 +32,19 @@ LOOKS_MAX = 500
 #: Hosts and guests whose registrations are read together; a longer inventory goes alone.
 REGISTERED_MAX = 1_000
 
+_log = structlog.get_logger(__name__)
+
 
 @dataclass(frozen=True)
 class Asked:
-    """A registration that waits for its turn."""
+    """A registration that waits for its turn; `told`: what its agent was told last, if it says so:
+    an epoch, and a position of the log.
+    """
 
     host: str
     registration: Registration
     context: EventContext
+    told: tuple[int, int] | None = None
 
 
 class AgentBatcher:
@@ -82,17 +88,21 @@ class AgentBatcher:
         return await self._looks.ask((host, after))
 
     async def register(
-        self, host: str, registration: Registration, context: EventContext
+        self,
+        host: str,
+        registration: Registration,
+        context: EventContext,
+        told: tuple[int, int] | None = None,
     ) -> RegistrationResult:
         """Take a registration; returns when all of it can be read, the contact too."""
-        return await self._registrations.ask(Asked(host, registration, context))
+        return await self._registrations.ask(Asked(host, registration, context, told))
 
     async def _look(self, wanted: Sequence[tuple[str, int]]) -> Sequence[Row]:
         return await self._components.queries.mailboxes(wanted, COMMANDS_MAX)
 
     async def _register(self, batch: Sequence[Asked]) -> Sequence[RegistrationResult | Exception]:
         service, queries = self._components.service, self._components.queries
-        refused = await self._not_its_own(batch)
+        refused = await self._not_its_own(batch) | await self._further_than_we(batch)
         known = await self._in_thread(
             service.unchanged, [(one.host, one.registration) for one in batch]
         )
@@ -123,6 +133,23 @@ class AgentBatcher:
             hosts=list(connectors), initiators=initiators, nqns=nqns
         )
         return {row["host"]: _same_connector(row, connectors[row["host"]]) for row in rows}
+
+    async def _further_than_we(self, batch: Sequence[Asked]) -> dict[str, ApiError]:
+        """Why hosts are refused that were told what is not in this log, by host.
+
+        Asked of the log itself, for projections may be late.  A host that it does not know has
+        nothing to lose by it.
+        """
+        told = {one.host: one.told for one in batch if one.told is not None}
+        if not told:
+            return {}
+        head = (await self._components.queries.head())["position"]
+        epochs = await self._in_thread(self._components.service.epochs, list(told))
+        return {
+            host: _log_restored(host, told[host], head)
+            for host, epoch in epochs.items()
+            if epoch is not None and told[host] > (epoch, head)
+        }
 
     async def _registered(
         self, asked: Asked, known: RegistrationResult | ApiError | None
@@ -162,6 +189,18 @@ def _same_connector(row: Row, connector: dict[str, str]) -> ApiError:
         hint="Was one made as a copy of the other? Give it a name of its own "
         "(/etc/iscsi/initiatorname.iscsi, /etc/nvme/hostnqn) and start its agent again. "
         f"If host {row['other']} is no more, fence it.",
+    )
+
+
+def _log_restored(host: str, told: tuple[int, int], head: int) -> ApiError:
+    _log.error("log_restored", host=host, told=told, position=head)
+    return ApiError(
+        409,
+        "log_restored",
+        f"This ledger has told host {host} of epoch {told[0]} and position {told[1]}, and does not "
+        f"know of them: its log ends at {head}. It was restored from an older backup.",
+        hint="Stop the service and run 'attachment-ledger db restored': until then it may undo "
+        "what was done after that backup.",
     )
 
 

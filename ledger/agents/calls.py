@@ -19,6 +19,7 @@ from host_agent.shared.contract.changes import Changes
 from host_agent.shared.contract.messages import (
     AGENT_HEADER,
     SURVEY_HEADER,
+    TOLD_HEADER,
     Again,
     Commands,
     Progress,
@@ -40,6 +41,7 @@ from ledger.agents.checks import (
     checked_registration,
     checked_report,
     checked_survey,
+    checked_told,
     clock_ahead,
 )
 from ledger.agents.contact import unknown_host
@@ -75,7 +77,8 @@ async def register(call: Call) -> web.StreamResponse:
     async with call.inventory(name, REGISTRATION_BYTES_MAX, _registration) as registration:
         _refuse_foreign_connector(name, registration)
         batcher = _heard(call, name)
-        shown = await batcher.register(name, registration, call.context("registration"))
+        told = checked_told(call.request.headers.get(TOLD_HEADER))
+        shown = await batcher.register(name, registration, call.context("registration"), told)
     if was_silent:
         await look_again(call, {"host": name}, "agent_back", "registration")
     return answer(_registered(name, shown))

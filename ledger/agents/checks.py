@@ -20,6 +20,7 @@ from host_agent.shared.contract.definition import is_readable
 from host_agent.shared.contract.messages import (
     AGENT_HEADER,
     CONNECTOR_KEYS,
+    TOLD_HEADER,
     Guest,
     Occurred,
     Registration,
@@ -48,6 +49,7 @@ CLOCK_AHEAD_S_MAX = 100 * 365.25 * 86_400
 SECONDS_MAX = 1e11  # since the epoch; the year 5138
 
 _AGENT = re.compile(r"[0-9a-f]{32}\Z")
+_TOLD = re.compile(r"([0-9]{1,10}) ([0-9]{1,18})\Z")
 
 _log = structlog.get_logger(__name__)
 
@@ -72,6 +74,13 @@ def checked_agent(text: str | None) -> str | None:
     """Which agent it says that it is; None: it does not say.  Raises WireError."""
     _require(text is None or bool(_AGENT.match(text)), AGENT_HEADER)
     return text
+
+
+def checked_told(text: str | None) -> tuple[int, int] | None:
+    """The epoch and position that it was told last; None: it does not say.  Raises WireError."""
+    found = None if text is None else _TOLD.match(text)
+    _require(text is None or found is not None, TOLD_HEADER)
+    return None if found is None else (int(found[1]), int(found[2]))
 
 
 def _guest(guest: Guest) -> Guest:

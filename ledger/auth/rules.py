@@ -253,6 +253,7 @@ _OWN = _under(
     ("hosts:history", ADMIN, "a host's events"),
     ("hosts:fence", ADMIN, "fence a host"),
     ("hosts:unfence", ADMIN, "let it come back"),
+    ("hosts:vouch", ADMIN, "believe the log of it again, after a restore"),
     ("hosts:agent", AGENT, "an agent's calls; each for the host of its token alone"),
     ("drift:list", READER, "list what differs"),
     ("drift:show", READER, "show a finding"),

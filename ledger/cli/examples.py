@@ -133,6 +133,10 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     "db status": (("--config ledger.toml", "0 if the schema is the one of this version"),),
     "db check": (("--config ledger.toml", "what to do about the schema"),),
     "db upgrade": (("--config ledger.toml", "bring it to this version"),),
+    "db restored": (
+        ("--dry-run", "what it would do, before the service is started"),
+        ('--reason "disk of db1 lost"', "after a backup was put back"),
+    ),
     "db grant": (("auditor alice", "let somebody read what auditors need"),),
     "config show": (("--config ledger.toml", "the settings in force, without secrets"),),
     "complete": (("--shell zsh", "completion, for the start-up file of a shell"),),

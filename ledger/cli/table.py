@@ -44,7 +44,9 @@ _RED, _YELLOW, _GREEN = "31", "33", "32"
 _STATES = ("state", "status", "severity", "outcome")
 _COLOURS = {
     **dict.fromkeys(("parked", "failed", "down", "fenced", "critical", "error"), _RED),
-    **dict.fromkeys(("running", "unwinding", "suspect", "suspected", "warning"), _YELLOW),
+    **dict.fromkeys(
+        ("running", "unwinding", "suspect", "unvouched", "suspected", "warning"), _YELLOW
+    ),
     **dict.fromkeys(("confirmed", "retrying", "open"), _YELLOW),
     **dict.fromkeys(("completed", "up", "active", "attached", "acknowledged", "over"), _GREEN),
 }

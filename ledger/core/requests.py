@@ -60,6 +60,7 @@ class Fleet:
     `legacy`: whether Cinder, or an agent, is too old for the new flow (S1).  `had`: the hosts
     that have ever had a volume of the server.  `shown` and `unaccounted`:
     handlers.requests.presence. `unfenced`: the names of all hosts that may be asked something.
+    `in_doubt`: of those that nobody has vouched for since the ledger was restored.
     """
 
     contact: Callable[[str], Contact]
@@ -68,6 +69,7 @@ class Fleet:
     shown: Callable[[str, Sequence[str]], Iterable[Shown]] = lambda _server_id, _volume_ids: ()
     unaccounted: Callable[[str], Iterable[str]] = lambda _server_id: ()
     unfenced: Callable[[], Iterable[str]] = lambda: ()
+    in_doubt: Callable[[], Iterable[str]] = lambda: ()
 
 
 class IdempotencyKeyReusedError(errors.DomainError, code="idempotency_key_reused", status=422):
@@ -292,7 +294,7 @@ class Requests:
         def decide(unit: Unit, origin: Origin) -> Operation:
             return snapshots.begin(request, origin, unit, view(), fleet.contact)
 
-        return self._accept(request.flow, request, context, None, decide)
+        return self._accept(request.flow, request, context, None, _asked(decide, fleet))
 
     def repair(
         self,

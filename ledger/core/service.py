@@ -28,7 +28,7 @@ from aggregates.operation import ActiveRun, Operation, OperationState
 from aggregates.remnant import Remnant
 from aggregates.volume import Volume
 from handlers.engine.engine import Wait, Work
-from handlers.requests import deletion, operator
+from handlers.requests import deletion, operator, presence
 from handlers.requests.guards import check_lock_of
 from handlers.results import handover, inventory, leftovers, progress
 from host_agent.shared.contract.changes import Changes
@@ -137,6 +137,12 @@ class Service:
         unit.read(wanted)
         return [_unchanged(name, registration, unit) for name, registration in asked]
 
+    def epochs(self, names: Sequence[str]) -> dict[str, int | None]:
+        """Of each of these hosts; None: no agent of it has ever registered."""
+        hosts: list[Host] = self._store.load_many(*((Host, Host.id_of(name)) for name in names))
+        found = zip(names, hosts, strict=True)
+        return {name: host.epoch if host.version else None for name, host in found}
+
     def changed(self, name: str, changes: Changes, context: EventContext) -> bool:
         """Take what has changed of a host's guests; whether it is to be shown again.
 
@@ -231,6 +237,10 @@ class Service:
         """Let the host work again, in its new epoch."""
         return self.change_host(name, lambda host: host.unfence(reason), context)
 
+    def vouch(self, name: str, reason: str, context: EventContext) -> int:
+        """Believe the log of the host again, after a restore."""
+        return self.change_host(name, lambda host: host.vouch(reason), context)
+
     def change_host(self, name: str, act: Callable[[Host], None], context: EventContext) -> int:
         """Do an operator's act on a host; the position then."""
 
@@ -272,13 +282,14 @@ class Service:
         """An operator's act on an operation: retry, skip, unwind or give_up.
 
         A dry run changes nothing, and says what the act would.  Raises OperatorActError with the
-        reason if it cannot be done now.
+        reason if it cannot be done now; HostUnvouchedError if nobody knows what its hosts have.
         """
 
         def change(unit: Unit) -> Acted:
             operation = unit.get(Operation, operation_id)
             remnants: list[Remnant] = []
             check_lock_of(operation, act, context, unit)
+            presence.refuse_in_doubt(progress.plan_of(operation), unit)
             with operator.explained(unit):
                 match act:
                     case "retry":

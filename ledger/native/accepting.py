@@ -79,6 +79,7 @@ def fleet_of(components: Components, loop: asyncio.AbstractEventLoop) -> Fleet:
         shown=lambda server_id, volume_ids: answer(queries.shown(server_id, volume_ids)),
         unaccounted=lambda server_id: answer(_unaccounted(components, server_id)),
         unfenced=lambda: answer(queries.unfenced()),
+        in_doubt=lambda: answer(queries.in_doubt()),
     )
 
 

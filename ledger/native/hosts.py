@@ -8,6 +8,7 @@ from aiohttp import web
 
 from ledger.agents.batches import AGENT_BATCHER
 from ledger.agents.contact import is_alive, unknown_host
+from ledger.agents.looking import look_again
 from ledger.http.call import Call, answer
 from ledger.http.components import Components
 from ledger.http.problem import ApiError
@@ -61,6 +62,37 @@ async def unfence(call: Call, *, reason: str) -> web.StreamResponse:
     )
     await call.written(position)
     return await _answer_again(call)
+
+
+async def vouch(call: Call, *, reason: str) -> web.StreamResponse:
+    """POST vouch: the log may be believed of it again, and it gets work; a look sees to it."""
+    row = await host_row(call)
+    name = row["host"]
+    if row["unvouched"]:
+        await _refuse_unseen(call, name)
+    position = await call.bulkheads.operators(
+        call.components.service.vouch, name, reason, call.context("operator")
+    )
+    await call.written(position)
+    await look_again(call, {"host": name}, "vouch", "operator")
+    return await _answer_again(call)
+
+
+async def _refuse_unseen(call: Call, name: str) -> None:
+    """ApiError 409 if the host has not shown since the restore what it has; it is asked, then."""
+    queries, silent_after_s = call.components.queries, call.components.settings.host_down_after_s
+    [seen] = await queries.survey_standings([name], silent_after_s=silent_after_s)
+    why = seen.why_unknown
+    if why is None:
+        return
+    await queries.want_surveys([name], silent_after_s=silent_after_s)
+    raise ApiError(
+        409,
+        "host_unseen",
+        f"Nobody can vouch for host {name} yet, for it has not shown what it has: {why}.",
+        hint="Its agent is asked for it now: try again in a moment. If it is gone for good, "
+        "fence it.",
+    )
 
 
 async def host_row(call: Call) -> Row:

@@ -6,6 +6,7 @@ from typing import Any
 
 from aiohttp import web
 
+from aggregates.errors import HostUnvouchedError
 from aggregates.operation import OperationState
 from ledger.agents.looking import look_again
 from ledger.core.wakeups import ended_key
@@ -86,6 +87,8 @@ async def act(
     """POST actions: retry, skip, unwind or give up; answered when it can be read."""
     dry_run = call.query(ActQuery).dry_run
     operation_id = str((await operation_row(call))["operation_id"])
+    for host in await call.components.queries.in_doubt():  # what it ends may begin what waited
+        raise HostUnvouchedError(host=host)
     acted = await call.bulkheads.operators(
         call.components.service.act,
         operation_id,

@@ -175,7 +175,8 @@ class HostShown(Shown):
     """`alive`: its agent was in contact within `host_down_after_s`.
 
     `suspect`: it was fenced, and has not released its leftovers yet; until then it gets no
-    commands.
+    commands.  `unvouched`: the ledger was restored from an older backup, and nobody has vouched for
+    the host since; until then it gets none, either.
     """
 
     host: str
@@ -186,6 +187,7 @@ class HostShown(Shown):
     fence_reason: str | None = None
     fence_evidence: str | None = None
     suspect: bool = False
+    unvouched: bool | None = None
     disabled: bool = False  # no servers are to come
     disabled_reason: str | None = None
     leftovers: Leftovers | None = None

@@ -23,7 +23,8 @@ _ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 #: How a state looks; the word beside it says the same.
 LOOKS = {
     "bad": {"parked", "failed", "ERROR", "error", "critical", "fenced", "silent", "failing"},
-    "open": {"running", "warning", "confirmed", "suspected", "suspect", "under_way", "reserved"},
+    "open": {"running", "warning", "confirmed", "suspected", "suspect", "unvouched", "under_way"}
+    | {"reserved"},
     "good": {"completed", "attached", "ok", "ACTIVE", "done", "alive"},
 }
 

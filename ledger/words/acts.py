@@ -447,6 +447,18 @@ elsewhere: be sure that it is powered off or cut off from the storage, and say h
         possible=lambda host: bool(host["fenced"]),
         examples=(('hv1 --reason "repaired"', "let it work again"),),
     ),
+    Act(
+        name="vouch",
+        of=HOST,
+        title="Vouch",
+        words="""Vouch for a host after a restore: you have looked at what it has.
+
+A ledger that was restored from an older backup may lack what became of a host since. It gets no
+work until somebody vouches for it. It has to have shown what it has since the restore; what that
+differs in, the next look finds.""",
+        possible=lambda host: bool(host["unvouched"]) and not host["fenced"],
+        examples=(('hv1 --reason "its guests are those of the inventory"', "let it work again"),),
+    ),
 )
 
 BY_NAME = {act.name: act for act in ACTS}

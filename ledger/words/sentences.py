@@ -343,6 +343,11 @@ SENTENCES: dict[str, Callable[[Body], str]] = {
     "Host.HostRegistered": _text("Agent of {name} registered, service version {service_version}"),
     "Host.Fenced": _text("Host FENCED, epoch {epoch}: {reason}; evidence: {evidence}"),
     "Host.Unfenced": _text("Host unfenced: {reason}"),
+    "Host.Restored": _text(
+        "Ledger RESTORED from a backup that ended at position {position}, host epoch {epoch}: "
+        "{reason}"
+    ),
+    "Host.Vouched": _text("Host vouched for after the restore: {reason}"),
     "Host.HostSeen": _text("{name} has servers of somebody else; nothing is changed there"),
     "Host.Disabled": _disabled,
     "Host.Enabled": _text("Host takes servers again"),

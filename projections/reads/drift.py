@@ -129,6 +129,10 @@ class DriftReads(LogReads):
         """The names of all hosts that are not fenced."""
         return [row["host"] for row in await self._all("unfenced")]
 
+    async def in_doubt(self) -> list[str]:
+        """The names of the hosts of which nobody knows what they have (Host.in_doubt)."""
+        return [row["host"] for row in await self._all("in_doubt")]
+
     async def hosts_of_server(self, server_id: str) -> list[str]:
         """All hosts that have ever had a volume of it."""
         return [row["host"] for row in await self._all("hosts_of_server", server_id=server_id)]

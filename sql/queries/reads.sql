@@ -326,14 +326,14 @@ SELECT i.server_id FROM instances AS i
 -- name: mailboxes
 -- What waits for each of some hosts' agents after its cursor, in the order it was given, and
 -- whether it may have it (epoch NULL: no such host), which agent speaks for the host, and which
--- survey of the host is wanted, if one is.  Primary keys, mailbox_by_host.
+-- survey of the host is wanted, if one is.  Nothing waits for one that nobody has vouched for.  Primary keys, mailbox_by_host.
 -- Those called off by one act have one position, and no page ends between them.
 -- The arrays come by a subquery because the planner knows their lengths otherwise: it would take
 -- them for shorter than those of a general plan, and plan anew each time, for ten times the cost.
 SELECT h.epoch, h.fenced AS shut, h.suspect AND NOT h.fenced AS awaited, c.agent,
        s.wanted AS survey, s.digest AS survey_digest,
        ARRAY(SELECT m.command FROM mailbox AS m
-              WHERE m.host = w.host AND m.position > w.after
+              WHERE m.host = w.host AND m.position > w.after AND h.unvouched IS NOT TRUE
               ORDER BY m.position
               FETCH FIRST %(limit)s ROWS WITH TIES) AS commands
   FROM unnest((SELECT %(hosts)s::text[]), (SELECT %(afters)s::bigint[]))
@@ -743,6 +743,11 @@ SELECT h.host
 -- name: unfenced
 -- The names of all hosts that are not fenced.
 SELECT host FROM hosts WHERE NOT fenced ORDER BY host;
+
+-- name: in_doubt
+-- The names of the hosts of which nobody knows what they have, since the ledger was restored.
+-- hosts_in_doubt, which has next to nothing.
+SELECT host FROM hosts WHERE unvouched AND NOT fenced ORDER BY host;
 
 -- name: open_on_host
 -- The operations that are not over and have work on this host, or take a server there or from

@@ -14,7 +14,13 @@ from typing import Any
 from aiohttp import web
 
 from host_agent.shared.contract.changes import Changes
-from host_agent.shared.contract.messages import SURVEY_HEADER, Command, Registration, Report
+from host_agent.shared.contract.messages import (
+    SURVEY_HEADER,
+    TOLD_HEADER,
+    Command,
+    Registration,
+    Report,
+)
 from host_agent.shared.contract.survey import Survey, SurveyAnswer
 from host_agent.shared.contract.wire import plain, read
 from host_agent.shared.platform.clocks import AHEAD_HEADER, TIME_HEADER
@@ -57,6 +63,7 @@ class FakeLedger:
         self.lost_surveys = False  # it does not have the document of any digest
         self.fail_surveys: list[int] = []  # HTTP statuses to answer instead
         self.got: list[str | None] = []  # which question the agent said it had, poll by poll
+        self.said_told: list[str | None] = []  # what it was told last, by each registration
         self.said_ahead: list[str | None] = []  # what the agent said of its host's clock
         self.position = 0  # where the log ends when somebody registers
         self.port = 0
@@ -146,6 +153,7 @@ class FakeLedger:
     async def _register(self, request: web.Request) -> web.Response:
         said = read(await request.json(), Registration)
         self.registrations.append(said)
+        self.said_told.append(request.headers.get(TOLD_HEADER))
         told: dict[str, Any] = {
             "host": request.match_info["host"],
             "epoch": self.epoch,

@@ -375,3 +375,23 @@ def test_command_that_is_dropped_each_time_does_not_spin(
     with Agent(bench, fake_ledger, tmp_path, backoff_first_s=0.5, backoff_max_s=5.0).running():
         eventually(lambda: len(fake_ledger.refused) >= 2, "a second try")
         assert len(fake_ledger.refused) == 2
+
+
+def test_what_the_ledger_told_last_is_said_to_the_next_one_also_by_the_next_agent(
+    bench: Bench, fake_ledger: FakeLedger, tmp_path: Path
+) -> None:
+    """By it a ledger that was restored is found out; a poll's positions count, too."""
+    path = tmp_path / "told"
+    fake_ledger.position = 7
+    with Agent(bench, fake_ledger, tmp_path, told_path=path).running() as agent:
+        eventually(lambda: agent.link.registered, "it is registered")
+        assert (fake_ledger.said_told, path.read_text()) == ([None], "1 7")
+        finished(fake_ledger, fake_ledger.give(command(bench.lane(), position=9)))
+        fake_ledger.epoch, fake_ledger.position = 2, 3
+        eventually(lambda: path.read_text() == "2 3", "the ledger has taken it in again")
+        assert fake_ledger.said_told[1] == "1 9"
+    with Agent(bench, fake_ledger, tmp_path, told_path=path).running():
+        eventually(lambda: fake_ledger.said_told[-1] == "2 3", "the next agent says it")
+    path.write_text("not ours")
+    with Agent(bench, fake_ledger, tmp_path, told_path=path).running():
+        eventually(lambda: fake_ledger.said_told[-1] is None, "it was never told anything")

@@ -14,6 +14,7 @@ from aggregates.operation import Operation
 from handlers.drift.automatic import Policy, SoFar, why_not
 from ledger.log.unit import Unit
 from ledger.reconcile.automatic import ACTOR, Automatic
+from ledger.upkeep import restored
 from tests.flows import drifted
 from tests.flows.drifted import finding
 from tests.world import CONTEXT, HOST, OTHER, World, alive, events
@@ -63,6 +64,20 @@ def test_what_a_person_would_notice_by_now_stops_it(
     assert words in why
     assert automatic(world, *changed).confirmed(str(finding(world).id)) is None
     assert finding(world).repairing is None
+
+
+def test_after_a_restore_nothing_is_repaired_until_all_hosts_are_vouched_for() -> None:
+    """By the log the host has a connection that nobody needs; it may be of what is lost."""
+    world = drifted.connection_left()
+    policy, id_ = Policy(classes=frozenset({"connection_left"})), str(finding(world).id)
+    for name in world.hosts:
+        restored.doubt(world.store, name, 1, "disk lost", world.clock(), CONTEXT)
+    world.service.vouch(HOST, "looked at", CONTEXT)
+    assert automatic(world, policy).confirmed(id_) is None
+    world.service.vouch(OTHER, "looked at", CONTEXT)
+    operation_id = automatic(world, policy).confirmed(id_)
+    assert operation_id is not None
+    world.done(operation_id)
 
 
 def test_one_of_few_attachments_may_be_touched() -> None:

@@ -118,6 +118,8 @@ async def test_what_is_not_here_yet_is_waited_for_and_not_for_ever(
         for position, status in (("9" * 18, 503), ("-1", 400), ("x", 400), ("9" * 19, 400)):
             async with client.get("/v1/hosts", headers={READ_AFTER: position}) as answer:
                 assert answer.status == status, await answer.text()
+        async with client.get(f"/v1/events?after={'9' * 18}") as answer:
+            assert answer.status == 503, "410 is of a log that will not come to it"
 
 
 async def test_a_moment_that_more_may_come_of_is_not_answered(both: TwoLeaders) -> None:

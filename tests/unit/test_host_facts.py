@@ -62,3 +62,35 @@ def test_a_host_is_suspect_until_it_holds_nothing_of_others(
     version = host.version
     host.report_leftovers(guests, attachments, all_decided=all_decided)
     assert host.version == version, "again it says nothing new"
+
+
+def test_after_a_restore_a_host_is_in_doubt_until_it_is_vouched_for_or_fenced() -> None:
+    """No fence of before counts; one of after it does, and frees nothing by the log alone."""
+    host = Host(ID)
+    host.fence("no power", "BMC")
+    host.report_leftovers(["x"], ["y"], all_decided=True)
+    host.restore(1, 7, "disk lost")
+    assert facts(host, "epoch", "restored", "fenced", "suspect", "leftovers", "in_doubt") == {
+        "epoch": 2,
+        "restored": 2,
+        "fenced": False,
+        "suspect": False,
+        "leftovers": ((), ()),
+        "in_doubt": True,
+    }
+    host.fence("gone", "sold")
+    assert facts(host, "epoch", "restored", "suspect", "unvouched", "in_doubt") == {
+        "epoch": 3,
+        "restored": 2,
+        "suspect": False,
+        "unvouched": True,
+        "in_doubt": False,
+    }
+    host.unfence("bought back")
+    assert (host.suspect, host.in_doubt) == (False, True)
+    host.vouch("looked at")
+    version = host.version
+    host.vouch("looked at")
+    assert (host.in_doubt, host.version) == (False, version)
+    host.restore(50, 9, "again")
+    assert (host.epoch, host.in_doubt) == (50, True)

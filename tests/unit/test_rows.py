@@ -214,6 +214,7 @@ def test_the_row_of_a_host() -> None:
         "fence_reason": None,
         "fence_evidence": None,
         "suspect": False,
+        "unvouched": False,
         "leftovers": None,
         "disabled": False,
         "disabled_reason": None,
@@ -239,6 +240,30 @@ def test_the_row_of_a_host() -> None:
         expected |= {**change, "position": position, "updated_at": at(position)}
         assert shown == expected
     assert (rows[-1]["suspect"], rows[-1]["leftovers"]) == (False, None)
+
+
+def test_the_row_of_a_host_after_a_restore() -> None:
+    """The fence of before is over; the host is unvouched, also while it is fenced anew."""
+    host = Host(ID)
+    host.register("h", 4, {}, None)
+    host.fence("no power", "BMC")
+    host.restore(9, 7, "disk lost")
+    host.fence("gone", "sold")
+    host.unfence("bought back")
+    host.vouch("looked at")
+    row, shown = None, []
+    for position, event in enumerate(host.collect_events(), 1):
+        row = HOSTS.fold(row, logged(position, event, CONTEXT, at(position)))
+        names = ("epoch", "fenced", "fence_reason", "suspect", "unvouched")
+        shown.append(tuple(row[name] for name in names))
+    assert shown == [
+        (0, False, None, False, False),
+        (1, True, "no power", True, False),
+        (9, False, None, False, True),
+        (10, True, "gone", False, True),
+        (10, False, None, False, True),
+        (10, False, None, False, False),
+    ]
 
 
 def test_the_row_of_a_mapping() -> None:

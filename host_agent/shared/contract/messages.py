@@ -30,6 +30,9 @@ SERVICE_VERSION = 1
 AGENT_HEADER = "X-Ledger-Agent"
 #: The same of a poll: the token of the last question for a survey that its agent has got.
 SURVEY_HEADER = "X-Ledger-Survey"
+#: The same of a registration: "EPOCH POSITION", the last that the ledger told.  One that has never
+#: come so far was restored from an older backup.
+TOLD_HEADER = "X-Ledger-Told"
 #: What storage knows a host by, of the connector that os-brick makes.
 CONNECTOR_KEYS = ("host", "ip", "initiator", "nqn")
 #: Where another host's libvirt may be.  A query could name a command to run (`?command=`), and a

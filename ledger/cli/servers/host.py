@@ -14,9 +14,13 @@ COLUMNS = ("Host", "State", "Epoch", "Guests", "Attachments", "Commands", "Last 
 
 
 def state(host: Host) -> str:
-    """In a word: fenced, suspect (it may still have leftovers), up or down; whether disabled."""
+    """In a word: fenced, unvouched (since a restore), suspect (it may still have leftovers), up or
+    down; whether disabled.
+    """
     if host["fenced"]:
         return "fenced"
+    if host["unvouched"]:
+        return "unvouched"
     if host["suspect"]:
         return "suspect"
     up = "up" if host["alive"] else "down"
@@ -24,7 +28,7 @@ def state(host: Host) -> str:
 
 
 class List(Lister):
-    """List hosts: up, down, suspect or fenced, and what they hold."""
+    """List hosts: up, down, suspect, unvouched or fenced, and what they hold."""
 
     brief = ("Host", "State", "Epoch", "Guests", "Attachments", "Commands", "Last contact")
     empty = "No hosts: no agent has registered yet."
@@ -60,7 +64,8 @@ class Show(_OfHost):
     """Show a host: its agent's contact and abilities, its epoch, what it holds, what it should not.
 
     A host that was fenced is suspect until it has released its leftovers: guests and
-    connections that are no longer its own.  Until then it gets no work.
+    connections that are no longer its own.  Until then it gets no work.  Nor does one that is
+    unvouched: the ledger was restored, and nobody has vouched for it since.
     """
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:

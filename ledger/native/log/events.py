@@ -16,7 +16,7 @@ from aiohttp import web
 
 from ledger.core.wakeups import ANY_EVENT
 from ledger.http import redaction
-from ledger.http.call import Call, answer, refuse_detached, refuse_to_come
+from ledger.http.call import Call, answer, late, refuse_detached, refuse_to_come
 from ledger.http.paging import page_limit
 from ledger.http.problem import ApiError, not_found
 from ledger.http.redaction import redacted
@@ -116,10 +116,14 @@ async def events(call: Call) -> web.StreamResponse:
 async def _page_of(call: Call, query: EventsQuery, limit: int) -> Events:
     asked = {"at": query.at, "limit": limit, **_asked_for(query)}
     if query.topic is None:
-        return _page(await _following(call, **asked), limit)
-    queries = call.components.queries
-    rows, following = await queries.events_of_topic(query.topic, **asked)
-    return _shown(rows, following, await queries.detached_to())
+        page = _page(await _following(call, **asked), limit)
+    else:
+        queries = call.components.queries
+        rows, following = await queries.events_of_topic(query.topic, **asked)
+        page = _shown(rows, following, await queries.detached_to())
+    if not page.events and query.order is not Order.NEWEST:
+        await _refuse_beyond(call, query.after or 0)
+    return page
 
 
 async def _as_batch(call: Call, page: Events) -> web.Response:
@@ -150,6 +154,24 @@ async def _following(call: Call, **asked: Any) -> list[Row]:
         return await call.components.queries.events(**asked)
 
 
+async def _refuse_beyond(call: Call, after: int) -> None:
+    """ApiError 410 for a position that this log has never come to: who waits there would hear
+    nothing until it has, and miss what comes before.  A standby may come to it yet: 503.
+    """
+    head = int((await call.components.queries.head())["position"])
+    if after > head and call.components.settings.read_only:
+        raise late()
+    if after > head:
+        raise ApiError(
+            410,
+            "beyond_the_log",
+            f"The log ends at position {head}, and never came to {after}: it is another one, or "
+            "was restored from an older backup.",
+            hint="What followed that backup is not in the log any more. Events of topic "
+            "Host.Restored say at which position it ended: read on from there.",
+        )
+
+
 def _page(rows: list[Row], limit: int, detached_to: int = 0) -> Events:
     return _shown(rows, rows[-1]["position"] if len(rows) == limit else None, detached_to)
 
@@ -168,7 +190,8 @@ async def event_stream(call: Call) -> web.StreamResponse:
     The data of its messages are CloudEvents for who accepts those.
     """
     after = await _stream_start(call)
-    await _following(call, after=after, limit=1)
+    if not await _following(call, after=after, limit=1):
+        await _refuse_beyond(call, after)
     cloud = _preferred(call, "text/event-stream", CLOUD_EVENT) == CLOUD_EVENT
     response = web.StreamResponse(
         headers={"Content-Type": "text/event-stream", "X-Accel-Buffering": "no", **_VARY}

@@ -1,0 +1,45 @@
+"""What was under way when the ledger was restored from an older backup (decision 0109).
+
+The log ends where the backup did.  What an operation did after that is lost: it may be over by now,
+undone, or long forgotten, and what it worked on may be somebody else's.  So it is parked where it
+stands, with its claims: nothing of it is done again before a person has looked.
+"""
+
+from __future__ import annotations
+
+from aggregates.host import Host
+from aggregates.operation import Operation, OperationState
+from handlers.requests import operator
+from handlers.results import progress
+from handlers.results.meaning import Book
+from host_agent.shared.contract.messages import ErrorKind, StepError, StepResult
+
+#: Why it is parked.
+LOST = StepError(
+    kind=ErrorKind.UNKNOWN,
+    code="log_restored",
+    message="The ledger was restored from an older backup: what this did afterwards is not known, "
+    "and it may be over. See what its hosts and Cinder have before it is tried again.",
+)
+
+
+def park(operation: Operation, now: float, book: Book) -> None:
+    """Let nothing of it be done again by itself; one that is not running stays as it is."""
+    if operation.state is not OperationState.RUNNING:
+        return
+    for run in list(operation.history.active.values()):
+        result = StepResult(step=operation.history.next_step(run), took_ms=0, error=LOST)
+        progress.failed(operation, run, result, now, at_once=True, further=True)
+    progress.park(operation, tuple(operator.left(operation)), book, LOST)
+
+
+def is_parked(operation: Operation) -> bool:
+    """Whether it waits for somebody to look at what became of it."""
+    errors = [row["error"] for row in operation.left if row["error"]]
+    return operation.state is OperationState.PARKED and any(e["code"] == LOST.code for e in errors)
+
+
+def is_begun_before(operation: Operation, host: Host) -> bool:
+    """Whether the host was asked for something of it in what the ledger was restored to."""
+    runs = operation.history.active.values()
+    return any(run.host == host.name and run.epoch < host.restored for run in runs)

@@ -1,0 +1,60 @@
+"""The last that the ledger told this host: an epoch, and a position of its log.
+
+An agent says it when it registers.  A ledger that was restored from an older backup, and does not
+say so itself, is found out by that.  It is durable once the host is registered; what is told by
+polls after that is in memory alone, for no command is to wait for the disk.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import structlog
+
+_LOG = structlog.get_logger(__name__)
+
+
+class Told:
+    """`path`: a file of this host's agent; None: it is forgotten with the process."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self._last = _read(path) if path else None
+
+    @property
+    def header(self) -> str | None:
+        """As TOLD_HEADER has it; None: nothing was told yet."""
+        return None if self._last is None else "{} {}".format(*self._last)
+
+    def registered(self, epoch: int, position: int) -> None:
+        """The ledger has taken us in: whatever it told before that is over."""
+        self._last = (epoch, position)
+        if self._path is not None:
+            try:
+                _write(self._path, f"{epoch} {position}")
+            except OSError as error:  # it is only missed after a restore, and a restart of ours
+                _LOG.warning("told_not_kept", path=str(self._path), why=str(error))
+
+    def polled(self, position: int) -> None:
+        """A poll of the present epoch has come so far."""
+        if self._last is not None:
+            epoch, before = self._last
+            self._last = (epoch, max(before, position))
+
+
+def _read(path: Path) -> tuple[int, int] | None:
+    with suppress(OSError, ValueError):
+        epoch, position = path.read_text().split()
+        return int(epoch), int(position)
+    return None
+
+
+def _write(path: Path, text: str) -> None:
+    draft = path.with_name(f"{path.name}.new")
+    with draft.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)

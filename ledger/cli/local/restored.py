@@ -1,0 +1,65 @@
+"""`db restored`: this database was put back from an older backup."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+from typing import Any
+
+from ledger.cli.base import ShowOne, note
+from ledger.cli.local.settings import add_config, database
+
+
+class Restored(ShowOne):
+    """Mark a database that was restored from an older backup, before the service is started on it.
+
+    What was done after the backup is not in its log.  So no fence in it counts any more, no host
+    gets work, and nothing is started, freed or deleted, until somebody has vouched for each host
+    (`host vouch`) or fenced it; what was under way is parked.  Agents register again by
+    themselves.  Safe beside a service that runs, and to be repeated: if it was stopped half way,
+    run it again.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        what = parser.add_mutually_exclusive_group(required=True)
+        what.add_argument(
+            "--reason",
+            metavar="TEXT",
+            help="why, and which backup it was; stored permanently in the history of each host",
+        )
+        what.add_argument(
+            "--dry-run", action="store_true", help="change nothing, and show what it is about"
+        )
+        add_config(parser)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        from ledger.cli.operations.plan import Lines
+        from ledger.log import schema
+        from ledger.upkeep import restored
+
+        with database(parsed_args) as dsn:
+            schema.check(dsn)
+            if parsed_args.dry_run:
+                found = restored.look(dsn)
+            else:
+                found = restored.mark(dsn, parsed_args.reason, getpass.getuser())
+        _explain(len(found.hosts), len(found.operations), done=not parsed_args.dry_run)
+        hosts, operations = list(found.hosts), list(found.operations)
+        return ("position", "hosts", "operations"), (
+            found.position,
+            Lines(hosts, hosts),
+            Lines(operations, operations),
+        )
+
+
+def _explain(hosts: int, operations: int, *, done: bool) -> None:
+    """What became of them, or would, and what is next."""
+    if not done:
+        note(f"{hosts} hosts would be unvouched, {operations} operations parked. Do: --reason TEXT")
+        return
+    note(
+        f"{hosts} hosts are unvouched, {operations} operations parked. Start the service, then of "
+        "each host: attachment-ledger host show NAME; attachment-ledger host vouch NAME"
+    )
