@@ -142,7 +142,7 @@ $(BIN)/python:
 
 lock: $(BIN)/python ## resolve the dependencies of pyproject.toml anew
 	@$(BIN)/uv --version >/dev/null 2>&1 || $(PIP) install --quiet $(UV)
-	$(LOCK) --group build --extra service --extra otel --extra embedded --extra test --extra lint --upgrade \
+	$(LOCK) --group build --extra service --extra otel --extra openstack --extra embedded --extra test --extra lint --upgrade \
 	    --output-file requirements.lock
 	$(LOCK) --extra agent --constraint requirements.lock --upgrade \
 	    --output-file requirements-agent.lock

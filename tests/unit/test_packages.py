@@ -57,7 +57,18 @@ class Without:
 
 
 def install_only(there: set[str]) -> None:
-    sys.meta_path.insert(0, Without(installed().keys() - there))
+    """These top-level modules alone can be imported, and their packages found."""
+    here = installed()
+    sys.meta_path.insert(0, Without(here.keys() - there))
+    packages = set().union(*(here[module] for module in here.keys() & there))
+    found = importlib.metadata.Distribution.from_name
+
+    def from_name(name: str) -> importlib.metadata.Distribution:
+        if canonical(name) not in packages:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return found(name)
+
+    mock.patch.object(importlib.metadata.Distribution, "from_name", from_name).start()
 
 
 def run(program: str) -> subprocess.CompletedProcess[str]:
