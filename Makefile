@@ -29,7 +29,7 @@ LOCK   := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-vers
           --generate-hashes --no-emit-index-url --custom-compile-command "make lock"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test test-deep bench bench-full bench-nova lint style types imports format docs tour simulate nightly model mutants rules lab conformance deb lock clean
+.PHONY: help setup demo check test test-deep bench bench-full bench-nova lint style types imports format docs tour simulate nightly model mutants rules lab conformance deb images lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -115,6 +115,10 @@ conformance: $(STAMP) ## tempest's and openstacksdk's tests against the lab, and
 deb: $(STAMP) ## Debian packages of service and agent, each with its own environment, in dist/ (Debian 12)
 	deploy/debian/build.sh service dist
 	deploy/debian/build.sh agent dist
+
+images: deb ## images of service and agent (buildah; BASE=IMAGE in place of docker.io/library/debian:12-slim)
+	buildah build $(if $(BASE),--build-arg BASE=$(BASE)) -f deploy/Containerfile --target service -t attachment-ledger dist
+	buildah build $(if $(BASE),--build-arg BASE=$(BASE)) -f deploy/Containerfile --target agent -t attachment-ledger-agent dist
 
 # Changed dependencies are noticed by the lock files; the sources are installed editable.
 $(STAMP): requirements.lock pyproject.toml | $(BIN)/python
