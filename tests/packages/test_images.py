@@ -10,6 +10,7 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.request import urlopen
@@ -17,6 +18,7 @@ from urllib.request import urlopen
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
+from tests.doubles.cut_lines import cut_lines
 from tests.stack import eventually, free_port
 
 ROOT = Path(__file__).parents[2]
@@ -41,6 +43,7 @@ class Buildah:
         self.environ = {**os.environ, **own}
 
     def __call__(self, *words: str | Path) -> str:
+        """Its output; of what a container says, buildah 1.28 may lose some, but no exit code."""
         done = subprocess.run(
             ["buildah", *words], check=True, capture_output=True, text=True, env=self.environ
         )
@@ -65,19 +68,30 @@ def buildah(tmp_path_factory: pytest.TempPathFactory) -> Buildah:
 
 
 @pytest.fixture
-def url(buildah: Buildah, empty_database_url: str) -> Iterator[str]:
+def dsn(empty_database_url: str) -> Iterator[str]:
+    """A database for a user whom the server does not know: asked by this process."""
+    with tempfile.TemporaryDirectory(prefix="image-") as made:  # the path of a socket is short
+        home = Path(made)
+        with cut_lines(empty_database_url, home) as lines:
+            home.chmod(0o711)
+            for each in home.iterdir():
+                each.chmod(0o777)
+            yield lines.dsn
+
+
+@pytest.fixture
+def url(buildah: Buildah, dsn: str) -> Iterator[str]:
     """Of a service in a container, on a database that its own `db upgrade` has made."""
     container, port = buildah.made("attachment-ledger"), free_port()
     given = {
-        "DATABASE_URL": empty_database_url,
+        "DATABASE_URL": dsn,
         "CINDER__ENDPOINT": "http://127.0.0.1:9/v3",
         "LISTEN__PORT": str(port),
     }
+    home = conninfo_to_dict(dsn)["host"]
     words = [f"--env=LEDGER_{name}={value}" for name, value in given.items()]
-    host = str(conninfo_to_dict(empty_database_url)["host"])
-    words += [f"--volume={host}:{host}"] if host.startswith("/") else []
-    program = ["run", *words, container, "--", "attachment-ledger"]
-    assert "0001" in buildah(*program, "db", "upgrade")
+    program = ["run", *words, f"--volume={home}:{home}", container, "--", "attachment-ledger"]
+    buildah(*program, "db", "upgrade")
     with subprocess.Popen(
         ["buildah", *program, "serve"], env=buildah.environ, start_new_session=True
     ) as process:
@@ -95,7 +109,7 @@ def answers(url: str) -> bool:
 
 def test_the_service_runs_as_an_ordinary_user_and_serves(buildah: Buildah, url: str) -> None:
     container = buildah.made("attachment-ledger")
-    assert buildah("run", container, "--", "id", "--user") == "8790"
+    buildah("run", container, "--", "sh", "-c", 'test "$(id --user)" = 8790')
     eventually(lambda: answers(f"{url}/healthz"), "a service in a container")
 
 
@@ -104,4 +118,4 @@ def test_the_agents_image_has_what_os_brick_calls(buildah: Buildah) -> None:
     python = "/opt/attachment-ledger-agent/bin/python"
     buildah("run", container, "--", python, "-c", "import libvirt, os_brick, host_agent.__main__")
     for tool in ("iscsiadm", "multipath", "nvme", "lsscsi", "mount.nfs", "cryptsetup", "qemu-img"):
-        assert buildah("run", container, "--", "which", tool).endswith(f"/{tool}")
+        buildah("run", container, "--", "which", tool)
