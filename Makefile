@@ -29,7 +29,7 @@ LOCK   := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-vers
           --generate-hashes --no-emit-index-url --custom-compile-command "make lock"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test test-deep bench bench-full bench-nova lint style types imports format docs tour simulate nightly model mutants rules lab conformance deb lock clean
+.PHONY: help setup demo check test test-deep bench bench-full bench-nova lint style types imports format docs tour simulate nightly model mutants rules lab conformance deb images lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -116,6 +116,10 @@ deb: $(STAMP) ## Debian packages of service and agent, each with its own environ
 	deploy/debian/build.sh service dist
 	deploy/debian/build.sh agent dist
 
+images: deb ## images of service and agent (buildah; BASE=IMAGE in place of docker.io/library/debian:12-slim)
+	buildah build $(if $(BASE),--build-arg BASE=$(BASE)) -f deploy/Containerfile --target service -t attachment-ledger dist
+	buildah build $(if $(BASE),--build-arg BASE=$(BASE)) -f deploy/Containerfile --target agent -t attachment-ledger-agent dist
+
 # Changed dependencies are noticed by the lock files; the sources are installed editable.
 $(STAMP): requirements.lock pyproject.toml | $(BIN)/python
 	@echo "Installing the locked dependencies into $(VENV) (a minute, once) ..." >&2
@@ -142,7 +146,7 @@ $(BIN)/python:
 
 lock: $(BIN)/python ## resolve the dependencies of pyproject.toml anew
 	@$(BIN)/uv --version >/dev/null 2>&1 || $(PIP) install --quiet $(UV)
-	$(LOCK) --group build --extra service --extra otel --extra embedded --extra test --extra lint --upgrade \
+	$(LOCK) --group build --extra service --extra otel --extra openstack --extra embedded --extra test --extra lint --upgrade \
 	    --output-file requirements.lock
 	$(LOCK) --extra agent --constraint requirements.lock --upgrade \
 	    --output-file requirements-agent.lock

@@ -36,7 +36,7 @@ from host_agent.shared.contract.ports import Brick, Guests, PortError
 from host_agent.shared.contract.survey import CAPABILITY, HostsWord
 from host_agent.shared.faults import FaultError, Faults
 from host_agent.shared.platform import logs, notify
-from host_agent.shared.platform.process import PrintBuild, show_stacks_on_signal
+from host_agent.shared.platform.process import PrintBuild, answer_signals
 from host_agent.shared.platform.settings import ConfigError
 from host_agent.storage.port import Storage
 from host_agent.storage.records import FileRecords
@@ -217,7 +217,7 @@ def _survey(settings: Settings, simulated: Path | None) -> int:
 
 
 def _serve(settings: Settings, locks: Locks, host: _Host) -> int:
-    show_stacks_on_signal()
+    answer_signals()
     records = FileRecords(Path(settings.agent.lock_path) / "connections")
     capabilities = host.capabilities()
 

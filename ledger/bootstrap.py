@@ -34,7 +34,7 @@ from host_agent.shared.cinder.old import OldCinderClient
 from host_agent.shared.contract.messages import ErrorKind
 from host_agent.shared.contract.ports import PortError
 from host_agent.shared.platform import notify
-from host_agent.shared.platform.process import show_stacks_on_signal
+from host_agent.shared.platform.process import answer_signals
 from host_agent.shared.platform.telemetry import call_seconds
 from ledger.auth.authenticator import authenticator, keystone_login
 from ledger.auth.policy import Policy as AccessPolicy
@@ -102,7 +102,7 @@ def serve(settings: Settings, again: Again | None = None) -> None:
     """
     files_max = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (files_max, files_max))  # one for each agent
-    show_stacks_on_signal()
+    answer_signals()
     gc.set_threshold(*gc.get_threshold()[:2], COLLECTIONS_UNTIL_FULL)
     asyncio.run(_serve_until_stopped(settings, again))
 

@@ -10,12 +10,12 @@ import argparse
 import os
 import sys
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NoReturn, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO, cast
 
 from cliff import lister, show
 
 from host_agent.shared.platform.text import visible
-from ledger.cli import naming
+from ledger.cli import naming, plugin
 from ledger.cli.cliff_parts import WithoutPlugins
 from ledger.cli.errors import CliError, ExitCode, usage
 
@@ -26,12 +26,20 @@ LIMIT_DEFAULT = 100
 LIMIT_MAX = 100_000
 
 
-def _from_api(error: ApiError) -> CliError:
+#: What to do about an answer that lacks this, or about none; behind `openstack`: plugin.HINTS.
+HINTS = {
+    "token": "Give a token the service knows: --token, or the environment's LEDGER_TOKEN.",
+    "url": "Is it running? Start it with 'attachment-ledger serve', or say where it is: "
+    "--url, or the environment's LEDGER_URL.",
+}
+
+
+def _from_api(error: ApiError, ours: dict[str, str]) -> CliError:
     codes = {400: ExitCode.USAGE, 404: ExitCode.NOT_FOUND}
     server_error = 500
     code = ExitCode.UNEXPECTED if error.status >= server_error else ExitCode.REFUSED
     hints = {
-        401: "Give a token the service knows: --token, or the environment's LEDGER_TOKEN.",
+        401: ours["token"],
         503: "See what is not ready: curl .../readyz on the service.",
     }
     hint = error.hint or hints.get(error.status)
@@ -42,18 +50,15 @@ def _from_api(error: ApiError) -> CliError:
     return CliError(str(error), codes.get(error.status, code), hint)
 
 
-def from_client(error: ClientError) -> CliError:
+def from_client(error: ClientError, hints: dict[str, str]) -> CliError:
     """The exit code of an answer, or of none."""
     from ledger.cli.client import ApiError, UnreachableError
 
     if isinstance(error, ApiError):
-        return _from_api(error)
+        return _from_api(error, hints)
     hint = error.hint
     if isinstance(error, UnreachableError):
-        hint = hint or (
-            "Is it running? Start it with 'attachment-ledger serve', or say where it is: "
-            "--url, or the environment's LEDGER_URL."
-        )
+        hint = hint or hints["url"]
     return CliError(str(error), ExitCode.UNEXPECTED, hint)
 
 
@@ -69,16 +74,25 @@ class Reporting(WithoutPlugins):
     def client(self) -> Client:
         from ledger.cli.client import Client
 
+        if self._behind_openstack:
+            manager: Any = self.app.client_manager  # type: ignore[attr-defined]
+            return cast("Client", manager.attachment_ledger)
         options = self.app.options
         return Client(options.url, options.token, options.cacert)
+
+    @property
+    def _behind_openstack(self) -> bool:
+        return hasattr(self.app, "client_manager")
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         told_first(parser)
-        _with_examples(parser, self.cmd_name or "")
+        _with_examples(parser, self.app.NAME, self.cmd_name or "")
         return parser
 
     def run(self, parsed_args: argparse.Namespace) -> int:
+        if self._behind_openstack and not isinstance(self.app.stdout, Visible):
+            self.app.stdout = Visible(self.app.stdout)
         try:
             naming.resolve(lambda: self.client, parsed_args)
             code = super().run(parsed_args)
@@ -94,7 +108,7 @@ class Reporting(WithoutPlugins):
         if isinstance(error, ClientError):
             if isinstance(error, ApiError) and error.status == 404:  # noqa: PLR2004
                 error.hint = error.hint or naming.hint(self.client, parsed_args)
-            error = from_client(error)
+            error = from_client(error, plugin.HINTS if self._behind_openstack else HINTS)
         if self.app.options.debug:
             import traceback
 
@@ -119,14 +133,14 @@ def told_first(parser: argparse.ArgumentParser) -> None:
     parser.error = error  # type: ignore[method-assign]
 
 
-def _with_examples(parser: argparse.ArgumentParser, command: str) -> None:
+def _with_examples(parser: argparse.ArgumentParser, program: str, command: str) -> None:
     """Let help end with command lines that can be typed, each on a line of its own."""
     from ledger.cli.examples import lines
 
-    plain_help = parser.format_help
+    plain_help, ours = parser.format_help, command.removeprefix(f"{plugin.NOUN} ")
 
     def format_help() -> str:
-        examples = "".join(f"  {line}\n" for line in lines(command))
+        examples = "".join(f"  {line}\n" for line in lines(ours, f"{program} {command}"))
         return plain_help() + (f"\nexamples:\n{examples}" if examples else "")
 
     parser.format_help = format_help  # type: ignore[method-assign]

@@ -79,12 +79,19 @@ class Client:
         endpoint = _first_alive(_endpoints(url.split(",")), cacert)
         self.url = endpoint.url.rstrip("/")
         auth = token_endpoint.Token(self.url, token) if token else noauth.NoAuth(self.url)
-        self._adapter = adapter.Adapter(
+        self._adapter = _adapter(
             _session(endpoint, auth=auth, timeout=TIMEOUT_S, verify=cacert or True),
-            additional_headers={} if token else {"X-User-Id": _user()},
-            endpoint_override=self.url,
-            user_agent="attachment-ledger",
+            self.url,
+            {} if token else {"X-User-Id": _user()},
         )
+
+    @classmethod
+    def of(cls, logged_in: session.Session, url: str) -> Client:
+        """The ledger at `url`, asked as whoever has logged in with this session."""
+        made = cls.__new__(cls)
+        made.url = url.rstrip("/")
+        made._adapter = _adapter(logged_in, made.url, {})  # noqa: SLF001 - our own
+        return made
 
     def get(self, path: str, *, timeout_s: float = TIMEOUT_S, **query: Any) -> Any:
         """The JSON answer; parameters that are None are left out."""
@@ -220,6 +227,15 @@ def _first_alive(found: tuple[Endpoint, ...], cacert: str | None) -> Endpoint:
             ask.get(f"{each.url.rstrip('/')}/healthz", timeout=ALIVE_TIMEOUT_S)
             return each
     return last
+
+
+def _adapter(asked_by: session.Session, url: str, headers: dict[str, str]) -> adapter.Adapter:
+    return adapter.Adapter(
+        asked_by,
+        additional_headers=headers,
+        endpoint_override=url,
+        user_agent="attachment-ledger",
+    )
 
 
 def _session(endpoint: Endpoint, **how: Any) -> session.Session:

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 
 from ledger.words.acts import ACTS
 
-PROGRAM = "attachment-ledger"
-
 #: By command: what is typed behind it, and what for; an act's stand in its row.
 EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     **{act.command: act.examples for act in ACTS},
@@ -132,6 +130,7 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     "projection rebuild": (("operations", "make one anew while the old one is read"),),
     "db status": (("--config ledger.toml", "0 if the schema is the one of this version"),),
     "db check": (("--config ledger.toml", "what to do about the schema"),),
+    "db preflight": (("--config ledger.toml -f json", "whether all is at rest, for a script"),),
     "db upgrade": (("--config ledger.toml", "bring it to this version"),),
     "db restored": (
         ("--dry-run", "what it would do, before the service is started"),
@@ -151,8 +150,8 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
 }
 
 
-def lines(command: str, prompt: str = "") -> Iterator[str]:
-    """What can be typed, each below what for."""
+def lines(command: str, called: str) -> Iterator[str]:
+    """What can be typed, each below what for; `called`: the command, as it is typed there."""
     for typed, what in EXAMPLES.get(command, ()):
         yield f"# {what}"
-        yield f"{prompt}{PROGRAM} {command} {typed}".rstrip()
+        yield f"{called} {typed}".rstrip()

@@ -39,6 +39,7 @@ COMMANDS = {
     "config show": "ledger.cli.local.config:Show",
     "db check": "ledger.cli.local.db:Check",
     "db grant": "ledger.cli.local.db:Grant",
+    "db preflight": "ledger.cli.local.db:Preflight",
     "db restored": "ledger.cli.local.restored:Restored",
     "db status": "ledger.cli.local.db:Status",
     "db upgrade": "ledger.cli.local.db:Upgrade",

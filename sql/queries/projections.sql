@@ -34,6 +34,20 @@ SELECT name, coalesce(t.position, 0) AS position,
   LEFT JOIN events AS e ON e.position = coalesce(t.position, 0) + 1
  ORDER BY name;
 
+-- name: unrest
+-- What is under way or waits for a person, counted by kind and host (NULL: at none).  Of an
+-- operation the host that has a run of it counts.  operations_open, the mailbox's primary key,
+-- findings_open.
+SELECT o.state AS reason, coalesce(m.host, o.host) AS host, count(DISTINCT operation_id)
+  FROM operations AS o LEFT JOIN mailbox AS m USING (operation_id)
+ WHERE o.state IN ('running', 'parked')
+ GROUP BY 1, 2
+UNION ALL
+SELECT 'drift', host, count(*) FROM findings
+ WHERE over_position IS NULL AND state IN ('suspected', 'confirmed')
+ GROUP BY host
+ ORDER BY 1, 2;
+
 -- name: events
 -- The next events of some topics, in order, after a row with the head of the log at that
 -- moment in place of a version.  Range scan of the primary key.  The topics are a constant,

@@ -71,6 +71,7 @@ class SimulatedKeystone:
     url: str = ""
     users: dict[str, Row] = field(default_factory=dict)  # what a password log-in is for, by name
     tokens: dict[str, Token] = field(default_factory=dict)
+    catalog: dict[str, str] = field(default_factory=dict)  # a public URL, by its service's type
     fault: Fault | None = None
     clock_ahead: timedelta = timedelta()
     tells_date: bool = True
@@ -129,6 +130,14 @@ class SimulatedKeystone:
     def revoke(self, token: str) -> None:
         self.tokens[token].revoked = True
 
+    def shown(self, body: Row) -> Row:
+        """A token's body with the catalog."""
+        rows = [
+            {"type": kind, "name": kind, "id": kind, "endpoints": [_endpoint(url)]}
+            for kind, url in self.catalog.items()
+        ]
+        return {**body, "catalog": rows}
+
     def known(self, token: str, *, allow_expired: bool = False) -> Token | None:
         found = self.tokens.get(token)
         if found is None or found.revoked:
@@ -160,6 +169,11 @@ def _body(
     if project or system or domain:
         body["roles"] = [{"id": f"id-of-{role}", "name": role} for role in whole]
     return body
+
+
+def _endpoint(url: str) -> Row:
+    region = {"region": "RegionOne", "region_id": "RegionOne"}
+    return {"id": uuid4().hex, "interface": "public", "url": url, **region}
 
 
 def _options(scope: Row) -> Row:
@@ -241,7 +255,7 @@ class _Handler(Handler):
         if body is None or user["password"] != PASSWORD.format(user["name"]):
             return self._refuse(401)
         token = self.keystone.issue(body)
-        shown = {**self.keystone.tokens[token].body, "catalog": []}
+        shown = self.keystone.shown(self.keystone.tokens[token].body)
         return self._answer(201, _json({"token": shown}), **{"X-Subject-Token": token})
 
     def _show(self) -> None:
@@ -263,7 +277,7 @@ class _Handler(Handler):
         restricted = "access_rules" in found.body.get("application_credential", {})
         if restricted and self.headers.get("OpenStack-Identity-Access-Rules") != "1.0":
             return self._refuse(404)
-        shown = found.body if "nocatalog" in query else {**found.body, "catalog": []}
+        shown = found.body if "nocatalog" in query else self.keystone.shown(found.body)
         return self._answer(200, _json({"token": shown}))
 
     def _refuse(self, status: int) -> None:

@@ -50,7 +50,7 @@ def _noun(noun: str, commands: Iterator[str], shell: Shell) -> Iterator[str]:
 def _typed(command: str, parser: argparse.ArgumentParser) -> Iterator[str]:
     places = [_place(each) for each in parser._get_positional_actions()]
     yield " ".join([NAME, command, *places])
-    yield from lines(command, "$ ")
+    yield from lines(command, f"$ attachment-ledger {command}")
 
 
 def _place(action: argparse.Action) -> str:

@@ -1,4 +1,4 @@
-"""SIGUSR2 shows what a process does at the moment, and the process goes on."""
+"""SIGUSR2 shows what a process does at the moment, and the process goes on; after SIGHUP, too."""
 
 from __future__ import annotations
 
@@ -26,6 +26,14 @@ def test_service_and_agent_show_their_threads(stack: Stack) -> None:
     service, agent = stack.components[0], stack.agents["compute-1"]
     _shows(service, "ledger/bootstrap.py")
     _shows(agent, "host_agent/__main__.py")
+    assert service.stop() == agent.stop() == 0
+
+
+def test_service_and_agent_go_on_after_a_hangup(stack: Stack) -> None:
+    service, agent = stack.components[0], stack.agents["compute-1"]
+    for process, where in ((service, "ledger/bootstrap.py"), (agent, "host_agent/__main__.py")):
+        os.kill(process.pid, signal.SIGHUP)
+        _shows(process, where)
     assert service.stop() == agent.stop() == 0
 
 

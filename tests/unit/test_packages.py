@@ -57,7 +57,18 @@ class Without:
 
 
 def install_only(there: set[str]) -> None:
-    sys.meta_path.insert(0, Without(installed().keys() - there))
+    """These top-level modules alone can be imported, and their packages found."""
+    here = installed()
+    sys.meta_path.insert(0, Without(here.keys() - there))
+    packages = set().union(*(here[module] for module in here.keys() & there))
+    found = importlib.metadata.Distribution.from_name
+
+    def from_name(name: str) -> importlib.metadata.Distribution:
+        if canonical(name) not in packages:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return found(name)
+
+    mock.patch.object(importlib.metadata.Distribution, "from_name", from_name).start()
 
 
 def run(program: str) -> subprocess.CompletedProcess[str]:
@@ -120,3 +131,37 @@ def test_the_agent_without_its_extra_says_in_one_line_what_to_install(tmp_path: 
     (line,) = done.stderr.splitlines()
     assert line.startswith("attachment-ledger-agent: No module named 'libvirt'")
     assert "pip install 'attachment-ledger[agent]'" in line
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["handlers", "sql"])
+def test_a_foreign_package_before_ours_is_named_at_the_start(tmp_path: Path, name: str) -> None:
+    foreign = tmp_path / name / "__init__.py"
+    foreign.parent.mkdir()
+    foreign.write_text("def query(): ...")
+    _refused(foreign, cwd=tmp_path)
+
+
+@pytest.mark.slow
+def test_a_foreign_package_written_over_ours_is_named_at_the_start(tmp_path: Path) -> None:
+    for name in OURS - {"sql"}:
+        (tmp_path / name).symlink_to(ROOT / name)
+    foreign = tmp_path / "sql" / "__init__.py"
+    foreign.parent.mkdir()
+    foreign.write_text("__all__ = ['Select']")
+    _refused(foreign, cwd=tmp_path)
+    foreign.write_text((ROOT / "sql/__init__.py").read_text())
+    assert _started(tmp_path).returncode == 0
+
+
+def _started(cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "ledger", "--version"]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+
+
+def _refused(foreign: Path, *, cwd: Path) -> None:
+    done = _started(cwd)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"attachment-ledger: {foreign} is another package")
+    assert "an environment of its own" in line

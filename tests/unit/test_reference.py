@@ -268,7 +268,7 @@ def test_a_file_that_a_document_names_exists(document: Path) -> None:
 
 #: Names of other programs' settings, and of ours with a part to fill in.  (Decisions and the
 #: changelog tell what was.)
-FOREIGN = {"admin_project_name", "OS_CACERT", "LEDGER_LIMITS__NAME"}
+FOREIGN = {"admin_project_name", "GRAFANA_PASSWORD", "OS_CACERT", "LEDGER_LIMITS__NAME"}
 
 
 @cache

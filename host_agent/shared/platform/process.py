@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import faulthandler
 import importlib.metadata
+import os
 import signal
 import sys
 
@@ -27,10 +28,17 @@ class PrintBuild(argparse.Action):
         parser.exit()
 
 
-def show_stacks_on_signal() -> None:
-    """Let SIGUSR2 print the stacks of all threads to stderr, and change nothing.
+def answer_signals() -> None:
+    """Let SIGUSR2 print the stacks of all threads to stderr, and SIGHUP do nothing at all.
 
-    As in Nova, whose services report on that signal; without a handler it ends the process.  It
-    is C that prints: also where the interpreter or the event loop hangs.  No values, no secrets.
+    SIGUSR2 as in Nova, whose services report on that signal; without a handler it ends the
+    process.  It is C that prints: also where the interpreter or the event loop hangs.  No
+    values, no secrets.
+
+    SIGHUP ends what is started by hand when its terminal goes away.  Elsewhere it asks to reload,
+    and what may change is read when it changes (docs/tls.md).  It has a handler and is not ignored
+    (SIG_IGN), which programs that the agent starts would inherit.
     """
     faulthandler.register(signal.SIGUSR2, file=_STDERR)
+    if not os.isatty(_STDERR):
+        signal.signal(signal.SIGHUP, lambda *_: None)

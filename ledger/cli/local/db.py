@@ -1,11 +1,11 @@
-"""`db upgrade|grant|status|check`: the schema of the service's database."""
+"""`db upgrade|grant|status|check|preflight`: the schema of the service's database."""
 
 from __future__ import annotations
 
 import argparse
 from typing import Any
 
-from ledger.cli.base import Command, ShowOne, note
+from ledger.cli.base import Command, Lister, ShowOne, note
 from ledger.cli.errors import CliError, ExitCode
 from ledger.cli.local.settings import add_config, database
 
@@ -106,3 +106,34 @@ class Check(Command):
             schema.check(dsn)
         note("The schema is current.")
         return 0
+
+
+class Preflight(Lister):
+    """Say whether all is at rest, before an upgrade, or why not; it only reads.
+
+    Exit 0 if no operation is under way or parked, no finding of drift is open, all projections
+    are at the end of the log, and the schema is one that 'db upgrade' takes; else 4.
+    """
+
+    empty = "All is at rest."
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        add_config(parser)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        import psycopg
+
+        from ledger.log import schema
+        from ledger.upkeep.preflight import reasons
+
+        with database(parsed_args) as dsn, psycopg.connect(dsn, autocommit=True) as connection:
+            connection.read_only = True
+            try:
+                found = reasons(connection, schema.status(dsn))
+            except psycopg.errors.UndefinedTable:
+                raise CliError("the database has no log.", ExitCode.NOT_FOUND) from None
+        if found:
+            self.exit_code = ExitCode.REFUSED
+        return ("Reason", "About", "Count", "Look at"), found
