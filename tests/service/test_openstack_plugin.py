@@ -77,6 +77,7 @@ async def test_url_and_token_are_those_of_the_session(
     assert re.search(rf"alice .*Attach requested: volume {volume}", told.out), told
 
 
+@pytest.mark.further
 @pytest.mark.slow
 async def test_an_endpoint_that_is_given_counts_more_than_the_catalog(
     api: Api, keystone: SimulatedKeystone, tmp_path: Path
@@ -99,6 +100,7 @@ async def test_an_endpoint_that_is_given_counts_more_than_the_catalog(
     assert [each.out for each in (option, variable, of_the_file)] == [f"{HOST}\n"] * 3
 
 
+@pytest.mark.further
 @pytest.mark.slow
 async def test_refusals_have_our_exit_codes_and_name_no_option_that_openstack_lacks(
     api: Api, keystone: SimulatedKeystone

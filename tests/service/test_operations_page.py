@@ -38,6 +38,7 @@ def type_section(title: str, home: Path, **exported: str) -> str:
     return done.stdout
 
 
+@pytest.mark.further
 def test_the_page_is_typed_and_one_process_may_go(ready: Stack, tmp_path: Path) -> None:
     ready.start_service(1)
     database = {"LEDGER_DATABASE_URL": ready.database_url}
