@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.stack import ADMIN, Stack
 
 PAGE = (Path(__file__).parents[2] / "docs/operations.md").read_text()
