@@ -365,7 +365,7 @@ async def _serve(
 
 
 async def _nothing() -> None:
-    """Is wrong."""
+    """What is wrong with the dispatcher of a read-only process, which has none."""
 
 
 def _alive(task: asyncio.Task[None]) -> Callable[[], Awaitable[str | None]]:

@@ -116,7 +116,7 @@ def _handler(route: Route) -> Handler:
             traceparent=request.get(TRACEPARENT),
         )
         if READ_AFTER in request.headers:
-            await call.reach(request.headers[READ_AFTER])
+            await call.read_after(request.headers[READ_AFTER])
         try:
             return await route.answer(call)
         except ApiError as error:

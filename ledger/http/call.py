@@ -221,7 +221,7 @@ class Call:
         self.request[WRITTEN] = position
         await projected(self.components, position)
 
-    async def reach(self, position: str) -> None:
+    async def read_after(self, position: str) -> None:
         """Return when what was written at a position can be read here.  ApiError 400, 503."""
         if not _POSITION.match(position):
             text = f"{READ_AFTER} is a position of the log, as an answer had it."

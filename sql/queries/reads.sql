@@ -326,7 +326,8 @@ SELECT i.server_id FROM instances AS i
 -- name: mailboxes
 -- What waits for each of some hosts' agents after its cursor, in the order it was given, and
 -- whether it may have it (epoch NULL: no such host), which agent speaks for the host, and which
--- survey of the host is wanted, if one is.  Nothing waits for one that nobody has vouched for.  Primary keys, mailbox_by_host.
+-- survey of the host is wanted, if one is.  Nothing waits for a host that nobody has vouched for.
+-- Primary keys, mailbox_by_host.
 -- Those called off by one act have one position, and no page ends between them.
 -- The arrays come by a subquery because the planner knows their lengths otherwise: it would take
 -- them for shorter than those of a general plan, and plan anew each time, for ten times the cost.

@@ -199,25 +199,31 @@ async def test_a_nova_that_is_away_is_no_404(
         assert "127.0.0.1" not in told["message"], "where Nova is, is not the caller's"
 
 
-async def test_a_nova_that_hangs_is_waited_for_so_long(
+@pytest.fixture
+async def impatient(
     database_url: str,
     keystone: SimulatedKeystone,
     nova: RecordingNova,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+) -> AsyncIterator[Both]:
+    """Both worlds, where Nova has to answer soon."""
+    monkeypatch.setattr(passing, "ANSWER_S", 3 * SHORT_S)
+    async with both_worlds(database_url, keystone, nova) as both:
+        yield both
+
+
+async def test_a_nova_that_hangs_is_waited_for_so_long(impatient: Both) -> None:
     let_go = asyncio.Event()
 
     async def answering(_: Asked, __: asyncio.StreamWriter) -> None:
         await let_go.wait()
 
-    nova.answering = answering
-    monkeypatch.setattr(passing, "ANSWER_S", SHORT_S)
-    async with both_worlds(database_url, keystone, nova) as both:
-        answer = await both.ask("POST", PATHS[0])
-        assert answer.status == 504
-        assert "may do what was asked" in await answer.text()
-        assert len(nova.asked) == 1, "it is not sent again"
-        let_go.set()
+    impatient.nova.answering = answering
+    answer = await impatient.ask("POST", PATHS[0])
+    assert answer.status == 504
+    assert "may do what was asked" in await answer.text()
+    assert len(impatient.nova.asked) == 1, "it is not sent again"
+    let_go.set()
 
 
 async def test_a_nova_that_closes_without_a_word_is_not_asked_again(both: Both) -> None:
@@ -245,26 +251,19 @@ async def test_half_an_answer_is_not_made_a_whole_one(both: Both) -> None:
             await answer.read()
 
 
-async def test_an_answer_that_does_not_end_is_broken_off(
-    database_url: str,
-    keystone: SimulatedKeystone,
-    nova: RecordingNova,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_an_answer_that_does_not_end_is_broken_off(impatient: Both) -> None:
     let_go = asyncio.Event()
 
     async def answering(_: Asked, writer: asyncio.StreamWriter) -> None:
         writer.write(said(200, b"x" * 1000)[:-500])
         await let_go.wait()
 
-    nova.answering = answering
-    monkeypatch.setattr(passing, "ANSWER_S", 3 * SHORT_S)
-    async with both_worlds(database_url, keystone, nova) as both:
-        answer = await both.ask("GET", PATHS[0])
-        assert answer.status == 200
-        with pytest.raises(aiohttp.ClientError):
-            await answer.read()
-        let_go.set()
+    impatient.nova.answering = answering
+    answer = await impatient.ask("GET", PATHS[0])
+    assert answer.status == 200
+    with pytest.raises(aiohttp.ClientError):
+        await answer.read()
+    let_go.set()
 
 
 @pytest.mark.further
