@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from http import HTTPStatus
 from typing import Any, TypeVar
 
@@ -226,7 +227,10 @@ class Call:
         if not _POSITION.match(position):
             text = f"{READ_AFTER} is a position of the log, as an answer had it."
             raise ApiError(400, "invalid", text)
-        await projected(self.components, int(position))
+        look = partial(_is_projected, self, int(position))
+        # Not the runner's wait: anybody may name a position, and none that never comes may stay.
+        if not await self.hold(ANY_EVENT, look, PROJECTED_S_MAX):
+            raise late()
 
     async def hold(
         self, key: str, look: Callable[[], Awaitable[T | None]], wait_s: float
@@ -358,18 +362,19 @@ async def caught_up(call: Call) -> bool:
     What they show is not durable: a new leader of the database may lack the last of it, and has all
     of the log.  ApiError 503 if they stay behind.
     """
-    queries = call.components.queries
-    head = (await queries.head())["position"]
-
-    async def look() -> bool | None:
-        behind = (row["position"] < head for row in await queries.tracking() if not row["held"])
-        return None if any(behind) else True
-
+    head = (await call.components.queries.head())["position"]
+    look = partial(_is_projected, call, head)
     if await look():
         return False
     if not await call.until(ANY_EVENT, look, PROJECTED_S_MAX):
         raise late()
     return True
+
+
+async def _is_projected(call: Call, position: int) -> bool | None:
+    rows = await call.components.queries.tracking()
+    behind = (row["position"] < position for row in rows if not row["held"])
+    return None if any(behind) else True
 
 
 def late() -> ApiError:

@@ -122,6 +122,17 @@ async def test_what_is_not_here_yet_is_waited_for_and_not_for_ever(
             assert answer.status == 503, "410 is of a log that will not come to it"
 
 
+async def test_positions_that_never_come_leave_nobody_waiting(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else whoever names some 100,000 of them would make each later answer a late one."""
+    monkeypatch.setattr(call_module, "PROJECTED_S_MAX", 0.2)
+    async with running_api(database_url) as api:
+        answer = await api.ask("GET", "/v1/flows", headers={READ_AFTER: "9" * 18})
+        assert answer.status == 503, await answer.text()
+        assert api.components.runner._waiters == []
+
+
 async def test_a_moment_that_more_may_come_of_is_not_answered(both: TwoLeaders) -> None:
     async with running_api(both.first.dsn) as api, standby(both) as client:
         _, volume, position = await attached(api)
