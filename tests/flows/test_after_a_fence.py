@@ -193,6 +193,7 @@ def fenced_at(number: int, world: World, scenario: Scenario, *, unwind: bool = F
         with suppress(errors.OperatorActError):
             world.service.act(operation_id, "unwind", "changed my mind", CONTEXT)
     world.fence(HOST)
+    world.service.take_over(operation_id)  # if it was a dispatcher that died
     return world.run(operation_id)
 
 
