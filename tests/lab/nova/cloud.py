@@ -7,7 +7,7 @@ import json
 import sqlite3
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from cinderclient import exceptions as cinder_errors
@@ -31,14 +31,17 @@ def wait_until(holds: Callable[[], Any], what: str, deadline_s: float = SETTLE_S
 
 
 class NovaCloud:
-    """Nova and Cinder, as a member uses them, as an administrator, and as services do."""
+    """Nova and Cinder, as a member uses them, as an administrator, and as services do.
 
-    def __init__(self) -> None:
+    `compute`: the endpoint that clients are to ask; None: the one of the catalog.
+    """
+
+    def __init__(self, compute: str | None = None) -> None:
         self.cinder = person("member").cinder()
         self.admin = person("admin").cinder()
         #: With a service's token: Cinder does not ask Nova whose an attachment is.
         self.as_service = person("nova").cinder(passed_on_by=person("nova"))
-        self.of_admin, self.of_member = (_nova(name) for name in ("admin", "member"))
+        self.of_admin, self.of_member = (_nova(name, compute) for name in ("admin", "member"))
 
     # --- acts -------------------------------------------------------------------------------
 
@@ -215,8 +218,36 @@ class NovaCloud:
         wait_until(gone, "no volume to be left")
 
 
-def _nova(name: str) -> adapter.Adapter:
-    return adapter.Adapter(person(name).session, service_type="compute", interface="public")
+def _nova(name: str, endpoint: str | None) -> adapter.Adapter:
+    return adapter.Adapter(
+        person(name).session,
+        service_type="compute",
+        interface="public",
+        endpoint_override=endpoint,
+    )
+
+
+@contextlib.contextmanager
+def read_only() -> Iterator[dict[str, str]]:
+    """An administrator's application credential that may GET alone: options of keystoneauth."""
+    admin = person("admin")
+    api = f"{ENV['LEDGER_LAB_KEYSTONE']}/users/{admin.user_id}/application_credentials"
+    rules = [
+        {"service": service, "method": "GET", "path": path}
+        for service, path in (("compute", "/v2.1/**"), ("volumev3", "/v3/**"))
+    ]
+    asked = {"name": "reads", "access_rules": rules}
+    made = admin.session.post(api, json={"application_credential": asked}).json()
+    credential = made["application_credential"]
+    try:
+        yield {
+            "auth_type": "v3applicationcredential",
+            "auth_url": ENV["LEDGER_LAB_KEYSTONE"],
+            "application_credential_id": credential["id"],
+            "application_credential_secret": credential["secret"],
+        }
+    finally:
+        admin.session.delete(f"{api}/{credential['id']}")
 
 
 def survey(*options: str, **env: str) -> tuple[int, list[dict[str, Any]], str]:

@@ -1,5 +1,5 @@
-"""Fixtures of the tests beside a real Nova; `up.sh nova` has started it.  Nothing here is ours but
-the survey.
+"""Fixtures of the tests beside a real Nova; `up.sh nova` has started it.  What of ours is beside it,
+the tests start themselves.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LOGS = ("nova-api", "nova-compute-1", "nova-compute-2", "cinder")
 
 @pytest.fixture(autouse=True)
 def _processes_run() -> None:
-    """In place of the other tiers': there is no service and no agent."""
+    """In place of the other tiers': there is no agent."""
 
 
 @pytest.fixture(scope="session")

@@ -4,18 +4,15 @@ under its class, and nothing else; the command that is printed mends it; a cloud
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from tests.lab.nova.cloud import NovaCloud, survey
-from tests.lab.people import person
-from tests.lab.settings import ENV
+from tests.lab.nova.cloud import NovaCloud, read_only, survey
 
 pytestmark = pytest.mark.lab
 
@@ -293,33 +290,10 @@ def test_who_sees_less_is_told_so(cloud: NovaCloud, name: str) -> None:
     assert "administrator" in words
 
 
-@contextlib.contextmanager
-def read_only() -> Iterator[dict[str, str]]:
-    """An administrator's application credential that may GET alone, as OS_* variables."""
-    admin = person("admin")
-    api = f"{ENV['LEDGER_LAB_KEYSTONE']}/users/{admin.user_id}/application_credentials"
-    rules = [
-        {"service": service, "method": "GET", "path": path}
-        for service, path in (("compute", "/v2.1/**"), ("volumev3", "/v3/**"))
-    ]
-    asked = {"name": "survey", "access_rules": rules}
-    made = admin.session.post(api, json={"application_credential": asked}).json()
-    credential = made["application_credential"]
-    try:
-        yield {
-            "OS_CLOUD": "",
-            "OS_AUTH_TYPE": "v3applicationcredential",
-            "OS_AUTH_URL": ENV["LEDGER_LAB_KEYSTONE"],
-            "OS_APPLICATION_CREDENTIAL_ID": credential["id"],
-            "OS_APPLICATION_CREDENTIAL_SECRET": credential["secret"],
-        }
-    finally:
-        admin.session.delete(f"{api}/{credential['id']}")
-
-
 def test_a_credential_that_may_get_alone_suffices(cloud: NovaCloud) -> None:
     volume = cloud.volume()
     cloud.set_status(volume, "in-use")
-    with read_only() as env:
-        code, rows, words = survey(*SOON, **env)
+    with read_only() as auth:
+        env = {f"OS_{name.upper()}": value for name, value in auth.items()}
+        code, rows, words = survey(*SOON, **env, OS_CLOUD="")
     assert (code, seen(rows)) == (8, {("volume_status_differs", volume, None)}), words

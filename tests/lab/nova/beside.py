@@ -1,0 +1,126 @@
+"""The ledger beside the lab's Nova: it watches, and is the endpoint that the catalog names."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import requests
+
+from tests.benchmarks.servers import server
+from tests.lab.nova.cloud import read_only, wait_until
+from tests.lab.people import person
+from tests.lab.settings import ENV, LOG_DIR, SETTLE_S
+from tests.stack import Process
+from tests.tokens import write_private
+
+INTERVAL_S = 1.0
+URL = ENV["LAB_LEDGER_URL"]
+NOVA_URL = f"http://127.0.0.1:{ENV['LAB_NOVA_PORT']}"
+CONFIG = """
+database_url = "{dsn}"
+auth = "keystone"
+
+[listen]
+host = "{ENV[LAB_ADDRESS]}"
+port = {ENV[LAB_LEDGER_PORT]}
+plain_http = true
+
+[keystone.auth]
+auth_type = "password"
+auth_url = "{ENV[LEDGER_LAB_KEYSTONE]}"
+username = "ledger"
+password = "lab-ledger"
+project_name = "service"
+user_domain_id = "default"
+project_domain_id = "default"
+
+[observe]
+interval_s = {INTERVAL_S}
+interface = "public"
+compute_endpoint = "{NOVA_URL}/v2.1"
+pass_on_to = "{NOVA_URL}"
+
+[observe.auth]
+{auth}
+
+[[tokens]]
+name = "operator"
+token = "{ENV[LAB_OPERATOR_TOKEN]}"
+user_id = "operator"
+project_id = "operators"
+roles = ["admin", "operator"]
+"""
+
+
+class Beside:
+    """The service, and what an operator reads there."""
+
+    log = LOG_DIR / "ledger.log"
+
+    def __init__(self, config: Path) -> None:
+        self._config = config
+        self.process: Process
+
+    def start(self) -> None:
+        command = ("ledger", "serve", "--config", str(self._config))
+        self.process = Process(self.log, *command)
+        wait_until(self._ready, "the ledger to be ready")
+
+    def _ready(self) -> bool:
+        assert self.process.running, self.log.read_text()[-2000:]
+        with contextlib.suppress(requests.ConnectionError):
+            return requests.get(f"{URL}/readyz", timeout=SETTLE_S).ok
+        return False
+
+    def get(self, path: str) -> Any:
+        headers = {"X-Auth-Token": ENV["LAB_OPERATOR_TOKEN"]}
+        answer = requests.get(f"{URL}/v1{path}", headers=headers, timeout=SETTLE_S)
+        return answer.json() if answer.ok else {}
+
+    def history(self, volume_id: str) -> list[dict[str, Any]]:
+        found = self.get(f"/volumes/{volume_id}/history?limit=1000")
+        return list(found.get("events", ()))
+
+    def until(self, volume_id: str, topic: str, number: int = 1) -> dict[str, Any]:
+        """The last event of that topic, once there are so many."""
+
+        def seen() -> dict[str, Any] | None:
+            found = [each for each in self.history(volume_id) if each["topic"] == topic]
+            return found[-1] if len(found) >= number else None
+
+        return dict(wait_until(seen, f"{topic} of {volume_id}, {number} times"))
+
+
+@contextlib.contextmanager
+def beside() -> Iterator[Beside]:
+    with server() as dsn, tempfile.TemporaryDirectory() as home, read_only() as auth:
+        options = "\n".join(f'{name} = "{value}"' for name, value in auth.items())
+        words = {"ENV": ENV, "INTERVAL_S": INTERVAL_S, "NOVA_URL": NOVA_URL}
+        text = CONFIG.format(dsn=dsn, auth=options, **words)
+        ledger = Beside(write_private(Path(home) / "ledger.toml", text))
+        ledger.start()
+        try:
+            with _catalog_names(f"{URL}/v2.1"):
+                yield ledger
+        finally:
+            ledger.process.stop()
+
+
+@contextlib.contextmanager
+def _catalog_names(url: str) -> Iterator[None]:
+    """As the compute endpoint of whoever logs in from now on; Cinder does for each request."""
+    session, api = person("admin").session, ENV["LEDGER_LAB_KEYSTONE"]
+    [service] = session.get(f"{api}/services?type=compute").json()["services"]
+    endpoints = session.get(f"{api}/endpoints?service_id={service['id']}").json()["endpoints"]
+    try:
+        for each in endpoints:
+            session.patch(f"{api}/endpoints/{each['id']}", json={"endpoint": {"url": url}})
+        yield
+    finally:
+        for each in endpoints:
+            old = {"endpoint": {"url": each["url"]}}
+            session.patch(f"{api}/endpoints/{each['id']}", json=old)

@@ -1,0 +1,224 @@
+"""The ledger beside a real Nova and a real Cinder: it watches, and answers for both.
+
+Users, the unmodified client and Cinder ask the ledger alone, and cannot tell it from Nova.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import threading
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+import pytest
+from cinderclient import exceptions as cinder_errors
+
+from tests.lab.nova.beside import NOVA_URL, URL, Beside, beside
+from tests.lab.nova.cloud import NOVA, NovaCloud, survey, wait_until
+from tests.lab.people import person
+from tests.lab.settings import LAB_SRC, SETTLE_S
+from tests.service.test_observe import holds, now
+
+pytestmark = pytest.mark.lab
+
+
+@pytest.fixture(scope="module")
+def ledger() -> Iterator[Beside]:
+    with beside() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def cloud(ledger: Beside) -> NovaCloud:
+    """In place of the one whose users ask Nova."""
+    return NovaCloud(f"{URL}/v2.1")
+
+
+def hosts(ledger: Beside, volume_id: str, at: datetime) -> set[str]:
+    moment = at.isoformat().replace("+00:00", "Z")
+    rows = ledger.get(f"/attachments?volume={volume_id}&at={moment}")["attachments"]
+    return {row["host"] for row in rows}
+
+
+def test_the_history_is_what_nova_did(ledger: Beside, cloud: NovaCloud) -> None:
+    server, volume = cloud.server(), cloud.volume()
+    known: list[tuple[datetime, set[str]]] = []
+
+    def seen(topic: str, begun: datetime, *who: str, number: int = 1) -> None:
+        """What was done since `begun`, and who has the volume then."""
+        holds(ledger.until(volume, topic, number), begun, now())
+        wait_until(lambda: hosts(ledger, volume, now()) == {*who}, f"{who} to have it")
+        known.append((now(), {*who}))
+
+    begun = now()
+    attachment = cloud.attach(server, volume)
+    seen("BlockDeviceMapping.DevicePlugged", begun, cloud.host(server))
+    (row,) = ledger.get(f"/attachments?volume={volume}")["attachments"]
+    assert (row["attachment_id"], row["origin"], row["state"]) == (attachment, "nova", "attached")
+    begun = now()
+    cloud.migrate(server)
+    seen("BlockDeviceMapping.AttachmentSwitched", begun, cloud.host(server))
+    begun = now()
+    cloud.bring(server, "SHELVED_OFFLOADED", shelve=None)
+    seen("BlockDeviceMapping.AttachmentSwitched", begun, number=2)  # reserved
+    begun = now()
+    cloud.bring(server, "ACTIVE", unshelve=None)  # it keeps that attachment
+    seen("Attachment.Completed", begun, cloud.host(server), number=3)
+    begun = now()
+    cloud.detach(server, volume)
+    seen("BlockDeviceMapping.MappingEnded", begun)
+    for at, who in known:
+        assert hosts(ledger, volume, at) == who, f"an answer once given stays the answer: {at}"
+
+
+def test_what_began_while_the_ledger_was_down_is_told_in_an_interval(
+    ledger: Beside, cloud: NovaCloud
+) -> None:
+    server, volume, other = cloud.server(), cloud.volume(), cloud.volume()
+    cloud.attach(server, volume)
+    ledger.until(volume, "BlockDeviceMapping.DevicePlugged")
+    ledger.process.kill()
+
+    plain, begun = NovaCloud(f"{NOVA_URL}/v2.1"), now()
+    plain.detach(server, volume)
+    plain.attach(server, other)
+    ended = now()
+    ledger.start()
+    gone = ledger.until(volume, "BlockDeviceMapping.MappingEnded")
+    holds(gone, begun, ended)
+    assert gone["body"]["seen"]["after"] is not None
+    holds(ledger.until(other, "BlockDeviceMapping.DevicePlugged"), begun, ended)
+
+
+def test_the_unmodified_client_works_through_it(cloud: NovaCloud) -> None:
+    server, volume = cloud.server(), cloud.volume()
+
+    def asked(command: str) -> Any:
+        return json.loads(cloud.openstack(f"openstack {command} -f json"))
+
+    def attached() -> list[str]:
+        return [each["Volume ID"] for each in asked(f"server volume list {server}")]
+
+    assert server in {each["ID"] for each in asked("server list --all-projects")}
+    (root,) = attached()
+    cloud.openstack(f"openstack server add volume {server} {volume}")
+    wait_until(lambda: set(attached()) == {root, volume}, "the client to show it")
+    cloud.wait_status(volume, "in-use")
+    wait_until(lambda: cloud.rests(server), "Nova to have ended it")
+    cloud.openstack(f"openstack server reboot --hard --wait {server}")
+    cloud.openstack(f"openstack server remove volume {server} {volume}")
+    cloud.wait_status(volume, "available")
+    assert {each["Host"] for each in asked("compute service list")} >= {"compute-1", "compute-2"}
+    assert asked("hypervisor list")
+    assert asked("server event list " + server)
+    cloud.openstack(f"openstack server delete --wait {server}")
+    wait_until(lambda: cloud.status(volume) == "available", "it to be free")
+
+
+def test_the_answer_is_novas_but_for_what_is_of_the_moment(cloud: NovaCloud) -> None:
+    server = cloud.server()
+    session = person("member").session
+    for path in (
+        "/v2.1/flavors/detail",
+        f"/v2.1/servers/{server}",
+        f"/v2.1/servers/{server}/os-volume_attachments",
+        f"/v2.1/servers/{server}/os-instance-actions",
+        f"/v2.1/servers/{server}/os-interface",
+        "/v2.1/limits",
+        "/v2.1/os-keypairs",
+        "/v2.1/servers/no-such-server",
+        f"/v2.1/servers/{server}/os-volume_attachments/no-such-volume",
+        "/v2.1/os-services",
+    ):
+        ours, novas = (
+            session.get(f"{base}{path}", headers=NOVA, raise_exc=False) for base in (URL, NOVA_URL)
+        )
+        assert ours.status_code == novas.status_code, path
+        bodies = [
+            each.text.replace(base, "").replace(each.headers["X-Compute-Request-Id"], "")
+            for each, base in ((ours, URL), (novas, NOVA_URL))
+        ]
+        assert bodies[0] == bodies[1], path
+        passing = {"Date", "X-Compute-Request-Id", "X-Openstack-Request-Id", "Content-Length"}
+        names = [set(each.headers) - passing - {"Connection", "Server"} for each in (ours, novas)]
+        assert names[0] == names[1], path
+
+
+def test_cinder_deletes_for_a_user_only_what_nobody_has(cloud: NovaCloud) -> None:
+    """CVE-2023-2088: Cinder asks the compute endpoint, which is the ledger's."""
+    server, volume = cloud.server(), cloud.volume()
+    attachment = cloud.attach(server, volume)
+    with pytest.raises(cinder_errors.ClientException) as refused:
+        cloud.cinder.attachments.delete(attachment)
+    assert refused.value.code == 409
+    cloud.wait_status(volume, "in-use")
+
+    forgotten = cloud.volume()
+    left = cloud.attachment(server, forgotten, used=True)
+    cloud.delete_server(server)
+    cloud.wait_status(volume, "available")
+    cloud.cinder.attachments.delete(left)
+    cloud.wait_status(forgotten, "available")
+
+
+def test_while_nova_is_away_its_requests_are_503_and_then_it_goes_on(
+    ledger: Beside, cloud: NovaCloud
+) -> None:
+    server, volume = cloud.server(), cloud.volume()
+    attachment = cloud.attach(server, volume)
+    ledger.until(volume, "BlockDeviceMapping.DevicePlugged")
+    lab("stop nova-api")
+    try:
+        away = cloud.of_member.get(f"/servers/{server}", raise_exc=False, headers=NOVA)
+        assert away.status_code == 503
+        with pytest.raises(cinder_errors.ClientException):
+            cloud.cinder.attachments.delete(attachment)
+        assert ledger.history(volume)
+    finally:
+        lab("exec ./nova.sh up")
+    wait_until(lambda: cloud.shown(server)["status"] == "ACTIVE", "Nova to be back")
+    cloud.detach(server, volume)
+    ledger.until(volume, "BlockDeviceMapping.MappingEnded")
+
+
+def lab(command: str) -> None:
+    """By the lab's own scripts."""
+    script = f". nova/env.sh && . ./lib.sh && {command}"
+    subprocess.run(["bash", "-ec", script], cwd=LAB_SRC, check=True, timeout=SETTLE_S)
+
+
+ROUNDS = 3
+
+
+def test_a_cloud_at_work_through_it_is_clean_and_its_history_whole(
+    ledger: Beside, cloud: NovaCloud
+) -> None:
+    failed: list[BaseException] = []
+    done: dict[str, list[str]] = {"fake": [], "fake-multi": []}
+
+    def work(kind: str) -> None:
+        try:
+            for _ in range(ROUNDS):
+                server, volume = cloud.server(), cloud.volume(kind)
+                cloud.attach(server, volume)
+                cloud.migrate(server)
+                cloud.detach(server, volume)
+                cloud.delete_server(server)
+                done[kind].append(volume)
+        except BaseException as error:
+            failed.append(error)
+            raise
+
+    threads = [threading.Thread(target=work, args=[kind]) for kind in done]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert not failed
+    for volume in itertools.chain(*done.values()):  # what no look saw begin, none sees end
+        if ledger.history(volume):
+            ledger.until(volume, "BlockDeviceMapping.MappingEnded")
+    assert survey("--apart", "1s")[:2] == (0, [])
