@@ -103,6 +103,12 @@ _CHANGES: dict[str, Callable[[Row, LoggedEvent], Row]] = {
     Attachment.Disconnected.TOPIC: _released,
     Attachment.Deleted.TOPIC: _deleted,
     Attachment.Disowned.TOPIC: _deleted,
+    Attachment.AttachmentCreated.TOPIC: lambda _, event: {
+        "origin": origin_of(event),
+        "ended_at": None,
+    },
+    Attachment.Adopted.TOPIC: lambda _row, _event: {"origin": None},
+    Attachment.HandedBack.TOPIC: lambda _, event: {"origin": event.body["to"]},
 }
 
 ATTACHMENTS = Projection(
