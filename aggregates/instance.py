@@ -322,6 +322,14 @@ class Instance(Claimable):
             case self.Offloaded():
                 self.host, self.offloaded, self.seen = None, True, NO_DISKS
                 self._has_power("shutdown")
+            case self.Deleted():
+                self.deleted, self.deletion = True, None
+            case _:
+                self._passed(event)
+
+    def _passed(self, event: Event) -> None:
+        """Whose it is."""
+        match event:
             case self.ServerSeen():
                 self.origin = event.origin
                 self.name, self.host, self.power_state = event.name, event.host, event.power_state
@@ -333,8 +341,6 @@ class Instance(Claimable):
             case self.HandedBack():
                 self.origin, self.came_from, self.unshown = event.to, None, False
                 self.devices, self.seen = {}, NO_DISKS
-            case self.Deleted():
-                self.deleted, self.deletion = True, None
 
     def _device(self, event: DeviceReserved | DeviceReleased | DeviceVolumeSet) -> None:
         match event:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
@@ -60,7 +60,7 @@ class ServerFacts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HostFacts:
-    """A host as one look shows it.  `disabled`, `up`: its nova-compute; None: Nova knows none there.
+    """A host as one look shows it.  `disabled`, `up`: its nova-compute; None: Nova knows none.
     `moving`: servers with a migration that has not ended, and its status.
     """
 
@@ -105,50 +105,53 @@ def refusals_of(host: HostFacts) -> list[str]:
     if host.disabled is None:
         return [f"Nova has no nova-compute on host {host.name}."]
     if not host.disabled:
-        return [
-            "Nova's compute service there is enabled, so servers may still come: "
-            "openstack compute service set --disable --disable-reason 'handed over' "
-            f"{host.name} nova-compute"
-        ]
+        command = f"openstack compute service set --disable {host.name} nova-compute"
+        return [f"Nova's compute service there is enabled, so servers may still come: {command}"]
     return []
 
 
 def notes_of(host: HostFacts) -> list[str]:
     """What has to be known of the host before its agent is started."""
-    notes = [
-        "os-brick's lock directory of nova-compute ([os_brick]lock_path, or [oslo_concurrency]) is "
-        "in no API. The agent has its own: only one of both may work there."
-    ]
-    if host.up:
-        notes.append(
-            "nova-compute runs there. Stop and mask it before the agent is started: it would stop "
-            "guests that are not as its database says."
-        )
-    return notes
+    return [_LOCKS, _RUNS] if host.up else [_LOCKS]
 
 
-def judge(host: HostFacts, *, closed: bool, ours: AbstractSet[str] = frozenset()) -> list[Verdict]:
+_LOCKS = (
+    "os-brick's lock directory of nova-compute ([os_brick]lock_path, or [oslo_concurrency]) is in "
+    "no API. The agent has its own: only one of both may work there."
+)
+_RUNS = (
+    "nova-compute runs there. Stop and mask it before the agent is started: it would stop guests "
+    "that are not as its database says."
+)
+
+
+def judge(
+    host: HostFacts,
+    *,
+    closed: bool,
+    ours: AbstractSet[str] = frozenset(),
+    before: HostFacts | None = None,
+) -> list[Verdict]:
     """One verdict for each server that is not `ours` yet.
 
     `closed`: requests for an adopted server do not come to Nova, so its reboot, which deletes
     attachments that it has no mapping for, cannot be asked for; else the server has to be locked.
+    `before`: what another look has shown; whatever differs since is refused.
     """
     verdicts = [
         _judged(each, host, closed=closed) for each in host.servers if each.seen.id not in ours
     ]
+    if before is not None:
+        same = [each.seen.id for each in host.servers if each in before.servers]
+        verdicts = [each if each.server_id in same else _refused(each, _MOVED) for each in verdicts]
     return _together(verdicts, host, ours)
 
 
-def differing(first: Sequence[Verdict], second: Sequence[Verdict]) -> list[Verdict]:
-    """The second look's, but of servers of which the first said something else."""
-    before = {each.server_id: each for each in first}
-    why = "Two looks differ: somebody is at it."
-    return [
-        each
-        if each == before.get(each.server_id) or each.refusals
-        else replace(each, refusals=(why,), taken=())
-        for each in second
-    ]
+_MOVED = "Two looks differ: somebody is at it."
+
+
+def _refused(verdict: Verdict, *why: str) -> Verdict:
+    return replace(verdict, refusals=(*verdict.refusals, *why), notes=(), taken=())
 
 
 def groups(verdicts: Iterable[Verdict]) -> list[list[Verdict]]:
@@ -173,7 +176,7 @@ def _judged(server: ServerFacts, host: HostFacts, *, closed: bool) -> Verdict:
         refusals.append("Nova did not tell its mappings.")
     else:
         refusals += _strange(server)
-        taken, more = _taken(server, seen.mappings, host.name)
+        taken, more = _taken(server, host.name)
         refusals += more
     return Verdict(
         server_id=seen.id,
@@ -237,9 +240,7 @@ def _mappings(server: ServerFacts) -> Iterator[SeenMapping]:
         )
 
 
-def _taken(
-    server: ServerFacts, told: Sequence[SeenMapping], host: str
-) -> tuple[tuple[Taken, ...], list[str]]:
+def _taken(server: ServerFacts, host: str) -> tuple[tuple[Taken, ...], list[str]]:
     """Its volumes, and why not."""
     known = {each.id: each for each in server.attachments}
     taken, refusals = [], []
@@ -249,7 +250,8 @@ def _taken(
         refusals += [f"Volume {mapping.volume_id}: {each}" for each in why]
         if why or not isinstance(facts.seen, SeenVolume):
             continue
-        assert mapping.attachment_id and mapping.device, "else it disagrees"
+        assert mapping.attachment_id is not None, "else it disagrees"
+        assert mapping.device is not None, "else it disagrees"
         taken.append(
             Taken(
                 mapping_id=mapping.id or None,
@@ -313,9 +315,7 @@ def _notes(server: ServerFacts, taken: Iterable[Taken]) -> Iterator[str]:
 # --- shared volumes -----------------------------------------------------------------------------
 
 
-def _together(
-    verdicts: list[Verdict], host: HostFacts, ours: AbstractSet[str]
-) -> list[Verdict]:
+def _together(verdicts: list[Verdict], host: HostFacts, ours: AbstractSet[str]) -> list[Verdict]:
     """Refuse whoever shares a volume with a server that stays whose it is, until nobody does."""
     facts = {each.seen.id: each for each in host.servers}
     while True:
@@ -336,6 +336,4 @@ def _with_others(verdict: Verdict, server: ServerFacts, going: AbstractSet[str])
         for holder in server.volumes[taken.volume_id].holders
         if holder.server_id not in going
     ]
-    if not refusals:
-        return verdict
-    return replace(verdict, refusals=tuple(refusals), notes=(), taken=())
+    return _refused(verdict, *refusals) if refusals else verdict

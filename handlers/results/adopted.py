@@ -78,9 +78,7 @@ def _stands_for(
     volume.record(
         Volume.Released, server_id=former.server_id, attachment_id=str(former.id), seen=at
     )
-    attachment.record(
-        Attachment.AttachmentCreated, **ids, adopted=True, legacy=legacy, seen=at
-    )
+    attachment.record(Attachment.AttachmentCreated, **ids, adopted=True, legacy=legacy, seen=at)
     volume.record(Volume.Held, server_id=former.server_id, attachment_id=id_, seen=at)
     attachment.record(Attachment.ConnectorUpdated, host=host, seen=at)
     attachment.record(Attachment.Connected, seen=at)

@@ -179,7 +179,9 @@ def _mappings(sight: Sight, new: Collection[str], book: Book) -> None:
     for mapping_id in set(sight.mapped) - {each.id for each in shown}:
         mapping = book.get(BlockDeviceMapping, mapping_id)
         has = sight.server.volumes if sight.server is not None else ()
-        if not (mapping.legacy and mapping.volume_id in has):  # of those Nova tells the volume alone
+        if not (
+            mapping.legacy and mapping.volume_id in has
+        ):  # of those Nova tells the volume alone
             _unmapped(mapping, sight.seen)
 
 

@@ -10,8 +10,8 @@ from aggregates.host import Host
 from aggregates.mapping import BlockDeviceMapping
 from handlers.drift.beside_nova import SeenAttachment, SeenMapping, SeenServer, SeenVolume
 from handlers.requests.adopt import (
-    HostFacts,
     Holder,
+    HostFacts,
     ServerFacts,
     Verdict,
     VolumeFacts,
@@ -20,8 +20,8 @@ from handlers.requests.adopt import (
 )
 from handlers.results.adopted import adopt
 from handlers.results.observed import Sight, record
-from host_agent.simulated.adapters import SimulatedGuests
 from host_agent.shared.faults import Faults
+from host_agent.simulated.adapters import SimulatedGuests
 from ledger.log.unit import Unit
 from tests.memory import MemoryStore
 from tests.world import CONTEXT, HOST, OTHER, World
@@ -35,7 +35,7 @@ def can_be_adopted(world: World) -> bool:
     """Whether Nova could have had its server so, and hand it over."""
     instance = world.instance
     at_rest = instance.own_state in {"active", "paused", "stopped"} and not instance.vacant_root
-    fenced = any(world._host(name).fenced for name in world.hosts)  # noqa: SLF001
+    fenced = any(world._host(name).fenced for name in world.hosts)
     return instance.host == HOST and at_rest and not instance.claims and not fenced
 
 

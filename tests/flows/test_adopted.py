@@ -1,13 +1,11 @@
-"""On a server that was Nova's every flow works as on one of our own; before it was adopted, none."""
+"""On a server that was Nova's every flow works as on one of our own."""
 
 from __future__ import annotations
 
 import pytest
 
-from aggregates import errors
-from tests.flows.adopted import adopted, can_be_adopted, was_novas
+from tests.flows.adopted import adopted, can_be_adopted
 from tests.flows.scenarios import SCENARIOS, Scenario
-from tests.world import HOST, World
 
 _THEIRS = [each for each in SCENARIOS if not each.repairs]
 
