@@ -162,8 +162,7 @@ async def running(
         renewal = Renewal(settings, clock, again)
         wakeups = await stack.enter_async_context(Wakeups(dsn, clock, listens=works))
         service, queries = Service(ledger, cinder, old_cinder, clock), Queries(pool)
-        listener = _listening_socket(settings)
-        stack.callback(listener.close)
+        listener = stack.enter_context(_listening_socket(settings))
         registry = registry_of(ledger.log_recorder.writer, ledger.steps, calls)
         looks, checks = Looks(dsn), {**neighbours.checks(settings, stack)}
         warnings = {**neighbours.warnings(settings, stack), **renewal.warnings()}

@@ -1,12 +1,12 @@
-"""What Nova's database lacks of an adopted server that is to go back, as SQL (decision 0114).
+"""What Nova's database lacks of an adopted server that is to go back (decision 0114).
 
-No API of Nova's writes a mapping without attaching something.  So the statements are for a person
-to read and to execute.  Each has what Nova says now among its conditions, so that it changes its
-one row or none; nothing in them is a secret, so connections are left empty: Nova reads them anew
-from Cinder when it reboots the server hard, or by `nova-manage volume_attachment refresh`.
+No API of Nova's writes a mapping without attaching something.  So the changes become SQL
+(ledger.nova_beside.script) for a person to read and to execute.  Each has what Nova says now as its
+condition, so that it changes its one row or none.  Nothing in them is a secret, so connections are
+left empty: Nova reads them anew from Cinder when it reboots the server hard, or by `nova-manage
+volume_attachment refresh`.
 
-The columns are those of Nova's model BlockDeviceMapping (nova/db/main/models.py): `deleted` is 0,
-or the row's own id.  They are written as MySQL, PostgreSQL and SQLite all read them.  Pure.
+The columns are those of its model BlockDeviceMapping: `deleted` is 0, or the row's own id.  Pure.
 """
 
 from __future__ import annotations
@@ -25,19 +25,34 @@ from handlers.requests.adopt import AT_REST, ServerFacts
 #: Nova's numbers of power states (its class InstancePowerState), by its states of a server.
 _POWER = {"active": 1, "paused": 3, "stopped": 4}
 _BUS = {"vd": "virtio", "sd": "scsi"}
+_MAPPINGS = "block_device_mapping"
+#: Stands for the id of the row itself.
+OWN_ID = object()
 #: What stands in a literal as it is, whichever database reads it.
-_PLAIN = re.compile(r"[\w .:/-]*", re.ASCII)
+PLAIN = re.compile(r"[\w .:/-]*", re.ASCII)
 
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
+class Change:
+    """A row that is to become `new` where it is `old`; with `unless`, one that is to come where its
+    server is `old` and no row is so.
+    """
+
+    table: str
+    new: Row
+    old: Row
+    unless: Row | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Return:
-    """`why`: it cannot go back now; `sql`: what would have to be so in Nova's database before."""
+    """`why`: it cannot go back now; `changes`: what would have to be so in Nova's database."""
 
     why: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    sql: str | None = None
+    changes: tuple[Change, ...] = ()
 
 
 def compared(
@@ -50,21 +65,16 @@ def compared(
     """Whether Nova has of the server what the ledger has.  `now`: UTC, for the new rows."""
     if why := tuple(_in_the_way(server.seen, instance, mappings, host)):
         return Return(why=why)
-    statements = [*_statements(server, instance, mappings, f"{now:%Y-%m-%d %H:%M:%S}")]
-    if not statements:
-        return Return(notes=_NOTES if mappings else ())
-    head = f"-- Server {instance.id}. Each statement changes 1 row, or something has changed since."
-    return Return(
-        why=("Nova's database has other mappings or states of it: see the SQL.",),
-        sql="\n".join([head, *statements]),
-    )
+    changes = tuple(_changes(server, instance, mappings, f"{now:%Y-%m-%d %H:%M:%S}"))
+    if changes:
+        return Return(why=(_DIFFERS,), changes=changes)
+    return Return(notes=(_STALE,) if mappings else ())
 
 
-_NOTES = (
-    (
-        "If its volumes were connected anew since it was adopted, have Nova reboot it hard before "
-        "anything else: Nova keeps a connection as it was."
-    ),
+_DIFFERS = "Nova's database has other mappings or states of it: see the SQL."
+_STALE = (
+    "If its volumes were connected anew since it was adopted, have Nova reboot it hard before "
+    "anything else: Nova keeps a connection as it was."
 )
 
 
@@ -88,13 +98,13 @@ def _in_the_way(
     for each in mappings:
         if each.legacy and each.volume_id not in old:
             yield f"Volume {each.volume_id} was attached by Cinder's old calls: convert it first."
-        if each.tag is not None and not _PLAIN.fullmatch(each.tag):
+        if each.tag is not None and not PLAIN.fullmatch(each.tag):
             yield f"The tag of volume {each.volume_id} cannot be written as SQL: {each.tag!r}."
 
 
-def _statements(
+def _changes(
     server: ServerFacts, instance: Instance, mappings: Sequence[BlockDeviceMapping], now: str
-) -> Iterator[str]:
+) -> Iterator[Change]:
     """In the order: what goes, what changes, what comes, the server itself."""
     seen, server_id = server.seen, str(instance.id)
     shown = {each.id: each for each in seen.mappings or ()}
@@ -143,7 +153,7 @@ def _unnamed(volume_id: str, server_id: str) -> Row:
 
 def _changed(
     mapping: BlockDeviceMapping, shown: SeenMapping, server_id: str, now: str
-) -> Iterator[str]:
+) -> Iterator[Change]:
     now_so = {
         "volume_id": mapping.volume_id,
         "attachment_id": mapping.attachment_id,
@@ -158,19 +168,15 @@ def _changed(
         yield _update(differs, _named(shown, server_id), now)
 
 
-def _end(where: Row, now: str) -> str:
-    return (
-        f"UPDATE block_device_mapping SET deleted = id, deleted_at = {_literal(now)}\n"  # noqa: S608
-        f" WHERE {_conditions(where)};"
-    )
+def _end(where: Row, now: str) -> Change:
+    return Change(table=_MAPPINGS, new={"deleted": OWN_ID, "deleted_at": now}, old=where)
 
 
-def _update(changed: Row, where: Row, now: str) -> str:
-    new = ", ".join(f"{n} = {_literal(v)}" for n, v in {**changed, "updated_at": now}.items())
-    return f"UPDATE block_device_mapping SET {new}\n WHERE {_conditions(where)};"  # noqa: S608
+def _update(changed: Row, where: Row, now: str) -> Change:
+    return Change(table=_MAPPINGS, new={**changed, "updated_at": now}, old=where)
 
 
-def _insert(mapping: BlockDeviceMapping, server: ServerFacts, now: str) -> str:
+def _insert(mapping: BlockDeviceMapping, server: ServerFacts, now: str) -> Change:
     device, server_id = str(mapping.device_name), str(mapping.server_id)
     facts = server.volumes.get(str(mapping.volume_id))
     size_gb = facts.seen.size_gb if facts and isinstance(facts.seen, SeenVolume) else None
@@ -194,15 +200,10 @@ def _insert(mapping: BlockDeviceMapping, server: ServerFacts, now: str) -> str:
     }
     taken = {"instance_uuid": server_id, "volume_id": mapping.volume_id, "deleted": 0}
     there = {"uuid": server_id, "host": server.seen.host, "deleted": 0}
-    return (
-        f"INSERT INTO block_device_mapping ({', '.join(row)})\n"  # noqa: S608 - see _literal
-        f"SELECT {', '.join(map(_literal, row.values()))} FROM instances\n"
-        f" WHERE {_conditions(there)}\n"
-        f"   AND NOT EXISTS (SELECT 1 FROM block_device_mapping WHERE {_conditions(taken)});"
-    )
+    return Change(table=_MAPPINGS, new=row, old=there, unless=taken)
 
 
-def _state(seen: SeenServer, instance: Instance, now: str) -> Iterator[str]:
+def _state(seen: SeenServer, instance: Instance, now: str) -> Iterator[Change]:
     """Nova stops a guest that runs though its row says stopped."""
     state = instance.own_state.value
     if state == seen.vm_state:
@@ -210,22 +211,4 @@ def _state(seen: SeenServer, instance: Instance, now: str) -> Iterator[str]:
     where: Row = {"uuid": seen.id, "host": seen.host, "vm_state": seen.vm_state}
     where |= {"task_state": None, "deleted": 0}
     new = {"vm_state": state, "power_state": _POWER[state], "updated_at": now}
-    told = ", ".join(f"{name} = {_literal(value)}" for name, value in new.items())
-    yield f"UPDATE instances SET {told}\n WHERE {_conditions(where)};"  # noqa: S608
-
-
-def _conditions(row: Row) -> str:
-    return " AND ".join(
-        f"{name} IS NULL" if value is None else f"{name} = {_literal(value)}"
-        for name, value in row.items()
-    )
-
-
-def _literal(value: Any) -> str:
-    """AssertionError for a text that a database could read otherwise."""
-    if value is None or isinstance(value, bool):
-        return {None: "NULL", True: "TRUE", False: "FALSE"}[value]
-    if isinstance(value, int):
-        return str(value)
-    assert _PLAIN.fullmatch(str(value)), value
-    return f"'{value}'"
+    yield Change(table="instances", new=new, old=where)

@@ -43,6 +43,7 @@ from ledger.log.unit import AggregateStore, Unit, run_optimistically
 from ledger.nova_beside import known, one_host
 from ledger.nova_beside.observer import reader_of, seen_between
 from ledger.nova_beside.reads import Reader
+from ledger.nova_beside.script import script
 from projections.lines import Line
 
 #: How long after the first look the second one begins, at most.
@@ -219,7 +220,7 @@ class Adopting:
                 state="stays" if told.why else "returnable",
                 why=told.why,
                 notes=told.notes,
-                sql=told.sql,
+                sql=script(server_id, told.changes) if told.changes else None,
             )
             if not dry_run and not told.why:
                 position = self._give(server, instance, reason, seen, context)
