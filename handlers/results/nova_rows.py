@@ -107,28 +107,38 @@ def _changes(
 ) -> Iterator[Change]:
     """In the order: what goes, what changes, what comes, the server itself."""
     seen, server_id = server.seen, str(instance.id)
-    shown = {each.id: each for each in seen.mappings or ()}
-    by_pair = {each.volume_id: each for each in seen.mappings or ()}
-    old = set(seen.volumes) - by_pair.keys()
-    kept = {str(each.id) for each in mappings}
-    converted = {each.volume_id for each in mappings if str(each.id) not in shown} & old
-    has = {each.volume_id for each in mappings}
-    for each in shown.values():
+    pairs = list(_pairs(mappings, seen.mappings or ()))
+    kept = {row.id for _, row in pairs if row is not None}
+    old = set(seen.volumes) - {each.volume_id for each in seen.mappings or ()}
+    for each in seen.mappings or ():
         if each.id not in kept:
             yield _end(_named(each, server_id), now)
-    for volume_id in sorted(old - has):
+    for volume_id in sorted(old - {str(mapping.volume_id) for mapping in mappings}):
         yield _end(_unnamed(volume_id, server_id), now)
-    for mapping in mappings:
+    for mapping, row in pairs:
         if mapping.legacy:
             continue
-        if (known := shown.get(str(mapping.id))) is not None:
-            yield from _changed(mapping, known, server_id, now)
-        elif mapping.volume_id in converted:
+        if row is not None:
+            yield from _changed(mapping, row, server_id, now)
+        elif mapping.volume_id in old:  # it was converted since
             through = {"attachment_id": mapping.attachment_id, "connection_info": None}
-            yield _update(through, _unnamed(str(mapping.volume_id), server_id), now)
+            yield _update(through, _unnamed(mapping.volume_id, server_id), now)
         else:
             yield _insert(mapping, server, now)
     yield from _state(seen, instance, now)
+
+
+def _pairs(
+    mappings: Sequence[BlockDeviceMapping], rows: Sequence[SeenMapping]
+) -> Iterator[tuple[BlockDeviceMapping, SeenMapping | None]]:
+    """Each with Nova's row of it: of the same id; or of the same volume, whose id is another one
+    where the old calls had made it, or it was attached anew.
+    """
+    by_id = {row.id: row for row in rows}
+    ids = {str(mapping.id) for mapping in mappings}
+    by_volume = {row.volume_id: row for row in rows if row.id not in ids}
+    for mapping in mappings:
+        yield mapping, by_id.get(str(mapping.id)) or by_volume.get(mapping.volume_id or "")
 
 
 def _named(shown: SeenMapping, server_id: str) -> Row:

@@ -225,7 +225,7 @@ class Reader:
             path, name = f"/servers/{id_}/os-volume_attachments", "volumeAttachments"
             rows, server = self.single(self.nova, path, name), servers[id_]
             if isinstance(rows, list) and isinstance(server, SeenServer):
-                shown = tuple(map(_mapping, rows))
+                shown = tuple(map(seen_mapping, rows))
                 by_mappings = (each.volume_id for each in shown)
                 volumes = tuple(dict.fromkeys((*server.volumes, *by_mappings)))
                 found[id_] = replace(server, mappings=shown, volumes=volumes)
@@ -292,7 +292,7 @@ def seen_server(row: Json) -> SeenServer:
     )
 
 
-def _mapping(row: Json) -> SeenMapping:
+def seen_mapping(row: Json) -> SeenMapping:
     return SeenMapping(
         id=row.get("bdm_uuid") or "",
         volume_id=row["volumeId"],

@@ -20,8 +20,6 @@ from handlers.requests.adopt import (
 )
 from handlers.results.adopted import adopt
 from handlers.results.observed import Sight, record
-from host_agent.shared.faults import Faults
-from host_agent.simulated.adapters import SimulatedGuests
 from ledger.log.unit import Unit
 from tests.memory import MemoryStore
 from tests.world import CONTEXT, HOST, OTHER, World
@@ -136,7 +134,7 @@ def _is_shared(volume: VolumeFacts) -> bool:
     return isinstance(volume.seen, SeenVolume) and volume.seen.multiattach
 
 
-def adopted(world: World) -> World:
+def adopted(world: World, *, agent: bool = True) -> World:
     """The same cloud, handed over; its agent has come, and no host has a record of ours."""
     world, verdict = was_novas(world)
     assert verdict.refusals == (), verdict
@@ -145,9 +143,16 @@ def adopted(world: World) -> World:
     unit.get(Host, HOST).adopt("it goes over")
     adopt(one, HOST, "it goes over", SEEN, unit)
     unit.save(CONTEXT)
-    world.register(HOST)
+    if agent:
+        world.register(HOST)
     return world
 
 
-def guests_of(world: World) -> SimulatedGuests:
-    return SimulatedGuests(world.hosts[HOST], Faults(), HOST)
+def rows_of_old_calls(world: World) -> dict[str, str]:
+    """By volume, Cinder's rows of what the server has."""
+    return {
+        volume_id: row.id
+        for volume_id in world.known_volumes()
+        for row in world.cinder.attachments_of(volume_id)
+        if row.instance == world.server_id
+    }
