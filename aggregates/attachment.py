@@ -85,6 +85,14 @@ class Attachment(Aggregate):
         waived: str | None = None
         converted_to: str | None = None
 
+    class Adopted(Event):
+        """It was somebody else's, and is the ledger's from here on (decision 0114)."""
+
+    class HandedBack(Event):
+        """It is the other's again."""
+
+        to: str
+
     class Disowned(Event):
         """Cinder made it, and no step has it: `why`.  From here on nobody may take it over, and
         whoever finds it deletes it.
@@ -120,6 +128,7 @@ class Attachment(Aggregate):
         self.legacy = False
         self.disowned = False
         self.origin: str | None = None  # whose it is, if it is only watched
+        self._renamed = False  # it is not over, but has another id here (see `record`)
 
     def about(self) -> About:
         return About(
@@ -134,7 +143,13 @@ class Attachment(Aggregate):
             case self.AttachmentCreated():
                 self.volume_id, self.server_id = event.volume_id, event.server_id
                 self.legacy, self.access_mode = event.legacy, event.access_mode
-                self.origin = event.origin
+                self.origin, self._renamed = event.origin, False
+            case self.Adopted():
+                self.origin = None
+            case self.HandedBack():
+                self.origin = event.to
+            case self.Deleted():
+                self._renamed = event.seen is not None and event.converted_to is not None
             case self.Disowned():
                 self.volume_id, self.server_id = event.volume_id, event.server_id
                 self.disowned = True
@@ -145,7 +160,13 @@ class Attachment(Aggregate):
                 self.volume_id = event.volume_id
 
     def record(self, kind: type[Event], **fields: Any) -> None:
-        """One host at a time: whoever had it has proven, or an operator vouched, that it let go."""
+        """One host at a time: whoever had it has proven, or an operator vouched, that it let go.
+
+        What Cinder's old calls made has an id of its row for who watches, and one of ours where it
+        is the ledger's: as it is adopted and handed back, the one stands for the other.
+        """
+        if kind is self.AttachmentCreated and self._renamed:
+            self.state = None
         if kind is self.ConnectorUpdated and self.may_be_connected and fields["host"] != self.host:
             raise errors.SecondHostError(
                 id=str(self.id), state=self.state, host=self.host, other=fields["host"]

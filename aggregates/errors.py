@@ -93,6 +93,27 @@ class ObservedHostError(DomainError, code="observed_host"):
     """
 
 
+class UnshownServerError(DomainError, code="unshown_server"):
+    """Server {server_id} was adopted, and host {host} has not yet shown it with the volumes that it
+    is to have there, so nothing is done with it. Start the agent of that host; what differs then is
+    found by: drift run --server.
+    """
+
+
+class ChangedSinceError(DomainError, code="changed_since"):
+    """Server {server_id} is not as it was seen just now, so it was not adopted. Ask again."""
+
+
+class NotObservedHostError(DomainError, code="not_observed_host"):
+    """Host {host} is nobody else's, so there is nothing to adopt. A host is known by the servers
+    that a look at Nova finds there.
+    """
+
+
+class NotAdoptedHostError(DomainError, code="not_adopted_host"):
+    """Host {host} was not adopted, so it cannot be handed back."""
+
+
 class UnlockError(DomainError, code="forbidden", status=403):
     """Policy doesn't allow {rule} to be performed."""
 

@@ -70,6 +70,21 @@ class Host(Aggregate):
 
         name: str
 
+    class Adopted(Event):
+        """Somebody else's host (`came_from`) is the ledger's to work on: an agent may come, and
+        servers are adopted one by one.
+        """
+
+        name: str
+        came_from: str
+        reason: str
+
+    class HandedBack(Event):
+        """The host is the other's again, and nothing is done here."""
+
+        to: str
+        reason: str
+
     class LeftoversFound(Event):
         """The host came back after a fence and has leftovers to release."""
 
@@ -111,6 +126,7 @@ class Host(Aggregate):
         self.disabled = False
         self.disabled_reason: str | None = None
         self.origin: str | None = None  # whose it is; None: ours to work on
+        self.came_from: str | None = None  # whose it was, if it is adopted
         self.suspect = False  # fenced, and has not shown since that it holds nothing of others
         self.unvouched = False  # the log may lack what became of it; see Restored
         self.restored = 0  # the epoch that the last Restored began
@@ -128,6 +144,10 @@ class Host(Aggregate):
                 self.capabilities, self.connector = event.capabilities, event.connector
             case self.HostSeen():
                 self.name, self.origin = event.name, event.origin
+            case self.Adopted():
+                self.origin, self.came_from = None, event.came_from
+            case self.HandedBack():
+                self.origin, self.came_from = event.to, None
             case self.Fenced():
                 self.epoch, self.fenced, self.suspect = event.epoch, True, not self.unvouched
                 self.why = f"{event.reason} ({event.evidence})"
@@ -177,9 +197,26 @@ class Host(Aggregate):
 
     def record(self, kind: type[Event], **fields: Any) -> None:
         """Of a host that is somebody else's, only what is seen."""
-        if fields.get("seen") is None:
+        if fields.get("seen") is None and kind is not self.Adopted:
             self.refuse_observed()
         super().record(kind, **fields)
+
+    def adopt(self, reason: str) -> None:
+        """Take it from whose it is; one that is the ledger's already stays so.
+
+        Raises NotObservedHostError if nobody else ever had it.
+        """
+        if self.origin is not None:
+            what = {"name": self.name, "came_from": self.origin}
+            self.record(self.Adopted, **what, reason=reason)
+        elif self.came_from is None:
+            raise errors.NotObservedHostError(host=self.name)
+
+    def hand_back(self, reason: str) -> None:
+        """Give it back.  Raises NotAdoptedHostError if it was not adopted."""
+        if self.came_from is None:
+            raise errors.NotAdoptedHostError(host=self.name)
+        self.record(self.HandedBack, to=self.came_from, reason=reason)
 
     def check_epoch(self, epoch: int) -> None:
         """Raises StaleEpochError for any epoch but the present one."""

@@ -4,10 +4,14 @@ Invariants: at most one live mapping per (server, volume) (LP 1937375); a device
 name is given away once; an exclusive claim stands alone; only flows move a guest
 from host to host, whatever hosts show.  The epoch of its host in which it came there, or
 began to run there, is known: a fence says nothing of what comes after it.
+
+A server of somebody else's is only watched (`origin`), until it is adopted (decision 0114).  Then
+nothing is done with it before its host has shown its guest with the volumes that it is to have.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 from uuid import UUID
 
@@ -69,6 +73,19 @@ class Instance(Claimable):
         vm_state: str  # as VmState
         project_id: str | None
         user_id: str | None
+
+    class Adopted(Event):
+        """It was somebody else's (`came_from`), and is the ledger's from here on."""
+
+        came_from: str
+        reason: str
+        epoch: int  # of the host then
+
+    class HandedBack(Event):
+        """It is the other's again, and only watched."""
+
+        to: str
+        reason: str
 
     class Defined(Event):
         """Somebody asked for this server; `host` is where it will be built."""
@@ -242,6 +259,8 @@ class Instance(Claimable):
         self.named = False  # by whoever asked for it, and not by what a host calls it
         self.managed = False  # a flow has said where it is
         self.origin: str | None = None  # whose it is, if it is only watched
+        self.came_from: str | None = None  # whose it was, if it is adopted
+        self.unshown = False  # adopted, and its host has not shown it yet as it is to be
         self.offloaded = False
         self.deleted = False
         self.deletion: Instance.DeletionAwaited | None = None
@@ -303,13 +322,25 @@ class Instance(Claimable):
             case self.Offloaded():
                 self.host, self.offloaded, self.seen = None, True, NO_DISKS
                 self._has_power("shutdown")
+            case self.Deleted():
+                self.deleted, self.deletion = True, None
+            case _:
+                self._passed(event)
+
+    def _passed(self, event: Event) -> None:
+        """Whose it is."""
+        match event:
             case self.ServerSeen():
                 self.origin = event.origin
                 self.name, self.host, self.power_state = event.name, event.host, event.power_state
                 self.project_id, self.user_id = event.project_id, event.user_id
                 self._vm_state = VmState(event.vm_state)
-            case self.Deleted():
-                self.deleted, self.deletion = True, None
+            case self.Adopted():
+                self.origin, self.came_from, self.epoch = None, event.came_from, event.epoch
+                self.named = self.managed = self.unshown = True
+            case self.HandedBack():
+                self.origin, self.came_from, self.unshown = event.to, None, False
+                self.devices, self.seen = {}, NO_DISKS
 
     def _device(self, event: DeviceReserved | DeviceReleased | DeviceVolumeSet) -> None:
         match event:
@@ -326,6 +357,7 @@ class Instance(Claimable):
     def _observed(self, event: InstanceRegistered | InstanceObserved) -> None:
         self.name = event.name
         self.seen = SeenDisks(tuple(event.devices), tuple(event.volumes))
+        self.unshown &= not self._is_as_adopted(event.volumes)
         self._is_at(event)
         if isinstance(event, Instance.InstanceRegistered):
             self.project_id, self.user_id = event.project_id, event.user_id
@@ -337,6 +369,10 @@ class Instance(Claimable):
         self.host = event.host
         self.elsewhere.pop(event.host, None)
         self._has_power(event.power_state)
+
+    def _is_as_adopted(self, shown: Iterable[str]) -> bool:
+        """Whether these are the volumes that its guest is to have, and no others."""
+        return set(shown) == {device.serial for device in self.devices.values()}
 
     def _has_power(self, power_state: str) -> None:
         self.power_state = power_state
@@ -350,9 +386,14 @@ class Instance(Claimable):
             raise errors.ObservedServerError(server_id=str(self.id), origin=origin)
 
     def record(self, kind: type[Event], **fields: Any) -> None:
-        """Of a server that is only watched, only what is seen: no claim, so no operation."""
-        if fields.get("seen") is None:
+        """Of a server that is only watched, only what is seen: no claim, so no operation.
+
+        Nor of one that is adopted, before its host has shown it: UnshownServerError.
+        """
+        if fields.get("seen") is None and kind is not self.Adopted:
             self.refuse_observed()
+        if self.unshown and kind is self.Claimed:
+            raise errors.UnshownServerError(server_id=str(self.id), host=self.host)
         super().record(kind, **fields)
 
     @property
@@ -413,6 +454,7 @@ class Instance(Claimable):
         seen |= {what: list(names) for what, names in disks._asdict().items()}
         known = (self.name, self.host, self.power_state, self.seen)
         news = (name, host, power_state, disks) != known
+        news |= self.unshown and self._is_as_adopted(disks.volumes)
         if any(claim.exclusive for claim in self.claims.values()):
             return not news
         if self.version == 0:

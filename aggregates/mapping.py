@@ -101,6 +101,14 @@ class BlockDeviceMapping(Aggregate):
 
         delete_on_termination: bool
 
+    class Adopted(Event):
+        """It was somebody else's, and is the ledger's from here on (decision 0114)."""
+
+    class HandedBack(Event):
+        """It is the other's again."""
+
+        to: str
+
     class MappingEnded(Event):
         """The server has this volume no more."""
 
@@ -129,6 +137,7 @@ class BlockDeviceMapping(Aggregate):
         self.multiattach = False
         self.access_mode: str | None = None
         self.legacy = False
+        self.origin: str | None = None  # whose it is, if it is only watched
         #: The volume and attachment that the event just applied has taken away.
         self._left: tuple[str | None, str | None] | None = None
 
@@ -147,6 +156,7 @@ class BlockDeviceMapping(Aggregate):
             case self.MappingCreated():
                 self.server_id, self.tag = event.server_id, event.tag
                 self.boot_index, self.device_name = event.boot_index, event.device_name
+                self.origin = event.origin
                 self._take(event)
             case self.RootAttached():
                 self.tag = event.tag or self.tag
@@ -164,6 +174,10 @@ class BlockDeviceMapping(Aggregate):
                 self.access_mode = event.access_mode
             case self.DeleteOnTerminationSet():
                 self.delete_on_termination = event.delete_on_termination
+            case self.Adopted():
+                self.origin = None
+            case self.HandedBack():
+                self.origin = event.to
 
     def _take(self, event: MappingCreated | RootAttached) -> None:
         self.volume_id, self.serial = event.volume_id, event.serial or event.volume_id

@@ -54,6 +54,7 @@ from ledger.log import schema
 from ledger.log.application import Ledger
 from ledger.log.clock import DatabaseClock
 from ledger.native.accepting import fleet_of
+from ledger.nova_beside.adopting import Adopting
 from ledger.nova_beside.observer import Observer
 from ledger.nova_beside.passing import beside
 from ledger.reconcile.asking import Looks
@@ -161,8 +162,7 @@ async def running(
         renewal = Renewal(settings, clock, again)
         wakeups = await stack.enter_async_context(Wakeups(dsn, clock, listens=works))
         service, queries = Service(ledger, cinder, old_cinder, clock), Queries(pool)
-        listener = _listening_socket(settings)
-        stack.callback(listener.close)
+        listener = stack.enter_context(_listening_socket(settings))
         registry = registry_of(ledger.log_recorder.writer, ledger.steps, calls)
         looks, checks = Looks(dsn), {**neighbours.checks(settings, stack)}
         warnings = {**neighbours.warnings(settings, stack), **renewal.warnings()}
@@ -194,6 +194,7 @@ async def running(
             keystone_login=keystone_login(settings, stack, calls),
             clock=clock,
             nova=await stack.enter_async_context(beside(settings, renewal.static)),
+            adopting=_adopting(settings, ledger, looks, clock) if works else None,
             policy=_policy(settings, stack),
             looker=looks,
             checks=checks,
@@ -277,6 +278,15 @@ def _begin_observing(
     stack.push_async_callback(observer.stop)
     stack.push_async_callback(_cancelled, asyncio.create_task(observer.run(), name="observer"))
     return {"observer": observer.check}
+
+
+def _adopting(
+    settings: Settings, ledger: Ledger, looks: Looks, clock: DatabaseClock
+) -> Adopting | None:
+    """Who takes hosts over from a Nova beside us, if one is watched."""
+    if settings.observe.auth is None:
+        return None
+    return Adopting(looks.dsn, ledger, settings.observe, clock)
 
 
 def _begin_dispatching(dispatcher: Dispatcher, stack: AsyncExitStack) -> dict[str, Check]:

@@ -49,6 +49,11 @@ def _new(event: LoggedEvent) -> Row:
     }
 
 
+def _created(row: Row, event: LoggedEvent) -> Row:
+    """Anew, if it was not over, but had another id here for a while (Attachment.record)."""
+    return {"origin": origin_of(event), "ended_at": None} if row.get("ended_at") else {}
+
+
 def _connector(row: Row, event: LoggedEvent) -> Row:
     changed = {name: event.body[name] for name in ("host", "driver", "target_digest")}
     changed["access_mode"] = event.body.get("access_mode") or row["access_mode"]
@@ -103,6 +108,9 @@ _CHANGES: dict[str, Callable[[Row, LoggedEvent], Row]] = {
     Attachment.Disconnected.TOPIC: _released,
     Attachment.Deleted.TOPIC: _deleted,
     Attachment.Disowned.TOPIC: _deleted,
+    Attachment.AttachmentCreated.TOPIC: _created,
+    Attachment.Adopted.TOPIC: lambda _row, _event: {"origin": None},
+    Attachment.HandedBack.TOPIC: lambda _, event: {"origin": event.body["to"]},
 }
 
 ATTACHMENTS = Projection(

@@ -114,6 +114,8 @@ _CHANGES: dict[str, Callable[[Row, Row], Row]] = {
         **{name: body[name] for name in ("name", "host", "power_state", "project_id", "user_id")},
         "base_vm_state": body["vm_state"],
     },
+    _I.Adopted.TOPIC: lambda _row, _body: {"origin": None},
+    _I.HandedBack.TOPIC: lambda _, body: {"origin": body["to"]},
     _I.Defined.TOPIC: _defined,
     _I.Described.TOPIC: lambda row, body: _described(row, body["changed"]),
     _I.Locked.TOPIC: lambda _, body: {"locked_by": body["by"], "locked_reason": body["reason"]},

@@ -13,6 +13,8 @@ _STATELESS = frozenset(
         BlockDeviceMapping.DeleteOnTerminationSet.TOPIC,
         BlockDeviceMapping.AttachmentSwitched.TOPIC,
         BlockDeviceMapping.AccessModeLearned.TOPIC,
+        BlockDeviceMapping.Adopted.TOPIC,
+        BlockDeviceMapping.HandedBack.TOPIC,
     }
 )
 
@@ -40,6 +42,8 @@ def _fold(row: Row | None, event: LoggedEvent) -> Row | None:
             row["access_mode"] = body["access_mode"]
         case BlockDeviceMapping.DeleteOnTerminationSet.TOPIC:
             row["delete_on_termination"] = body["delete_on_termination"]
+        case BlockDeviceMapping.Adopted.TOPIC | BlockDeviceMapping.HandedBack.TOPIC:
+            row["origin"] = body.get("to")
     return row
 
 

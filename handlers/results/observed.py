@@ -177,7 +177,12 @@ def _mappings(sight: Sight, new: Collection[str], book: Book) -> None:
         if each.attachment_id is not None:  # else by Cinder's old calls, which tell too little
             _mapping(each, each.attachment_id, sight, new, book)
     for mapping_id in set(sight.mapped) - {each.id for each in shown}:
-        _unmapped(book.get(BlockDeviceMapping, mapping_id), sight.seen)
+        mapping = book.get(BlockDeviceMapping, mapping_id)
+        has = sight.server.volumes if sight.server is not None else ()
+        if not (
+            mapping.legacy and mapping.volume_id in has
+        ):  # of those Nova tells the volume alone
+            _unmapped(mapping, sight.seen)
 
 
 def _mapping(

@@ -254,6 +254,8 @@ _OWN = _under(
     ("hosts:fence", ADMIN, "fence a host"),
     ("hosts:unfence", ADMIN, "let it come back"),
     ("hosts:vouch", ADMIN, "believe the log of it again, after a restore"),
+    ("hosts:adopt", ADMIN, "take it over from the Nova beside the ledger"),
+    ("hosts:hand_back", ADMIN, "give it back to that Nova"),
     ("hosts:agent", AGENT, "an agent's calls; each for the host of its token alone"),
     ("drift:list", READER, "list what differs"),
     ("drift:show", READER, "show a finding"),

@@ -75,7 +75,7 @@ class ActCommand(Waiting):
                 re.sub(r"{\w+}", said.get("id", ""), act.path),
                 body={act.name: body} if act.of.wraps else body,
                 query={"dry_run": "true"} if said.get("dry_run") else None,
-                timeout_s=BEGIN_TIMEOUT_S if act.begins else TIMEOUT_S,
+                timeout_s=BEGIN_TIMEOUT_S if act.begins or act.of.slow else TIMEOUT_S,
             )
         except ApiError as error:
             error.hint = act.hints.get(error.code, error.hint)

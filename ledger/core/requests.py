@@ -340,6 +340,10 @@ class Requests:
 
         return run_optimistically(self._store, change)
 
+    def came_from(self, server_id: str) -> str | None:
+        """Whose a server was that is adopted."""
+        return Unit(self._store).get(Instance, server_id).came_from
+
     def showing(self, server_id: str, volume_id: str) -> list[str]:
         """The hosts that show a volume in a server's guest, where nothing here put it."""
         shown = Unit(self._store).get(Volume, volume_id).shown

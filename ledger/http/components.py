@@ -24,6 +24,7 @@ from ledger.core.wakeups import Subscription, Wakeups
 from ledger.http.problem import RETRY_AFTER_S, ApiError
 from ledger.log.clock import DatabaseClock
 from ledger.log.writer import Writer
+from ledger.nova_beside.adopting import Adopting
 from ledger.nova_beside.passing import Nova
 from ledger.reconcile.findings import Findings
 from projections.reads.queries import Queries
@@ -59,7 +60,8 @@ class Components:
     `runner` must be started and `wakeups` entered.  `cinder` is only asked whose a volume
     or a snapshot is, and whether it knows the new flow.  `checks` are what /readyz asks beside
     database and projections, by name (dispatcher, Cinder); what `warnings` find keeps nobody from
-    working.  `nova`: to whom requests are passed on.  `keystone_login` is there for people in
+    working.  `nova`: to whom requests are passed on; `adopting`: who takes its hosts over, if one
+    is watched.  `keystone_login` is there for people in
     browsers, where Keystone is asked.  `registry` is what /metrics shows beside its own numbers.
     """
 
@@ -76,6 +78,7 @@ class Components:
     authenticator: Authenticator
     clock: DatabaseClock
     nova: Nova | None = None
+    adopting: Adopting | None = None
     keystone_login: KeystoneLogin | None = None
     policy: Policy = field(default_factory=Policy)
     looker: Looker

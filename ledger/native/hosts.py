@@ -1,21 +1,31 @@
-"""/v1/hosts for operators: who is there, who is alive, fencing."""
+"""/v1/hosts for operators: who is there, who is alive, fencing, and whose a host is."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from aiohttp import web
+from keystoneauth1.exceptions import ClientException
 
 from ledger.agents.batches import AGENT_BATCHER
 from ledger.agents.contact import is_alive, unknown_host
 from ledger.agents.looking import look_again
-from ledger.http.call import Call, answer
+from ledger.http.call import Call, answer, caught_up
 from ledger.http.components import Components
 from ledger.http.problem import ApiError
 from ledger.http.schemas import NoQuery
-from ledger.native.schemas import Hosts, HostShown
+from ledger.native.schemas import ActQuery, HostPassed, Hosts, HostShown
+from ledger.nova_beside.adopting import Adopting, Report
+from ledger.nova_beside.reads import CutListError
 
 Row = dict[str, Any]
+
+#: Servers that a refusal names.
+NAMED_MAX = 5
 
 
 async def hosts(call: Call) -> web.StreamResponse:
@@ -76,6 +86,70 @@ async def vouch(call: Call, *, reason: str) -> web.StreamResponse:
     await call.written(position)
     await look_again(call, {"host": name}, "vouch", "operator")
     return await _answer_again(call)
+
+
+async def adopt(call: Call, *, reason: str | None) -> web.StreamResponse:
+    """POST adopt: which of its servers were, or would be (`dry_run`)."""
+    adopting, name = _adopting(call), call.host()
+    done, dry_run = await _passed(call, reason, partial(adopting.adopt, name))
+    if not dry_run and (why := _in_the_way(done)):
+        raise ApiError(409, "not_adoptable", f"Host {name} cannot be adopted now: {why}", hint=_DRY)
+    return answer(_passed_on(done, dry_run=dry_run))
+
+
+async def hand_back(call: Call, *, reason: str | None) -> web.StreamResponse:
+    """POST hand_back: which of its servers went, or could go (`dry_run`)."""
+    adopting, name = _adopting(call), call.host()
+    row = await call.components.queries.host(name)
+    if (
+        row is not None
+        and not call.query(ActQuery).dry_run
+        and is_alive(call.components, row["seen_at"])
+    ):
+        text = f"The agent of host {name} is in contact: it and nova-compute must not both work."
+        raise ApiError(409, "host_answers", text, hint="Stop the agent, then ask again.")
+    done, dry_run = await _passed(call, reason, partial(adopting.hand_back, name))
+    return answer(_passed_on(done, dry_run=dry_run))
+
+
+_DRY = "All of it is told by: host adopt --dry-run."
+
+
+def _adopting(call: Call) -> Adopting:
+    """ApiError 409 if no Nova is watched."""
+    if call.components.adopting is None:
+        text = "No Nova is watched by this service: it is told of one by [observe.auth]."
+        raise ApiError(409, "nothing_watched", text)
+    return call.components.adopting
+
+
+async def _passed(
+    call: Call, reason: str | None, act: Callable[..., Report]
+) -> tuple[Report, bool]:
+    """What an act did, and whether it was a dry run.  ApiError 400, 502."""
+    dry_run = call.query(ActQuery).dry_run
+    if reason is None and not dry_run:
+        raise ApiError(400, "invalid", "'reason' says why, and is needed but for a dry run.")
+    await caught_up(call)
+    try:
+        done = await asyncio.to_thread(act, reason or "", call.context("operator"), dry_run=dry_run)
+    except (ClientException, CutListError) as error:
+        why = error.args[0] if error.args else type(error).__name__
+        text = f"What Nova and Cinder have cannot be read, so nothing was changed: {why}"
+        raise ApiError(502, "cloud_unread", text) from error
+    await call.written(done.position)
+    return done, dry_run
+
+
+def _in_the_way(done: Report) -> str:
+    """Why nothing was adopted, or ""."""
+    if done.refusals or not done.servers or any(each.state == "adopted" for each in done.servers):
+        return " ".join(done.refusals)
+    return " ".join(f"{each.server_id}: {each.why[0]}" for each in done.servers[:NAMED_MAX])
+
+
+def _passed_on(done: Report, *, dry_run: bool) -> HostPassed:
+    return HostPassed.model_validate({**asdict(done), "dry_run": dry_run})
 
 
 async def _refuse_unseen(call: Call, name: str) -> None:

@@ -206,6 +206,35 @@ class Hosts(Shown):
     hosts: list[HostShown]
 
 
+class ServerPassed(Shown):
+    """A server of Nova's that is adopted, or goes back.
+
+    `state`: "adopted" or "handed_back"; "adoptable" or "returnable", in a dry run; or "stays", and
+    `why`.  `notes`: what is not known of it.  `sql`: what Nova's database lacks of it.
+    """
+
+    server_id: str
+    name: str
+    state: str
+    why: list[str]
+    notes: list[str]
+    sql: str | None
+
+
+class HostPassed(Shown):
+    """A host on its way from Nova to the ledger, or back.
+
+    `refusals`: why nothing of it can be taken now.  `whole`: no server stays whose it is.
+    """
+
+    host: str
+    dry_run: bool
+    refusals: list[str]
+    notes: list[str]
+    servers: list[ServerPassed]
+    whole: bool
+
+
 class FlowShown(Shown):
     """A flow's table as data: stages of steps, with the point of no return.
 

@@ -170,8 +170,13 @@ def _not_attached(server_id: str, volume_id: str) -> ApiError:
 
 
 async def _not_shown(call: Call, server_id: str, volume_id: str) -> web.Response:
-    """404, unless a Nova beside us has something else to say: it may have had the server before."""
+    """404, unless a Nova beside us has something else to say: it may have had the server before.
+
+    Of one that was handed over it is known that it had it, and what it says is over.
+    """
     if call.version < microversions.ATTACHMENT_ID or call.nova is None:
+        raise _not_attached(server_id, volume_id)
+    if await asyncio.to_thread(call.components.requests.came_from, server_id) is not None:
         raise _not_attached(server_id, volume_id)
     said = await call.nova.whole(call.request)
     if said.status == HTTPStatus.OK:

@@ -31,9 +31,18 @@ class Known:
     attachments: frozenset[str]
 
 
-def servers(connection: psycopg.Connection[Any]) -> dict[str, Known]:
-    """All that are watched, by id, as far as the projections are."""
-    return {row["server_id"]: _known(row) for row in _rows(connection)}
+def servers(
+    connection: psycopg.Connection[Any], only: Iterable[str] | None = None
+) -> dict[str, Known]:
+    """Those that are watched, all or `only` these, by id, as far as the projections are."""
+    ids = None if only is None else list(only)
+    return {row["server_id"]: _known(row) for row in _rows(connection, ids)}
+
+
+def ours(connection: psycopg.Connection[Any], ids: Iterable[str]) -> frozenset[str]:
+    """Those of these servers that the ledger has of itself, or has adopted."""
+    rows = connection.execute(sql.query("observed", "ours"), {"ids": list(ids)})
+    return frozenset(row[0] for row in rows)
 
 
 def shape_of(server: SeenServer, attachments: Iterable[SeenAttachment]) -> Shape:
@@ -73,10 +82,11 @@ def _known(row: dict[str, Any]) -> Known:
     )
 
 
-def _rows(connection: psycopg.Connection[Any]) -> Iterator[dict[str, Any]]:
+def _rows(connection: psycopg.Connection[Any], only: list[str] | None) -> Iterator[dict[str, Any]]:
     cursor, after = connection.cursor(row_factory=dict_row), None
     while True:
-        cursor.execute(sql.query("observed", "servers"), {"after": after, "limit": PAGE_ROWS})
+        page_of = {"after": after, "limit": PAGE_ROWS, "only": only}
+        cursor.execute(sql.query("observed", "servers"), page_of)
         page = cursor.fetchall()
         yield from page
         if len(page) < PAGE_ROWS:

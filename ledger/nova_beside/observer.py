@@ -177,6 +177,8 @@ class Observer:
         with Line.connect(self._dsn, autocommit=True, application_name="observer") as connection:
             connection.answer_s = LONG_ANSWER_S
             knows = known.servers(connection)
+            ours = known.ours(connection, cloud.servers.keys() - knows.keys())
+        look.ours = len(ours)
         listed: dict[str, list[SeenAttachment]] = defaultdict(list)
         for each in cloud.attachments.values():
             if each.server_id is not None:
@@ -184,6 +186,8 @@ class Observer:
         servers = self._with_missing(cloud, knows, look)
         differing = []
         for id_, server in servers.items():
+            if id_ in ours:
+                continue
             if isinstance(server, Unknown) or (server is not None and not server.known):
                 look.left.add(id_)
             elif _differs(server, listed.get(id_, ()), knows.get(id_)):

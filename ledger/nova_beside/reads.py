@@ -91,14 +91,14 @@ class Reader:
     def lists(self, hosts: Mapping[str, Survey]) -> Cloud:
         """What the lists show, and what they name and lack.  Raises as `cloud`."""
         self.unread = []
-        listed = {row["id"]: row for row in self._pages(self.cinder, "/attachments", "attachments")}
+        listed = {row["id"]: row for row in self.pages(self.cinder, "/attachments", "attachments")}
         volumes, projects, attached = self._volumes()
-        self._believe(projects)
+        self.believe(projects)
         attachments = {id_: self._attachment(row, attached.get(id_)) for id_, row in listed.items()}
         servers: Servers = {}
         order = {"sort_key": "uuid", "sort_dir": "asc"}
-        for row in self._pages(self.nova, "/servers/detail", "servers", **order):
-            servers[row["id"]] = _server(row)
+        for row in self.pages(self.nova, "/servers/detail", "servers", **order):
+            servers[row["id"]] = seen_server(row)
         self._missing_servers(servers, attachments.values(), hosts)
         self._missing_volumes(servers, volumes)
         assert self._now is not None, "Cinder has answered"
@@ -112,7 +112,7 @@ class Reader:
 
     # --- who asks -----------------------------------------------------------------------------
 
-    def _believe(self, projects: set[str]) -> None:
+    def believe(self, projects: set[str]) -> None:
         """Raises CutListError unless Cinder's lists are of all projects."""
         session = self.cinder.session
         ask = getattr(session.auth, "get_access", None)  # a static token has no roles to show
@@ -136,8 +136,8 @@ class Reader:
         volumes: Volumes = {}
         projects: set[str] = set()
         attached: dict[str, Json] = {}
-        for row in self._pages(self.cinder, "/volumes/detail", "volumes"):
-            volumes[row["id"]] = _volume(row)
+        for row in self.pages(self.cinder, "/volumes/detail", "volumes"):
+            volumes[row["id"]] = seen_volume(row)
             if project := row.get("os-vol-tenant-attr:tenant_id"):
                 projects.add(project)
             attached.update({each["attachment_id"]: each for each in row.get("attachments", ())})
@@ -154,12 +154,12 @@ class Reader:
         )
         if seen.status in {"attached", "reserved"}:
             return seen
-        alone = self._single(self.cinder, f"/attachments/{seen.id}", "attachment")
+        alone = self.single(self.cinder, f"/attachments/{seen.id}", "attachment")
         if not isinstance(alone, Mapping):
             return seen
         return replace(seen, status=alone["status"], since=alone.get("attached_at") or None)
 
-    def _pages(self, of: Adapter, path: str, name: str, **order: str) -> Iterator[Json]:
+    def pages(self, of: Adapter, path: str, name: str, **order: str) -> Iterator[Json]:
         """All rows of a list; one may come twice."""
         order = order or {"sort": "id:asc"}
         seen: deque[str] = deque(maxlen=MARKERS)
@@ -174,7 +174,7 @@ class Reader:
         while True:
             marker = {"marker": markers[-1]} if markers else {}
             try:
-                return list(self._get(of, path, **query, **marker)[name])
+                return list(self.get(of, path, **query, **marker)[name])
             except (exceptions.BadRequest, exceptions.NotFound):
                 if not markers:
                     raise
@@ -201,17 +201,17 @@ class Reader:
         seen = [each for each in servers.values() if isinstance(each, SeenServer)]
         named = {volume_id for each in seen for volume_id in each.volumes}
         for id_ in self.few(named - volumes.keys(), "volumes that Cinder does not list"):
-            found = self._single(self.cinder, f"/volumes/{id_}", "volume")
-            volumes[id_] = _volume(found) if isinstance(found, Mapping) else found
+            found = self.single(self.cinder, f"/volumes/{id_}", "volume")
+            volumes[id_] = seen_volume(found) if isinstance(found, Mapping) else found
 
     def server(self, id_: str) -> SeenServer | Unknown | None:
         """None: Nova itself says that there is none."""
-        found = self._single(self.nova, f"/servers/{id_}", "server")
-        return _server(found) if isinstance(found, Mapping) else found
+        found = self.single(self.nova, f"/servers/{id_}", "server")
+        return seen_server(found) if isinstance(found, Mapping) else found
 
     def is_gone(self, attachment_id: str) -> bool:
         """Whether Cinder itself says that it has no such attachment."""
-        return self._single(self.cinder, f"/attachments/{attachment_id}", "attachment") is None
+        return self.single(self.cinder, f"/attachments/{attachment_id}", "attachment") is None
 
     def mappings(
         self, servers: Mapping[str, SeenServer | Unknown | None], asked: Iterable[str]
@@ -223,9 +223,9 @@ class Reader:
         found: Servers = {}
         for id_ in asked:
             path, name = f"/servers/{id_}/os-volume_attachments", "volumeAttachments"
-            rows, server = self._single(self.nova, path, name), servers[id_]
+            rows, server = self.single(self.nova, path, name), servers[id_]
             if isinstance(rows, list) and isinstance(server, SeenServer):
-                shown = tuple(map(_mapping, rows))
+                shown = tuple(map(seen_mapping, rows))
                 by_mappings = (each.volume_id for each in shown)
                 volumes = tuple(dict.fromkeys((*server.volumes, *by_mappings)))
                 found[id_] = replace(server, mappings=shown, volumes=volumes)
@@ -240,10 +240,10 @@ class Reader:
             self.unread.append(f"{len(ids) - most} of {len(ids)} {what}")
         return ids[:most]
 
-    def _single(self, of: Adapter, path: str, name: str) -> Any:
+    def single(self, of: Adapter, path: str, name: str) -> Any:
         """What is there; None: the service itself says 404; UNKNOWN: it did not tell."""
         try:
-            return self._get(of, path)[name]
+            return self.get(of, path)[name]
         except exceptions.NotFound as error:
             # A proxy's 404 says nothing: the service's own names what is not there.
             if _is_its_own(error):
@@ -254,7 +254,7 @@ class Reader:
         self.unread.append(f"{path}: {why}")
         return UNKNOWN
 
-    def _get(self, of: Adapter, path: str, **query: Any) -> Any:
+    def get(self, of: Adapter, path: str, **query: Any) -> Any:
         self.requests += 1
         headers = NOVA if of is self.nova else CINDER
         began = time.monotonic()
@@ -275,7 +275,7 @@ def _is_its_own(error: exceptions.NotFound) -> bool:
 # --- rows ---------------------------------------------------------------------------------------
 
 
-def _server(row: Json) -> SeenServer:
+def seen_server(row: Json) -> SeenServer:
     if "os-extended-volumes:volumes_attached" not in row:  # its cell is down (Nova, 2.69)
         return SeenServer(id=row["id"], known=False)
     return SeenServer(
@@ -287,27 +287,27 @@ def _server(row: Json) -> SeenServer:
         power_state=row.get("OS-EXT-STS:power_state"),
         project_id=row.get("tenant_id"),
         user_id=row.get("user_id"),
-        root_device=_device(row.get("OS-EXT-SRV-ATTR:root_device_name")),
+        root_device=bare_device(row.get("OS-EXT-SRV-ATTR:root_device_name")),
         volumes=tuple(each["id"] for each in row["os-extended-volumes:volumes_attached"]),
     )
 
 
-def _mapping(row: Json) -> SeenMapping:
+def seen_mapping(row: Json) -> SeenMapping:
     return SeenMapping(
         id=row.get("bdm_uuid") or "",
         volume_id=row["volumeId"],
         attachment_id=row.get("attachment_id"),
-        device=_device(row.get("device")),
+        device=bare_device(row.get("device")),
         tag=row.get("tag"),
         delete_on_termination=bool(row.get("delete_on_termination")),
     )
 
 
-def _device(path: str | None) -> str | None:
+def bare_device(path: str | None) -> str | None:
     return path.removeprefix("/dev/") if path else None
 
 
-def _volume(row: Json) -> SeenVolume:
+def seen_volume(row: Json) -> SeenVolume:
     return SeenVolume(
         id=row["id"],
         status=row["status"],

@@ -9,7 +9,7 @@ Of a row are made its route with the body that it is sent (`ledger.native.acts`)
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -64,7 +64,8 @@ class Thing:
     `then`: where one is led; `offered`: by page, where, if not just on the page of the thing.
 
     `command`: of the command line; its function `shown` makes rows of the answer, or `ends` goes on
-    with it.  `dry_run`: whether it has one; `wait`: what it can wait for.
+    with it.  `dry_run`: whether it has one; `slow`: another cloud is read for it; `wait`: what it
+    can wait for.
     """
 
     kind: str
@@ -82,6 +83,7 @@ class Thing:
     ends: str = ""
     wraps: bool = False
     dry_run: bool = False
+    slow: bool = False
     wait: str = ""
     offered: Mapping[str, str] = field(default_factory=dict)
 
@@ -144,6 +146,11 @@ HOST = Thing(
     then="/ui/hosts/{host}",
     command="host {act}",
     shown="servers.host:shown",
+)
+#: A host that goes from the Nova beside us to the ledger, or back; the console shows no host that
+#: is not the ledger's.
+NOVA_HOST = replace(
+    HOST, answers={200: "schemas:HostPassed"}, shown="servers.host:passed", dry_run=True, slow=True
 )
 LOOK = Thing(
     kind="look",
@@ -240,6 +247,9 @@ class Act:
 
 
 _SAID = {Kind.TEXT, Kind.MOMENT}
+_REASON_TO_DO = Field(
+    name="reason", help="why; stored permanently in the history; needed but for a dry run"
+)
 STEP = Field(name="step", kind=Kind.STEP, help="the first step that is left", needed=True)
 LANE = Field(
     name="lane",
@@ -458,6 +468,41 @@ work until somebody vouches for it. It has to have shown what it has since the r
 differs in, the next look finds.""",
         possible=lambda host: bool(host["unvouched"]) and not host["fenced"],
         examples=(('hv1 --reason "its guests are those of the inventory"', "let it work again"),),
+    ),
+    Act(
+        name="adopt",
+        of=NOVA_HOST,
+        title="Adopt",
+        words="""Take a host over from the Nova beside this ledger, server by server.
+
+Nova and Cinder are looked at twice, and nothing is sent to them; no guest is touched. A server is
+taken if it is at rest and both say the same of it; what stays Nova's is told, and why. Nova's
+compute service there has to be disabled. See docs/adopt.md for what to do before and after.""",
+        fields=(_REASON_TO_DO,),
+        body="Passing",
+        note="`reason`: why; needed but for a dry run.",
+        possible=lambda _: False,
+        examples=(
+            ("hv1 --dry-run", "which servers could be taken, and why not the others"),
+            ('hv1 --reason "rack 3 goes first"', "take them"),
+        ),
+    ),
+    Act(
+        name="hand_back",
+        of=NOVA_HOST,
+        title="Hand back",
+        words="""Give an adopted host back to Nova, server by server.
+
+A server goes back once Nova says of it what the ledger has. Until then the SQL is told that makes
+Nova's database say so, to be read and executed by a person: Nova has no API for it. The agent has
+to be stopped before.""",
+        fields=(_REASON_TO_DO,),
+        body="Passing",
+        possible=lambda _: False,
+        examples=(
+            ("hv1 --dry-run -f json", "what Nova lacks, with the SQL for it"),
+            ('hv1 --reason "it goes back"', "give back what Nova has as it is"),
+        ),
     ),
 )
 

@@ -2,8 +2,8 @@
 
 -- name: servers
 -- Those that there are, and deleted ones of which Cinder still had an attachment, in the order of
--- their ids, after one; with mappings and open attachments.  instances_observed,
--- mappings_by_server, attachments_by_server.
+-- their ids, after one; with mappings and open attachments; all, or only these.
+-- instances_observed, mappings_by_server, attachments_by_server.
 SELECT i.server_id::text, i.name, i.host, i.vm_state, i.power_state, i.project_id, i.user_id,
        i.deleted,
        (SELECT coalesce(jsonb_agg(jsonb_build_array(bdm_id, volume_id)), '[]')
@@ -16,5 +16,14 @@ SELECT i.server_id::text, i.name, i.host, i.vm_state, i.power_state, i.project_i
          FROM attachments WHERE server_id = i.server_id AND state <> 'deleted') AS a
  WHERE i.origin IS NOT NULL AND (NOT i.deleted OR a.attachments <> '[]')
    AND (%(after)s::uuid IS NULL OR i.server_id > %(after)s)
+   AND (%(only)s::uuid[] IS NULL OR i.server_id = ANY(%(only)s))
  ORDER BY i.server_id
  LIMIT %(limit)s;
+
+-- name: ours
+-- Those of these servers that nobody else has.  Primary key.
+SELECT server_id::text FROM instances WHERE server_id = ANY(%(ids)s::uuid[]) AND origin IS NULL;
+
+-- name: ours_of_host
+-- The servers on a host that nobody else has.  instances_by_host.
+SELECT server_id::text FROM instances WHERE host = %(host)s AND NOT deleted AND origin IS NULL;

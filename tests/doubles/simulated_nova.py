@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 from uuid import uuid4
 
+from ledger.trial.cinder.model import legacy
 from ledger.trial.cinder.model.model import CinderModel
 from tests.doubles.served import Handler, served
 
@@ -33,6 +34,7 @@ class Mapping:
     attachment_id: str
     device: str
     id: str = field(default_factory=lambda: str(uuid4()))
+    old: bool = False  # by Cinder's old calls: then Nova lists the volume alone
 
     def shown(self, server_id: str) -> Row:
         return {
@@ -56,9 +58,15 @@ class Server:
     task_state: str | None = None
     power_state: int = RUNNING
     mappings: list[Mapping] = field(default_factory=list)
+    image: str = ""  # "": it boots from a volume
+    locked: bool = False
 
     def shown(self) -> Row:
         return {
+            "image": self.image and {"id": self.image},
+            "flavor": {"ephemeral": 0, "swap": 0},
+            "addresses": {},
+            "locked": self.locked,
             "id": self.id,
             "name": self.name,
             "tenant_id": self.project_id,
@@ -82,6 +90,8 @@ class SimulatedNova:
         self.url = ""
         self.servers: dict[str, Server] = {}
         self.asked: list[str] = []
+        self.disabled: set[str] = set()  # hosts whose nova-compute is
+        self.migrations: list[Row] = []
         self.broken: set[str] = set()
         self._lock = threading.RLock()
 
@@ -106,6 +116,18 @@ class SimulatedNova:
             self.cinder.attachment_update(mapping.attachment_id, {"host": server.host})
             self.cinder.attachment_complete(mapping.attachment_id)
             return mapping
+
+    def attach_by_old_calls(self, server: Server, volume_id: str) -> Mapping:
+        """As Nova did until Queens: what it maps has no attachment."""
+        with self._lock:
+            device = f"/dev/vd{'abcdefgh'[len(server.mappings) + 1]}"
+            volume = self.cinder.volume(volume_id)
+            legacy.reserve(self.cinder, volume, {})
+            legacy.initialize_connection(self.cinder, volume, {"connector": {"host": server.host}})
+            told = {"mountpoint": device, "instance_uuid": server.id, "host_name": server.host}
+            legacy.attach(self.cinder, volume, told)
+            server.mappings.append(Mapping(volume_id, "", device, old=True))
+            return server.mappings[-1]
 
     def detach(self, server: Server, mapping: Mapping) -> None:
         with self._lock:
@@ -164,20 +186,38 @@ class SimulatedNova:
     def _read(self, parts: list[str], query: dict[str, str]) -> tuple[int, Row]:
         if parts == ["servers", "detail"]:
             return self._page(query)
+        if parts == ["os-services"]:
+            return 200, {"services": self._services(query)}
+        if parts == ["os-migrations"]:
+            found = [m for m in self.migrations if m["status"] == query["status"]]
+            return 200, {"migrations": found}
         server = self.servers.get(parts[1])
         if server is None:
             message = f"Instance {parts[1]} could not be found."
             return 404, {"itemNotFound": {"code": 404, "message": message}}
         if parts[2:] == ["os-volume_attachments"]:
-            shown = [mapping.shown(server.id) for mapping in server.mappings]
+            shown = [each.shown(server.id) for each in server.mappings if not each.old]
             return 200, {"volumeAttachments": shown}
         return 200, {"server": server.shown()}
+
+    def _services(self, query: dict[str, str]) -> list[Row]:
+        hosts = {each.host for each in self.servers.values()} & {query["host"]}
+        return [
+            {
+                "host": host,
+                "binary": query["binary"],
+                "status": "disabled" if host in self.disabled else "enabled",
+                "state": "up",
+            }
+            for host in sorted(filter(None, hosts))
+        ]
 
     def _page(self, query: dict[str, str]) -> tuple[int, Row]:
         """By uuid, as `sort_key` asks; without `all_tenants` an admin sees one project."""
         if query.get("all_tenants") != "1" or query.get("sort_key") != "uuid":
             return 400, {"badRequest": {"code": 400, "message": str(query)}}
-        ids = sorted(self.servers)
+        host = query.get("host")
+        ids = sorted(id_ for id_, each in self.servers.items() if host in {None, each.host})
         marker = query.get("marker")
         if marker is not None and marker not in self.servers:
             return 400, {"badRequest": {"code": 400, "message": f"marker [{marker}] not found"}}

@@ -10,9 +10,11 @@ import pytest
 from ledger.cli import shell, table
 from tests.doubles.recording_nova import RecordingNova, recording_nova
 from tests.doubles.simulated_keystone import SimulatedKeystone, running_keystone
+from tests.doubles.simulated_nova import running_nova
 from tests.service.api_world import Api, running_api
 from tests.service.cli_stub import NOW, Run, Screen, Stub, Terminal, running_stub
 from tests.service.passing_world import Both, both_worlds
+from tests.service.watched_world import Watched
 from tests.stack import Stack, running_stack
 
 
@@ -93,3 +95,14 @@ async def both(
     """The API, and a Nova to which it passes requests on."""
     async with both_worlds(database_url, keystone, nova) as running:
         yield running
+
+
+@pytest.fixture
+def watched(tmp_path: Path, database_url: str) -> Iterator[Watched]:
+    """A simulated Nova that runs, and the service beside it, not yet started."""
+    hosts = ("compute-1", "hv1")
+    with (
+        running_stack(tmp_path, database_url, hosts=hosts) as stack,
+        running_nova(stack.cinder.model) as nova,
+    ):
+        yield Watched(stack, nova)

@@ -12,10 +12,11 @@ from aiohttp import ClientResponse
 from yarl import URL
 
 from aggregates.base import Actor, EventContext, Seen
+from aggregates.instance import Instance
 from handlers.drift.beside_nova import SeenServer
 from handlers.results.observed import Sight, record
 from ledger.config import Observe
-from ledger.log.unit import run_optimistically
+from ledger.log.unit import Unit, run_optimistically
 from tests.doubles.recording_nova import RecordingNova
 from tests.doubles.simulated_keystone import SimulatedKeystone
 from tests.service.api_world import PROJECT, Api, running_api
@@ -50,6 +51,19 @@ class Both:
             self.api.components.requests._store,
             lambda unit: record(sight, unit) and unit.save(_CONTEXT),
         )
+        await self.api.projected()
+        return server_id
+
+    async def adopted(self) -> str:
+        """A server that was seen at Nova, and handed over."""
+        server_id = await self.watched()
+        former = {"came_from": "nova", "reason": "rack 3", "epoch": 0}
+
+        def change(unit: Unit) -> int:
+            unit.get(Instance, server_id).record(Instance.Adopted, **former)
+            return unit.save(_CONTEXT)
+
+        run_optimistically(self.api.components.requests._store, change)
         await self.api.projected()
         return server_id
 

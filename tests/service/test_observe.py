@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,85 +14,15 @@ import pytest
 
 from ledger.cli import shell
 from tests.doubles.simulated_keystone import SimulatedKeystone
-from tests.doubles.simulated_nova import SimulatedNova, running_nova
-from tests.stack import ADMIN, ROOT, Stack, eventually, running_stack
+from tests.doubles.simulated_nova import running_nova
+from tests.service.watched_world import INTERVAL_S, Watched
+from tests.stack import ROOT, Stack, eventually
 
 pytestmark = pytest.mark.slow
 
-INTERVAL_S = 0.2
 #: How well a process knows the database's clock.
 CLOCK = timedelta(milliseconds=20)
 READS = {"attachment_list", "attachment_show", "volume_list", "volume_show"}
-
-
-class Watched:
-    """A cloud of somebody else, and the service beside it."""
-
-    def __init__(self, stack: Stack, nova: SimulatedNova) -> None:
-        self.stack, self.nova = stack, nova
-        self.made: list[str] = []
-        stack.settings = (
-            f"[observe]\ninterval_s = {INTERVAL_S}\ncompute_endpoint = '{nova.url}'\n"
-            f"volume_endpoint = '{stack.cinder.endpoint}'\n[observe.auth]\n"
-            f"auth_type = 'admin_token'\nendpoint = '{nova.url}'\ntoken = '{ADMIN}'\n"
-        )
-        nova.cinder.add_volume(project_id="another")  # Cinder's lists are of all projects
-
-    def volume(self) -> str:
-        return self.nova.cinder.add_volume(project_id="theirs").id
-
-    def history(self, of: str, id_: str) -> list[dict[str, Any]]:
-        answer = self.stack.get(f"/v1/{of}/{id_}/history?limit=1000")
-        return list(answer.json().get("events", ()))
-
-    def topics(self, of: str, id_: str) -> list[str]:
-        return [event["topic"] for event in self.history(of, id_)]
-
-    def until(self, of: str, id_: str, topic: str, number: int = 1) -> dict[str, Any]:
-        """The last event of that topic, once there are so many."""
-
-        def look() -> dict[str, Any] | None:
-            found = [event for event in self.history(of, id_) if event["topic"] == topic]
-            return found[-1] if len(found) >= number else None
-
-        log = self.stack.components[0].log
-        return eventually(look, f"{topic}: {log.read_text()[-1500:]}")
-
-    def next_looks(self, number: int = 2) -> None:
-        """Until so many more looks have begun and ended."""
-        seen = self._looks()
-        eventually(lambda: self._looks() >= seen + number, "looks")
-
-    def _looks(self) -> int:
-        return self.stack.components[0].log.read_text().count("looked_at_nova")
-
-    def head(self) -> int:
-        return int(self.stack.get("/v1/events/checkpoint").json()["position"])
-
-    def look_at_drift(self) -> dict[str, Any]:
-        """A look at everything, once it has ended."""
-        asked = self.stack.http.post(self.stack.url("/v1/drift/runs"), json={})
-        path = f"/v1/drift/runs/{asked.json()['look_id']}"
-
-        def ended() -> dict[str, Any] | None:
-            look = self.stack.get(path).json()
-            return dict(look) if look.get("outcome") else None
-
-        return eventually(ended, "the look ends")
-
-    def attachments(self, **query: str) -> list[dict[str, Any]]:
-        asked = "&".join(f"{name}={value}" for name, value in query.items())
-        return list(self.stack.get(f"/v1/attachments?{asked}").json()["attachments"])
-
-
-@pytest.fixture
-def watched(tmp_path: Path, database_url: str) -> Iterator[Watched]:
-    hosts = ("compute-1", "hv1")
-    with (
-        running_stack(tmp_path, database_url, hosts=hosts) as stack,
-        running_nova(stack.cinder.model) as nova,
-    ):
-        yield Watched(stack, nova)
 
 
 def now() -> datetime:

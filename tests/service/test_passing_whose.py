@@ -278,6 +278,35 @@ async def test_a_list_has_novas_servers_and_then_ours(both: Both, detail: str) -
     assert (ids, more) == (theirs, f"?limit=2&marker={theirs[-1]}")
 
 
+async def test_what_was_handed_over_is_listed_once_and_as_the_ledger_has_it(both: Both) -> None:
+    theirs, [mine, other] = str(uuid4()), [await both.adopted() for _ in range(2)]
+    both.nova.answers["/"] = page(mine, theirs, other)
+    ids, more = await listed(both, "?all_tenants=1", "/detail")
+    assert (ids[0], sorted(ids[1:]), more) == (theirs, sorted([mine, other]), None)
+
+    # The next page begins behind the last one that is Nova's.
+    both.nova.answers["/"] = page(theirs, mine, more=True)
+    assert await listed(both, "?limit=2") == ([theirs], f"?limit=2&marker={theirs}")
+    # An empty one would be the last to clients.
+    behind = f"{SERVERS}?limit=2&marker={other}"
+    both.nova.answers = {"/": page(mine, other, more=True), behind: page(theirs, more=True)}
+    both.said_by_nova()
+    assert await listed(both, "?limit=2") == ([theirs], f"?marker={theirs}")
+    assert [each.path for each in both.nova.asked] == [f"{SERVERS}?limit=2", behind]
+
+
+async def test_requests_for_what_was_handed_over_do_not_come_to_nova(both: Both) -> None:
+    server = await both.adopted()
+    both.nova.answers["/"] = MAPPED
+    for path in ("", "/os-volume_attachments", "/os-instance-actions"):
+        assert (await both.ask("GET", f"{SERVERS}/{server}{path}")).status == 200
+    reboot = {"reboot": {"type": "SOFT"}}
+    assert (await both.ask("POST", f"{SERVERS}/{server}/action", json=reboot)).status == 409
+    status, _ = await asked(both, server, str(uuid4()))
+    assert status in {404, 409}, "what Nova has of it still is no answer to Cinder"
+    assert both.said_by_nova() == 0
+
+
 async def test_a_list_that_nova_refuses_is_not_half_given(both: Both) -> None:
     await both.api.server()
     for status in (400, 401, 500):

@@ -106,3 +106,19 @@ def shown(host: Host) -> tuple[Any, Any]:
         f"{kind[:-1]} {each}" for kind, some in (host["leftovers"] or {}).items() for each in some
     ]
     return columns({**host, "state": state(host), "leftovers": Lines(host["leftovers"], left)})
+
+
+def passed(done: dict[str, Any]) -> tuple[Any, Any]:
+    """A host that is adopted, or goes back: what is in the way of all, and what became of each."""
+    from ledger.cli.operations.plan import Lines
+
+    lines = [line for server in done["servers"] for line in _passed(server)]
+    told = {name: Lines(done[name], done[name]) for name in ("refusals", "notes")}
+    script = "\n\n".join(each["sql"] for each in done["servers"] if each["sql"])
+    return columns({**done, **told, "servers": Lines(done["servers"], lines), "sql": script})
+
+
+def _passed(server: dict[str, Any]) -> list[str]:
+    head = f"{server['server_id']} {server['name']}: {server['state']}"
+    notes = (f"not known: {each}" for each in server["notes"])
+    return [head, *(f"  {each}" for each in (*server["why"], *notes))]

@@ -26,6 +26,7 @@ from ledger.native.server_row import no_server, server_row
 from ledger.nova import flavors
 from ledger.nova.servers import filters as server_filters
 from ledger.nova.servers import state as server_state
+from ledger.nova_beside.passing import Nova
 from ledger.nova_beside.whose import ours_among
 from projections.reads.server_lists import PATTERNS, PatternError
 
@@ -74,20 +75,51 @@ async def server(call: Call) -> web.StreamResponse:
 
 
 async def _listed(call: Call, view: Callable[[Call, Row], Awaitable[Row]]) -> web.StreamResponse:
-    """A page: of a Nova beside us, until it has no more; then of ours."""
+    """A page: of a Nova beside us, until it has no more; then of ours.
+
+    Where Nova's page has nothing but what is ours by now, its next one is asked for: to clients an
+    empty page is the last.
+    """
     limit, marker = nova_limit(call), await _marker(call)
     theirs: list[Row] = []
     if call.nova is not None and marker is None:
-        said = await call.nova.whole(call.request)
-        if said.status != HTTPStatus.OK or "servers_links" in (page := said.object()):
-            return said.response(call.request)
-        theirs = page["servers"]
+        told = await _theirs(call, call.nova)
+        if isinstance(told, web.StreamResponse):
+            return told
+        theirs = told
     room = max(0, limit - len(theirs))
     rows, more = await _rows(call, marker, room)
     listed: Row = {"servers": [*theirs, *[await view(call, row) for row in rows]]}
     if more or (theirs and not room):
         listed["servers_links"] = next_page(call, listed["servers"][-1]["id"])
     return answer(listed)
+
+
+async def _theirs(call: Call, nova: Nova) -> web.StreamResponse | list[Row]:
+    """Nova's last page, without those that it lists still and that are ours by now.
+
+    Or the answer, which is Nova's own: a refusal, or a page after which it has more.
+    """
+    request = call.request
+    while True:
+        said = await nova.whole(request)
+        if said.status != HTTPStatus.OK:
+            return said.response(call.request)
+        page = said.object()
+        listed = page["servers"]
+        ours = await ours_among(call.components, [each["id"] for each in listed])
+        kept = [each for each in listed if each["id"] not in ours]
+        more = "servers_links" in page
+        if more and not ours:
+            return said.response(call.request)
+        if more and kept:
+            links = next_page(call, kept[-1]["id"])  # a marker says whose it is: not one of ours
+            return answer({"servers": kept, "servers_links": links})
+        if not more:
+            return kept
+        request = call.request.clone(
+            rel_url=call.request.rel_url.update_query(marker=listed[-1]["id"])
+        )
 
 
 async def _rows(call: Call, marker: str | None, limit: int) -> tuple[list[Row], bool]:

@@ -1,0 +1,339 @@
+"""Which servers of somebody else's host can be adopted, and why the others cannot (decision 0114).
+
+Pure: of what Nova and Cinder show, without what the ledger has.  A server is taken only if it is at
+rest and both say the same of each of its volumes.  Servers that share a volume go together, or not
+at all: else two would judge who is the last user of it on a host.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+
+from handlers.drift.beside_nova import SeenAttachment, SeenMapping, SeenServer, SeenVolume
+from handlers.drift.rows import Unknown
+from host_agent.shared.contract.volume_states import NOT_MIGRATING
+
+#: Nova's states of a server whose guest is on its host, as our flows know it.
+AT_REST = frozenset({"active", "paused", "stopped"})
+#: Device names that tell the bus of a disk that can be plugged.
+_DEVICE = re.compile(r"(?:vd|sd)[a-z]{1,2}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Holder:
+    """Who has a volume, as Cinder shows it beside the volume.  `device`: without /dev/."""
+
+    attachment_id: str
+    server_id: str
+    host: str | None
+    device: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VolumeFacts:
+    """`seen` None: Cinder says 404 of it; Unknown: it did not tell."""
+
+    seen: SeenVolume | Unknown | None
+    encrypted: bool = False
+    readonly: bool = False
+    holders: tuple[Holder, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServerFacts:
+    """A server of the host.  `attachments`: all that Cinder has of it; `volumes`: those that either
+    names; `ending`: those that go with the server.  `local_disks`, `networks`: whether it has any.
+    """
+
+    seen: SeenServer
+    locked: bool
+    local_disks: bool
+    networks: bool
+    attachments: tuple[SeenAttachment, ...]
+    volumes: Mapping[str, VolumeFacts]
+    ending: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HostFacts:
+    """A host as one look shows it.  `disabled`, `up`: its nova-compute; None: Nova knows none.
+    `moving`: servers with a migration that has not ended, and its status.
+    """
+
+    name: str
+    disabled: bool | None
+    up: bool | None
+    moving: Mapping[str, str]
+    servers: tuple[ServerFacts, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Taken:
+    """A volume of a server, as it is adopted.  `mapping_id` None: Nova names none, for it was
+    attached by Cinder's old calls.
+    """
+
+    mapping_id: str | None
+    volume_id: str
+    attachment_id: str
+    device: str
+    delete_on_termination: bool
+    multiattach: bool
+    readonly: bool
+    boot_index: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verdict:
+    """Of one server: `refusals`, why it stays whose it is; `notes`, what is not known, or will not
+    work; `taken`: its volumes, if it can be adopted.
+    """
+
+    server_id: str
+    name: str
+    refusals: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    taken: tuple[Taken, ...] = ()
+
+
+def refusals_of(host: HostFacts) -> list[str]:
+    """Why none of its servers can be adopted now."""
+    if host.disabled is None:
+        return [f"Nova has no nova-compute on host {host.name}."]
+    if not host.disabled:
+        command = f"openstack compute service set --disable {host.name} nova-compute"
+        return [f"Nova's compute service there is enabled, so servers may still come: {command}"]
+    return []
+
+
+def notes_of(host: HostFacts) -> list[str]:
+    """What has to be known of the host before its agent is started."""
+    return [_LOCKS, _RUNS] if host.up else [_LOCKS]
+
+
+_LOCKS = (
+    "os-brick's lock directory of nova-compute ([os_brick]lock_path, or [oslo_concurrency]) is in "
+    "no API. The agent has its own: only one of both may work there."
+)
+_RUNS = (
+    "nova-compute runs there. Stop and mask it before the agent is started: it would stop guests "
+    "that are not as its database says."
+)
+
+
+def judge(
+    host: HostFacts,
+    *,
+    closed: bool,
+    ours: AbstractSet[str] = frozenset(),
+    before: HostFacts | None = None,
+) -> list[Verdict]:
+    """One verdict for each server that is not `ours` yet.
+
+    `closed`: requests for an adopted server do not come to Nova, so its reboot, which deletes
+    attachments that it has no mapping for, cannot be asked for; else the server has to be locked.
+    `before`: what another look has shown; whatever differs since is refused.
+    """
+    verdicts = [
+        _judged(each, host, closed=closed) for each in host.servers if each.seen.id not in ours
+    ]
+    if before is not None:
+        same = [each.seen.id for each in host.servers if each in before.servers]
+        verdicts = [each if each.server_id in same else _refused(each, _MOVED) for each in verdicts]
+    return _together(verdicts, host, ours)
+
+
+_MOVED = "Two looks differ: somebody is at it."
+
+
+def _refused(verdict: Verdict, *why: str) -> Verdict:
+    return replace(verdict, refusals=(*verdict.refusals, *why), notes=(), taken=())
+
+
+def groups(verdicts: Iterable[Verdict]) -> list[list[Verdict]]:
+    """Those that can be adopted; together what shares a volume."""
+    found: list[list[Verdict]] = []
+    for verdict in (each for each in verdicts if not each.refusals):
+        volumes = {each.volume_id for each in verdict.taken}
+        with_it = [g for g in found if any(t.volume_id in volumes for v in g for t in v.taken)]
+        found = [g for g in found if g not in with_it]
+        found.append([verdict, *(each for group in with_it for each in group)])
+    return found
+
+
+# --- one server ---------------------------------------------------------------------------------
+
+
+def _judged(server: ServerFacts, host: HostFacts, *, closed: bool) -> Verdict:
+    seen = server.seen
+    refusals = [*_not_at_rest(server, host, closed=closed)]
+    taken: tuple[Taken, ...] = ()
+    if seen.mappings is None:
+        refusals.append("Nova did not tell its mappings.")
+    else:
+        refusals += _strange(server)
+        taken, more = _taken(server, host.name)
+        refusals += more
+    return Verdict(
+        server_id=seen.id,
+        name=seen.name or "",
+        refusals=tuple(refusals),
+        notes=() if refusals else tuple(_notes(server, taken)),
+        taken=() if refusals else taken,
+    )
+
+
+def _not_at_rest(server: ServerFacts, host: HostFacts, *, closed: bool) -> Iterator[str]:
+    seen = server.seen
+    if not seen.known:
+        yield "Its cell does not answer Nova."
+    if seen.task_state is not None:
+        yield f"Nova is at it: {seen.task_state}."
+    if seen.vm_state not in AT_REST:
+        yield f"Its state is {seen.vm_state}, and none of {', '.join(sorted(AT_REST))}."
+    if seen.id in host.moving:
+        yield f"It has a migration that has not ended: {host.moving[seen.id]}."
+    if not (closed or server.locked):
+        yield (
+            "Its owner could have Nova reboot it, which deletes attachments that Nova did not "
+            "make: set observe.pass_on_to, or lock it (openstack server lock)."
+        )
+
+
+def _strange(server: ServerFacts) -> Iterator[str]:
+    """What Cinder has of it, and Nova has not."""
+    assert server.seen.mappings is not None, "it was told"
+    named = {each.attachment_id for each in server.seen.mappings}
+    old = _old_volumes(server)
+    for each in server.attachments:
+        if each.id not in named and each.volume_id not in old:
+            yield f"Cinder has attachment {each.id} of volume {each.volume_id}; Nova has none."
+    devices = Counter(each.device for each in _mappings(server))
+    for device, number in devices.items():
+        if device is not None and number > 1:
+            yield f"{number} volumes are called {device}."
+
+
+def _old_volumes(server: ServerFacts) -> frozenset[str]:
+    """Those that Nova lists among its volumes and not among its mappings: of Cinder's old calls."""
+    assert server.seen.mappings is not None, "it was told"
+    return frozenset(server.seen.volumes) - {each.volume_id for each in server.seen.mappings}
+
+
+def _mappings(server: ServerFacts) -> Iterator[SeenMapping]:
+    """Nova's; of those by old calls, what Cinder knows in its place."""
+    assert server.seen.mappings is not None, "it was told"
+    yield from server.seen.mappings
+    for volume_id in sorted(_old_volumes(server)):
+        holders = server.volumes[volume_id].holders
+        own = [each for each in holders if each.server_id == server.seen.id]
+        yield SeenMapping(
+            id="",
+            volume_id=volume_id,
+            attachment_id=own[0].attachment_id if len(own) == 1 else None,
+            device=own[0].device if len(own) == 1 else None,
+            delete_on_termination=volume_id in server.ending,
+        )
+
+
+def _taken(server: ServerFacts, host: str) -> tuple[tuple[Taken, ...], list[str]]:
+    """Its volumes, and why not."""
+    known = {each.id: each for each in server.attachments}
+    taken, refusals = [], []
+    for mapping in _mappings(server):
+        facts = server.volumes[mapping.volume_id]
+        why = list(_disagreeing(mapping, facts, known.get(mapping.attachment_id or ""), host))
+        refusals += [f"Volume {mapping.volume_id}: {each}" for each in why]
+        if why or not isinstance(facts.seen, SeenVolume):
+            continue
+        assert mapping.attachment_id is not None, "else it disagrees"
+        assert mapping.device is not None, "else it disagrees"
+        taken.append(
+            Taken(
+                mapping_id=mapping.id or None,
+                volume_id=mapping.volume_id,
+                attachment_id=mapping.attachment_id,
+                device=mapping.device,
+                delete_on_termination=mapping.delete_on_termination,
+                multiattach=facts.seen.multiattach,
+                readonly=facts.readonly,
+                boot_index=0 if mapping.device == server.seen.root_device else None,
+            )
+        )
+    return tuple(taken), refusals
+
+
+def _disagreeing(
+    mapping: SeenMapping, facts: VolumeFacts, attachment: SeenAttachment | None, host: str
+) -> Iterator[str]:
+    """Why one volume cannot be taken."""
+    if attachment is None:
+        yield f"Cinder has no attachment {mapping.attachment_id or 'of it'} of this server."
+    elif (attachment.volume_id, attachment.status) != (mapping.volume_id, "attached"):
+        yield (
+            f"its attachment {attachment.id} is {attachment.status} in Cinder, of volume "
+            f"{attachment.volume_id}."
+        )
+    volume = facts.seen
+    if not isinstance(volume, SeenVolume):
+        yield "Cinder has no such volume." if volume is None else "Cinder did not tell of it."
+        return
+    if volume.status != "in-use":
+        yield f"it is {volume.status} in Cinder."
+    if volume.migration_status not in NOT_MIGRATING:
+        yield f"Cinder migrates it ({volume.migration_status})."
+    own = [each for each in facts.holders if each.attachment_id == mapping.attachment_id]
+    if any(each.host not in {None, host} for each in own):
+        yield f"Cinder has it on host {own[0].host}."
+    if mapping.device is None or not _DEVICE.fullmatch(mapping.device):
+        yield f"its device is called {mapping.device}, which tells no bus that can be plugged."
+
+
+def _notes(server: ServerFacts, taken: Iterable[Taken]) -> Iterator[str]:
+    if server.local_disks:
+        yield "It has local disks: it is moved to no other host."
+    if server.networks:
+        yield "It has ports of Neutron, which stay bound to this host: it is moved to no other one."
+    for each in taken:
+        facts, called = server.volumes[each.volume_id], f"volume {each.volume_id}"
+        if each.mapping_id is None:
+            yield f"{called}: by Cinder's old calls; Nova names neither its mapping nor its tag."
+        if each.device.startswith("sd"):
+            yield f"{called}: is {each.device}; which bus that is no API tells, SCSI is assumed."
+        if facts.encrypted:
+            yield f"{called}: is encrypted; the agent needs its key manager."
+        if all(h.host is None for h in facts.holders if h.attachment_id == each.attachment_id):
+            yield f"{called}: Cinder does not tell its host."
+        if each.boot_index is None:
+            yield f"{called}: its boot index is in no API; it is taken to have none."
+
+
+# --- shared volumes -----------------------------------------------------------------------------
+
+
+def _together(verdicts: list[Verdict], host: HostFacts, ours: AbstractSet[str]) -> list[Verdict]:
+    """Refuse whoever shares a volume with a server that stays whose it is, until nobody does."""
+    facts = {each.seen.id: each for each in host.servers}
+    while True:
+        going = {each.server_id for each in verdicts if not each.refusals} | ours
+        judged = [
+            each if each.refusals else _with_others(each, facts[each.server_id], going)
+            for each in verdicts
+        ]
+        if judged == verdicts:
+            return judged
+        verdicts = judged
+
+
+def _with_others(verdict: Verdict, server: ServerFacts, going: AbstractSet[str]) -> Verdict:
+    refusals = [
+        f"Volume {taken.volume_id}: server {holder.server_id} has it, too, and is not adopted."
+        for taken in verdict.taken
+        for holder in server.volumes[taken.volume_id].holders
+        if holder.server_id not in going
+    ]
+    return _refused(verdict, *refusals) if refusals else verdict

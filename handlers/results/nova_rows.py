@@ -1,0 +1,224 @@
+"""What Nova's database lacks of an adopted server that is to go back (decision 0114).
+
+No API of Nova's writes a mapping without attaching something.  So the changes become SQL
+(ledger.nova_beside.script) for a person to read and to execute.  Each has what Nova says now as its
+condition, so that it changes its one row or none.  Nothing in them is a secret, so connections are
+left empty: Nova reads them anew from Cinder when it reboots the server hard, or by `nova-manage
+volume_attachment refresh`.
+
+The columns are those of its model BlockDeviceMapping: `deleted` is 0, or the row's own id.  Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from aggregates.instance import Instance
+from aggregates.mapping import BlockDeviceMapping
+from handlers.drift.beside_nova import SeenMapping, SeenServer, SeenVolume
+from handlers.requests.adopt import AT_REST, ServerFacts
+
+#: Nova's numbers of power states (its class InstancePowerState), by its states of a server.
+_POWER = {"active": 1, "paused": 3, "stopped": 4}
+_BUS = {"vd": "virtio", "sd": "scsi"}
+_MAPPINGS = "block_device_mapping"
+#: Stands for the id of the row itself.
+OWN_ID = object()
+#: What stands in a literal as it is, whichever database reads it.
+PLAIN = re.compile(r"[\w .:/-]*", re.ASCII)
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """A row that is to become `new` where it is `old`; with `unless`, one that is to come where its
+    server is `old` and no row is so.
+    """
+
+    table: str
+    new: Row
+    old: Row
+    unless: Row | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Return:
+    """`why`: it cannot go back now; `changes`: what would have to be so in Nova's database."""
+
+    why: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    changes: tuple[Change, ...] = ()
+
+
+def compared(
+    server: ServerFacts,
+    instance: Instance,
+    mappings: Sequence[BlockDeviceMapping],
+    host: str,
+    now: datetime,
+) -> Return:
+    """Whether Nova has of the server what the ledger has.  `now`: UTC, for the new rows."""
+    if why := tuple(_in_the_way(server.seen, instance, mappings, host)):
+        return Return(why=why)
+    changes = tuple(_changes(server, instance, mappings, f"{now:%Y-%m-%d %H:%M:%S}"))
+    if changes:
+        return Return(why=(_DIFFERS,), changes=changes)
+    return Return(notes=(_STALE,) if mappings else ())
+
+
+_DIFFERS = "Nova's database has other mappings or states of it: see the SQL."
+_STALE = (
+    "If its volumes were connected anew since it was adopted, have Nova reboot it hard before "
+    "anything else: Nova keeps a connection as it was."
+)
+
+
+def _in_the_way(
+    seen: SeenServer, instance: Instance, mappings: Iterable[BlockDeviceMapping], host: str
+) -> Iterator[str]:
+    if instance.came_from is None:
+        yield "It was never Nova's, though Nova has a server of this id."
+    if instance.deleted:
+        yield "The ledger has deleted it: delete it in Nova, too."
+        return
+    if instance.claims or instance.faults:
+        yield f"Operations are at work on it, or parked: {', '.join(instance.claims) or 'a fault'}."
+    if instance.host != host:
+        yield f"It is on host {instance.host}, and Nova has it here: move it back first."
+    if instance.own_state.value not in AT_REST or instance.vacant_root:
+        yield f"Its state is {instance.own_state.value}, and none that Nova can take it up in."
+    if seen.task_state is not None or seen.mappings is None:
+        yield "Nova is at it, or did not tell its mappings."
+    old = set(seen.volumes) - {each.volume_id for each in seen.mappings or ()}
+    for each in mappings:
+        if each.legacy and each.volume_id not in old:
+            yield f"Volume {each.volume_id} was attached by Cinder's old calls: convert it first."
+        if each.tag is not None and not PLAIN.fullmatch(each.tag):
+            yield f"The tag of volume {each.volume_id} cannot be written as SQL: {each.tag!r}."
+
+
+def _changes(
+    server: ServerFacts, instance: Instance, mappings: Sequence[BlockDeviceMapping], now: str
+) -> Iterator[Change]:
+    """In the order: what goes, what changes, what comes, the server itself."""
+    seen, server_id = server.seen, str(instance.id)
+    pairs = list(_pairs(mappings, seen.mappings or ()))
+    kept = {row.id for _, row in pairs if row is not None}
+    old = set(seen.volumes) - {each.volume_id for each in seen.mappings or ()}
+    for each in seen.mappings or ():
+        if each.id not in kept:
+            yield _end(_named(each, server_id), now)
+    for volume_id in sorted(old - {str(mapping.volume_id) for mapping in mappings}):
+        yield _end(_unnamed(volume_id, server_id), now)
+    for mapping, row in pairs:
+        if mapping.legacy:
+            continue
+        if row is not None:
+            yield from _changed(mapping, row, server_id, now)
+        elif mapping.volume_id in old:  # it was converted since
+            through = {"attachment_id": mapping.attachment_id, "connection_info": None}
+            yield _update(through, _unnamed(mapping.volume_id, server_id), now)
+        else:
+            yield _insert(mapping, server, now)
+    yield from _state(seen, instance, now)
+
+
+def _pairs(
+    mappings: Sequence[BlockDeviceMapping], rows: Sequence[SeenMapping]
+) -> Iterator[tuple[BlockDeviceMapping, SeenMapping | None]]:
+    """Each with Nova's row of it: of the same id; or of the same volume, whose id is another one
+    where the old calls had made it, or it was attached anew.
+    """
+    by_id = {row.id: row for row in rows}
+    ids = {str(mapping.id) for mapping in mappings}
+    by_volume = {row.volume_id: row for row in rows if row.id not in ids}
+    for mapping in mappings:
+        yield mapping, by_id.get(str(mapping.id)) or by_volume.get(mapping.volume_id or "")
+
+
+def _named(shown: SeenMapping, server_id: str) -> Row:
+    return {
+        "uuid": shown.id,
+        "instance_uuid": server_id,
+        "volume_id": shown.volume_id,
+        "attachment_id": shown.attachment_id,
+        "deleted": 0,
+    }
+
+
+def _unnamed(volume_id: str, server_id: str) -> Row:
+    """By Cinder's old calls: Nova tells neither its uuid, nor has it an attachment."""
+    return {
+        "instance_uuid": server_id,
+        "volume_id": volume_id,
+        "attachment_id": None,
+        "deleted": 0,
+    }
+
+
+def _changed(
+    mapping: BlockDeviceMapping, shown: SeenMapping, server_id: str, now: str
+) -> Iterator[Change]:
+    now_so = {
+        "volume_id": mapping.volume_id,
+        "attachment_id": mapping.attachment_id,
+        "delete_on_termination": mapping.delete_on_termination,
+    }
+    differs = {name: value for name, value in now_so.items() if getattr(shown, name) != value}
+    if mapping.device_name != shown.device:
+        differs["device_name"] = f"/dev/{mapping.device_name}"
+    if differs.keys() & {"volume_id", "attachment_id"}:
+        differs["connection_info"] = None
+    if differs:
+        yield _update(differs, _named(shown, server_id), now)
+
+
+def _end(where: Row, now: str) -> Change:
+    return Change(table=_MAPPINGS, new={"deleted": OWN_ID, "deleted_at": now}, old=where)
+
+
+def _update(changed: Row, where: Row, now: str) -> Change:
+    return Change(table=_MAPPINGS, new={**changed, "updated_at": now}, old=where)
+
+
+def _insert(mapping: BlockDeviceMapping, server: ServerFacts, now: str) -> Change:
+    device, server_id = str(mapping.device_name), str(mapping.server_id)
+    facts = server.volumes.get(str(mapping.volume_id))
+    size_gb = facts.seen.size_gb if facts and isinstance(facts.seen, SeenVolume) else None
+    row: Row = {
+        "created_at": now,
+        "deleted": 0,
+        "uuid": str(mapping.id),
+        "instance_uuid": server_id,
+        "volume_id": mapping.volume_id,
+        "volume_size": size_gb,
+        "attachment_id": mapping.attachment_id,
+        "device_name": f"/dev/{device}",
+        "source_type": "volume",
+        "destination_type": "volume",
+        "device_type": "disk",
+        "disk_bus": _BUS.get(device[:2]),
+        "boot_index": mapping.boot_index,
+        "delete_on_termination": mapping.delete_on_termination,
+        "no_device": False,
+        "tag": mapping.tag,
+    }
+    taken = {"instance_uuid": server_id, "volume_id": mapping.volume_id, "deleted": 0}
+    there = {"uuid": server_id, "host": server.seen.host, "deleted": 0}
+    return Change(table=_MAPPINGS, new=row, old=there, unless=taken)
+
+
+def _state(seen: SeenServer, instance: Instance, now: str) -> Iterator[Change]:
+    """Nova stops a guest that runs though its row says stopped."""
+    state = instance.own_state.value
+    if state == seen.vm_state:
+        return
+    where: Row = {"uuid": seen.id, "host": seen.host, "vm_state": seen.vm_state}
+    where |= {"task_state": None, "deleted": 0}
+    new = {"vm_state": state, "power_state": _POWER[state], "updated_at": now}
+    yield Change(table="instances", new=new, old=where)

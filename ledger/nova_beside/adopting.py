@@ -1,0 +1,311 @@
+"""Hands a host over from the Nova beside us, server by server, and back (decision 0114).
+
+Theory of operation
+-------------------
+* Nova and Cinder are read by GET alone, twice with a pause, and nothing is sent to either: all that
+  changes is who answers for a server, in the log.
+* Each server is recorded by one append, and together with those that share a volume with it: with
+  what the last look has shown of it, so that the log has just what is adopted.
+* Whoever is stopped half way does it again: what is adopted already is left as it is.
+* A server goes back once Nova says of it what the ledger has.  Until then the statements that would
+  make its database say so are told, and it stays ours.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from uuid import UUID
+
+import sql
+from aggregates import errors
+from aggregates.base import EventContext, Seen
+from aggregates.host import Host
+from aggregates.instance import Instance
+from aggregates.mapping import BlockDeviceMapping
+from handlers.drift.beside_nova import SeenVolume
+from handlers.requests.adopt import (
+    HostFacts,
+    ServerFacts,
+    Verdict,
+    groups,
+    judge,
+    notes_of,
+    refusals_of,
+)
+from handlers.results.adopted import adopt, hand_back
+from handlers.results.nova_rows import Return, compared
+from handlers.results.observed import Sight, record
+from ledger.config import Observe
+from ledger.log.unit import AggregateStore, Unit, run_optimistically
+from ledger.nova_beside import known, one_host
+from ledger.nova_beside.observer import reader_of, seen_between
+from ledger.nova_beside.reads import Reader
+from ledger.nova_beside.script import script
+from projections.lines import Line
+
+#: How long after the first look the second one begins, at most.
+PAUSE_S = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerReport:
+    """`state`: "adopted", "adoptable", "handed_back", "returnable" or "stays", and `why`.
+
+    `sql`: what Nova's database lacks of it.
+    """
+
+    server_id: str
+    name: str
+    state: str
+    why: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    sql: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """`refusals`: why nothing of the host is done.  `whole`: nothing of it stays."""
+
+    host: str
+    refusals: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    servers: list[ServerReport] = field(default_factory=list)
+    whole: bool = False
+    position: int = 0
+
+
+class Adopting:
+    """`clock`: the database's.  All of it blocks.
+
+    Each act raises what Reader.cloud raises, and DomainError.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        store: AggregateStore,
+        settings: Observe,
+        clock: Callable[[], float],
+        wait: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._dsn, self._store, self._clock = dsn, store, clock
+        self._settings, self._wait = settings, wait
+
+    def adopt(
+        self, host: str, reason: str, context: EventContext, *, dry_run: bool = False
+    ) -> Report:
+        """Take those of its servers that can be taken; none, if the host is not ready for that.
+
+        NotObservedHostError if it is the ledger's own.
+        """
+        self._refuse_own(host)
+        reader = reader_of(self._settings, _at_once)
+        facts = one_host.read(reader, host)
+        report = Report(host=host, refusals=refusals_of(facts), notes=notes_of(facts))
+        before: HostFacts | None = None
+        if not dry_run and not report.refusals:
+            self._wait(min(self._settings.interval_s, PAUSE_S))
+            before, facts = facts, one_host.read(reader, host)
+            report = replace(report, refusals=refusals_of(facts))
+        ours = self._ours(facts)
+        closed = self._settings.pass_on_to is not None
+        verdicts = judge(facts, closed=closed, ours=frozenset(ours), before=before)
+        report = replace(report, notes=[*report.notes, *reader.unread])
+        shown = [_shown(each) for each in verdicts]
+        if not dry_run and not report.refusals and (not verdicts or list(groups(verdicts))):
+            shown, position = self._take(facts, verdicts, reason, context, reader)
+            report = replace(report, position=position)
+        taken = [
+            ServerReport(server_id=each.seen.id, name=each.seen.name or "", state="adopted")
+            for each in facts.servers
+            if each.seen.id in ours
+        ]
+        every = sorted([*taken, *shown], key=lambda each: each.server_id)
+        whole = all(each.state != "stays" for each in every)
+        return replace(report, servers=every, whole=whole)
+
+    def _refuse_own(self, host: str) -> None:
+        known_host = self._store.load(Host, Host.id_of(host))
+        if known_host.version and known_host.origin is None and known_host.came_from is None:
+            raise errors.NotObservedHostError(host=host)
+
+    def _ours(self, facts: HostFacts) -> dict[str, Instance]:
+        """Those of Nova's servers that the ledger has of itself, or has adopted."""
+        ids = [UUID(each.seen.id) for each in facts.servers]
+        found: list[Instance] = self._store.load_many(*((Instance, id_) for id_ in ids))
+        return {str(each.id): each for each in found if each.version and each.origin is None}
+
+    def _take(
+        self,
+        facts: HostFacts,
+        verdicts: list[Verdict],
+        reason: str,
+        context: EventContext,
+        reader: Reader,
+    ) -> tuple[list[ServerReport], int]:
+        """What became of each, and the last position."""
+        seen, position = self._seen(), 0
+        shown = {each.server_id: _shown(each) for each in verdicts}
+        for group in groups(verdicts) or [[]]:
+            sights = [self._sight(each.server_id, facts, seen, reader) for each in group]
+
+            def change(
+                unit: Unit, group: list[Verdict] = group, sights: list[Sight] = sights
+            ) -> int:
+                _take_host(facts.name, reason, seen, unit)
+                for sight, verdict in zip(sights, group, strict=True):
+                    record(sight, unit)
+                    adopt(verdict, facts.name, reason, seen, unit)
+                return unit.save(context)
+
+            try:
+                position = max(position, run_optimistically(self._store, change))
+                why: tuple[str, ...] = ()
+            except errors.DomainError as error:
+                why = (str(error),)
+            for each in group:
+                state = "stays" if why else "adopted"
+                shown[each.server_id] = replace(shown[each.server_id], state=state, why=why)
+        return list(shown.values()), position
+
+    def _sight(self, server_id: str, facts: HostFacts, seen: Seen, reader: Reader) -> Sight:
+        server = _server_of(facts, server_id)
+        with Line.connect(self._dsn, autocommit=True, application_name="adopting") as connection:
+            had = known.servers(connection, [server_id]).get(server_id)
+        here = {each.id for each in server.attachments}
+        missing = had.attachments - here if had else frozenset()
+        return Sight(
+            server_id=server_id,
+            server=server.seen,
+            attachments=server.attachments,
+            gone=[id_ for id_ in sorted(missing) if reader.is_gone(id_)],
+            mapped=had.mappings if had else (),
+            shared=frozenset(
+                id_
+                for id_, each in server.volumes.items()
+                if isinstance(each.seen, SeenVolume) and each.seen.multiattach
+            ),
+            seen=seen,
+            asked=seen,
+        )
+
+    def _seen(self) -> Seen:
+        """By now; since when, nobody knows."""
+        return seen_between(None, datetime.fromtimestamp(self._clock(), UTC).isoformat())
+
+    # --- and back -----------------------------------------------------------------------------
+
+    def hand_back(
+        self, host: str, reason: str, context: EventContext, *, dry_run: bool = False
+    ) -> Report:
+        """Give back those of its servers of which Nova says the same; the host with the last one.
+
+        NotAdoptedHostError.
+        """
+        if self._store.load(Host, Host.id_of(host)).came_from is None:
+            raise errors.NotAdoptedHostError(host=host)
+        reader = reader_of(self._settings, _at_once)
+        facts = one_host.read(reader, host)
+        seen, position = self._seen(), 0
+        servers = []
+        for server_id, instance in self._ours(facts).items():
+            server = _server_of(facts, server_id)
+            told = self._returning(server, instance, host)
+            shown = ServerReport(
+                server_id=server_id,
+                name=instance.name,
+                state="stays" if told.why else "returnable",
+                why=told.why,
+                notes=told.notes,
+                sql=script(server_id, told.changes) if told.changes else None,
+            )
+            if not dry_run and not told.why:
+                position = self._give(server, instance, reason, seen, context)
+                shown = replace(shown, state="handed_back")
+            servers.append(shown)
+        going = {each.server_id for each in servers if each.state != "stays"}
+        left = self._on(host) - going
+        servers += [
+            ServerReport(server_id=id_, name="", state="stays", why=(_NOT_NOVAS,))
+            for id_ in sorted(left - {each.server_id for each in servers})
+        ]
+        whole = all(each.state != "stays" for each in servers)
+        if whole and not dry_run:
+            position = self._give_host(host, reason, context)
+        return Report(
+            host=host, notes=list(reader.unread), servers=servers, whole=whole, position=position
+        )
+
+    def _returning(self, server: ServerFacts, instance: Instance, host: str) -> Return:
+        ids = [(BlockDeviceMapping, UUID(id_)) for id_ in instance.devices]
+        mappings: list[BlockDeviceMapping] = self._store.load_many(*ids)
+        now = datetime.fromtimestamp(self._clock(), UTC)
+        return compared(server, instance, mappings, host, now)
+
+    def _give(
+        self,
+        server: ServerFacts,
+        instance: Instance,
+        reason: str,
+        seen: Seen,
+        context: EventContext,
+    ) -> int:
+        rows = {
+            volume_id: holder.attachment_id
+            for volume_id, each in server.volumes.items()
+            for holder in each.holders
+            if holder.server_id == str(instance.id)
+        }
+
+        def change(unit: Unit) -> int:
+            fresh = unit.get(Instance, instance.id)
+            if fresh.version != instance.version or fresh.claims:
+                raise errors.ChangedSinceError(server_id=str(instance.id))
+            hand_back(fresh, rows, reason, seen, unit)
+            return unit.save(context)
+
+        return run_optimistically(self._store, change)
+
+    def _give_host(self, host: str, reason: str, context: EventContext) -> int:
+        def change(unit: Unit) -> int:
+            unit.get(Host, host).hand_back(reason)
+            return unit.save(context)
+
+        return run_optimistically(self._store, change)
+
+    def _on(self, host: str) -> frozenset[str]:
+        """The servers there that nobody else has."""
+        with Line.connect(self._dsn, autocommit=True, application_name="adopting") as connection:
+            rows = connection.execute(sql.query("observed", "ours_of_host"), {"host": host})
+            return frozenset(row[0] for row in rows)
+
+
+_NOT_NOVAS = "Nova does not have it there: move it to a host of the ledger's, or delete it."
+
+
+def _take_host(name: str, reason: str, seen: Seen, unit: Unit) -> None:
+    host = unit.get(Host, name)
+    if host.version == 0:
+        host.record(Host.HostSeen, name=name, seen=seen.stored())
+    host.adopt(reason)
+
+
+def _server_of(facts: HostFacts, server_id: str) -> ServerFacts:
+    return next(each for each in facts.servers if each.seen.id == server_id)
+
+
+def _shown(verdict: Verdict) -> ServerReport:
+    return ServerReport(
+        server_id=verdict.server_id,
+        name=verdict.name,
+        state="stays" if verdict.refusals else "adoptable",
+        why=verdict.refusals,
+        notes=verdict.notes,
+    )
+
+
+def _at_once(_took_s: float) -> None:
+    """No pause: it is one host, and somebody waits."""

@@ -1,0 +1,118 @@
+"""What Nova and Cinder have of one host, by GET alone, for who wants to adopt it.
+
+Servers are read first, with their mappings; then what Cinder has of each, and of each volume.  So
+what is made meanwhile looks like something that only Cinder has, and is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from handlers.drift.beside_nova import SeenAttachment, SeenServer
+from handlers.drift.rows import Unknown
+from handlers.requests.adopt import Holder, HostFacts, ServerFacts, VolumeFacts
+from ledger.nova_beside.reads import Json, Reader, bare_device, seen_server, seen_volume
+
+#: Nova's statuses of a migration that has not ended (nova/objects/migration.py, and those that a
+#: resize waits in).
+OPEN = (
+    *("accepted", "pre-migrating", "preparing", "queued", "running", "post-migrating"),
+    *("migrating", "finished", "confirming", "reverting"),
+)
+
+
+def read(reader: Reader, host: str) -> HostFacts:
+    """Raises what Reader.cloud raises."""
+    reader.unread = []
+    disabled, up = _service(reader, host)
+    moving = {
+        row["instance_uuid"]: row["status"]
+        for status in OPEN
+        for row in _list(reader, "os-migrations", "migrations", host=host, status=status)
+    }
+    order = {"sort_key": "uuid", "sort_dir": "asc", "host": host}
+    rows = {
+        row["id"]: row for row in reader.pages(reader.nova, "/servers/detail", "servers", **order)
+    }
+    projects: set[str] = set()
+    servers = tuple(_server(reader, row, projects) for _, row in sorted(rows.items()))
+    if servers:
+        reader.believe(projects)
+    return HostFacts(name=host, disabled=disabled, up=up, moving=moving, servers=servers)
+
+
+def _service(reader: Reader, host: str) -> tuple[bool | None, bool | None]:
+    """Whether its nova-compute is disabled, and up; None: Nova knows none there."""
+    rows = _list(reader, "os-services", "services", host=host, binary="nova-compute")
+    for row in rows:
+        if row["host"] == host:
+            return row["status"] == "disabled", row["state"] == "up"
+    return None, None
+
+
+def _list(reader: Reader, path: str, name: str, **query: str) -> list[Json]:
+    return list(reader.get(reader.nova, f"/{path}", **query)[name])
+
+
+def _server(reader: Reader, row: Json, projects: set[str]) -> ServerFacts:
+    """`projects`: those whose volumes Cinder shows are added."""
+    seen = seen_server(row)
+    found = reader.mappings({seen.id: seen}, [seen.id]).get(seen.id) if seen.known else None
+    seen = found if isinstance(found, SeenServer) else seen
+    query = {"sort": "id:asc", "instance_id": seen.id}
+    listed = {
+        each["id"]: each
+        for each in reader.pages(reader.cinder, "/attachments", "attachments", **query)
+    }
+    attachments = tuple(
+        SeenAttachment(
+            id=each["id"],
+            volume_id=each["volume_id"],
+            server_id=seen.id,
+            status=each["status"],
+        )
+        for each in listed.values()
+    )
+    named = {*seen.volumes, *(each.volume_id for each in attachments)}
+    volumes = {id_: _volume(reader, id_, projects) for id_ in sorted(named)}
+    hosts = {h.attachment_id: h.host for each in volumes.values() for h in each.holders}
+    flavor = row.get("flavor") or {}
+    return ServerFacts(
+        seen=seen,
+        locked=bool(row.get("locked")),
+        local_disks=bool(row.get("image") or flavor.get("ephemeral") or flavor.get("swap")),
+        networks=bool(row.get("addresses")),
+        attachments=tuple(replace(each, host=hosts.get(each.id)) for each in attachments),
+        volumes=volumes,
+        ending=frozenset(
+            each["id"]
+            for each in row.get("os-extended-volumes:volumes_attached", ())
+            if each.get("delete_on_termination")
+        ),
+    )
+
+
+def _volume(reader: Reader, id_: str, projects: set[str]) -> VolumeFacts:
+    row: Any = reader.single(reader.cinder, f"/volumes/{id_}", "volume")
+    if not isinstance(row, Mapping):
+        assert row is None or isinstance(row, Unknown), row
+        return VolumeFacts(seen=row)
+    projects.add(row.get("os-vol-tenant-attr:tenant_id") or "")
+    metadata = row.get("metadata") or {}
+    return VolumeFacts(
+        seen=seen_volume(row),
+        encrypted=bool(row.get("encrypted")),
+        readonly=metadata.get("readonly") == "True" or metadata.get("attached_mode") == "ro",
+        holders=tuple(map(_holder, row.get("attachments") or ())),
+    )
+
+
+def _holder(row: Json) -> Holder:
+    return Holder(
+        attachment_id=row["attachment_id"],
+        server_id=row["server_id"],
+        host=row.get("host_name"),
+        device=bare_device(row.get("device")),
+    )

@@ -1,0 +1,156 @@
+"""On a server that was Nova's every flow works as on one of our own, and it can go back then."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from uuid import UUID
+
+import pytest
+
+from aggregates import errors
+from aggregates.instance import Instance
+from aggregates.mapping import BlockDeviceMapping
+from handlers.requests.adopt import ServerFacts, judge
+from handlers.results.adopted import adopt, hand_back
+from handlers.results.nova_rows import Return, compared
+from handlers.results.observed import Sight, record
+from ledger.log.unit import Unit
+from ledger.nova_beside.script import script
+from tests.doubles.nova_database import NovaDatabase
+from tests.flows.adopted import (
+    SEEN,
+    adopted,
+    can_be_adopted,
+    rows_of_old_calls,
+    seen_at_nova,
+    was_novas,
+)
+from tests.flows.scenarios import SCENARIOS, Scenario, prepared
+from tests.tiers import by_turns
+from tests.world import CONTEXT, HOST, World
+
+NOW = datetime(2026, 11, 28, 12, tzinfo=UTC)
+
+
+def _begins_at_rest(scenario: Scenario) -> bool:
+    world = prepared(scenario)
+    return not scenario.repairs and world.instance.version > 0 and can_be_adopted(world)
+
+
+_THEIRS = [each for each in SCENARIOS if _begins_at_rest(each)]
+each_flow = pytest.mark.parametrize("scenario", by_turns(_THEIRS, 1), ids=lambda each: each.name)
+
+
+@each_flow
+def test_every_flow_ends_as_on_a_server_of_our_own(scenario: Scenario) -> None:
+    own, world = scenario.begin(), adopted(scenario.begin())
+    assert own.run(scenario.ask(own)).outcome == "completed"
+    operation = world.run(scenario.ask(world))
+    assert operation.outcome == "completed", operation.first_error
+    assert world.summary() == own.summary()
+    # What nova-compute has connected has no record of ours; it was disconnected without.
+    wrong = [each for each in world.wrong() if "has records of" not in each]
+    assert wrong == []
+
+
+def test_the_record_of_a_connection_is_written_by_a_refresh() -> None:
+    scenario = next(each for each in SCENARIOS if each.name == "refresh-running")
+    world = adopted(scenario.begin())
+    assert any("has records of []" in each for each in world.wrong())
+    world.done(scenario.ask(world))
+    assert world.wrong() == []
+
+
+def _nova_has(world: World, facts: ServerFacts) -> Return:
+    """What Nova lacks, whose answers are these."""
+    instance = world.instance
+    mappings = [world.store.load(BlockDeviceMapping, UUID(id_)) for id_ in instance.devices]
+    return compared(facts, instance, mappings, HOST, NOW)
+
+
+@each_flow
+def test_after_every_flow_the_sql_brings_nova_to_what_the_ledger_has(scenario: Scenario) -> None:
+    begun = scenario.begin()
+    [facts] = seen_at_nova(begun).servers
+    world = adopted(begun)
+    assert _nova_has(world, facts).changes == (), "nothing was changed yet"
+    world.done(scenario.ask(world))
+    told = _nova_has(world, facts)
+    if not told.changes:
+        return  # nothing that Nova keeps is otherwise, or it cannot go back as it is
+    database = NovaDatabase(facts)
+    statements = script(world.server_id, told.changes)
+    assert set(database.execute(statements)) == {1}, statements
+    assert set(database.execute(statements)) == {0}, "what is not as it was is not changed"
+    again = _nova_has(world, replace(facts, seen=database.seen()))
+    assert (again.why, again.changes) == ((), ())
+
+
+def test_flows_whose_changes_nova_lacks_are_among_them() -> None:
+    lacking = set()
+    for name in ("detach-running", "swap", "stop", "convert", "attach-running"):
+        scenario = next(each for each in SCENARIOS if each.name == name)
+        begun = scenario.begin()
+        [facts] = seen_at_nova(begun).servers
+        world = adopted(begun)
+        world.done(scenario.ask(world))
+        lacking |= {(each.table, *sorted(each.new)[:1]) for each in _nova_has(world, facts).changes}
+    assert {table for table, _ in lacking} == {"block_device_mapping", "instances"}
+
+
+def _mixed() -> World:
+    scenario = next(each for each in SCENARIOS if each.name == "mixed-reboot")
+    return scenario.begin()
+
+
+def test_nothing_is_done_before_the_host_has_shown_the_guest_as_it_is_to_be() -> None:
+    world = adopted(_mixed(), agent=False)
+    with pytest.raises(errors.UnshownServerError, match=HOST):
+        world.act("stop")
+    volume_id = world.volumes[0]
+    world.ports["guests"].unplug(world.server_id, volume_id)
+    world.register(HOST)
+    with pytest.raises(errors.UnshownServerError):
+        world.detach(world.volumes[1])
+
+
+def test_what_was_handed_back_is_watched_again_and_can_be_adopted_anew() -> None:
+    world = adopted(_mixed())
+    rows = rows_of_old_calls(world)
+
+    def back(unit: Unit) -> None:
+        hand_back(unit.get(Instance, world.server_id), rows, "not yet", SEEN, unit)
+
+    facts = seen_at_nova(world)
+    unit = Unit(world.store)
+    back(unit)
+    unit.save(CONTEXT)
+    with pytest.raises(errors.ObservedServerError):
+        world.act("stop")
+    assert {each.origin for each in world.attachments()} == {"nova"}
+    assert {str(each.id) for each in world.attachments()} == set(rows.values())
+
+    # A look finds nothing new, and it can go over once more.
+    [server] = facts.servers
+    mapped = [str(each.id) for each in world.mappings()]
+    sight = Sight(
+        server_id=world.server_id,
+        server=server.seen,
+        attachments=server.attachments,
+        mapped=mapped,
+        seen=SEEN,
+        asked=SEEN,
+    )
+    unit = Unit(world.store)
+    assert record(sight, unit)
+    assert unit.save(CONTEXT) == 0
+    assert judge(facts, closed=True)[0].refusals == ()
+
+
+def test_a_server_that_changed_since_the_look_is_not_taken() -> None:
+    world, verdict = was_novas(_mixed())
+    other = replace(verdict.taken[0], attachment_id=verdict.taken[1].attachment_id)
+    unit = Unit(world.store)
+    with pytest.raises(errors.ChangedSinceError):
+        adopt(replace(verdict, taken=(other,)), HOST, "it goes over", SEEN, unit)

@@ -1,0 +1,184 @@
+"""A host goes from a Nova that runs to the ledger, and back: the service in its own process,
+PostgreSQL, a simulated Nova and its Cinder over HTTP, and an agent on the host afterwards.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import psycopg
+import pytest
+
+from handlers.requests.adopt import ServerFacts
+from host_agent.shared.contract.messages import PowerState
+from host_agent.shared.contract.ports import Disk
+from host_agent.shared.faults import Faults
+from host_agent.simulated.adapters import SimulatedBrick, SimulatedGuests
+from host_agent.simulated.host_state import HostState
+from ledger.nova_beside.reads import seen_mapping, seen_server
+from tests.doubles.direct_cinder import DirectCinder
+from tests.doubles.nova_database import NovaDatabase
+from tests.doubles.simulated_nova import Mapping, Server
+from tests.service.watched_world import Watched
+from tests.stack import eventually
+
+pytestmark = pytest.mark.slow
+
+HOST = "hv1"
+WHY = "rack 3 goes first"
+
+
+def on_the_host(watched: Watched, server: Server, *mappings: Mapping) -> None:
+    """What nova-compute has connected and put into the guest there."""
+    path = watched.stack.home / f"{HOST}.json"
+    guest = {"server_id": server.id, "power_state": PowerState.RUNNING.value, "name": server.name}
+    store = HostState(path)
+    with store.edit() as state:
+        state.setdefault("define", []).append({**guest, "project_id": server.project_id})
+    store = HostState(path, {})
+    brick = SimulatedBrick(store, Faults(), HOST)
+    guests, cinder = SimulatedGuests(store, Faults(), HOST), DirectCinder(watched.nova.cinder)
+    for each in mappings:
+        if each.old:
+            info = cinder.initialize_connection(each.volume_id, brick.connector())
+        else:
+            info = cinder.attachment(each.attachment_id).connection_info or {}
+        source = {k: v for k, v in brick.connect(info).items() if k not in {"device", "format"}}
+        name = each.device.removeprefix("/dev/")
+        disk = Disk(serial=each.volume_id, source=source, device_name=name, bus="virtio")
+        guests.plug(server.id, disk)
+
+
+def act(watched: Watched, name: str, *, dry_run: bool = False, code: int = 200) -> dict[str, Any]:
+    """What the API says of an act on the host."""
+    path = f"/v1/hosts/{HOST}/{name}" + ("?dry_run=true" if dry_run else "")
+    body = {} if dry_run else {"reason": WHY}
+    answer = watched.stack.http.post(watched.stack.url(path), json=body)
+    assert answer.status_code == code, answer.text
+    return dict(answer.json())
+
+
+def server_of(report: dict[str, Any], server: Server) -> dict[str, Any]:
+    return next(each for each in report["servers"] if each["server_id"] == server.id)
+
+
+def test_a_host_goes_over_and_its_volumes_are_worked_on(watched: Watched) -> None:
+    nova, stack = watched.nova, watched.stack
+    server, busy = nova.boot("db"), nova.boot("busy")
+    new, old = watched.volume(), watched.volume()
+    mappings = (nova.attach(server, new), nova.attach_by_old_calls(server, old))
+    busy.task_state = "rebooting"
+    server.locked = busy.locked = True
+    nova.disabled.add(HOST)
+    on_the_host(watched, server, *mappings)
+    stack.start_service()
+    watched.until("volumes", new, "BlockDeviceMapping.DevicePlugged")
+    watched.next_looks()
+    before = watched.head()
+
+    told = act(watched, "adopt", dry_run=True)
+    assert server_of(told, server)["state"] == "adoptable"
+    assert any("old calls" in each for each in server_of(told, server)["notes"])
+    assert server_of(told, busy)["why"] == ["Nova is at it: rebooting."]
+    assert watched.head() == before
+
+    done = act(watched, "adopt")
+    assert (server_of(done, server)["state"], done["whole"]) == ("adopted", False)
+    assert server_of(done, busy)["state"] == "stays"
+    adopted = watched.until("servers", server.id, "Instance.Adopted")
+    assert (adopted["body"]["reason"], adopted["body"]["came_from"]) == (WHY, "nova")
+    assert "Instance.Adopted" not in watched.topics("servers", busy.id)
+    again = watched.head()
+    assert server_of(act(watched, "adopt"), server)["state"] == "adopted"
+    assert watched.head() == again
+
+    assert stack.detach(server.id, new).status_code == 409, "its agent has not come"
+    stack.servers[server.id] = HOST
+    stack.start_agent(HOST)
+    stack.wait_for_host(HOST)
+    eventually(lambda: new in str(stack.disks(server.id)), "the guest has its disk")
+    eventually(lambda: stack.detach(server.id, new).status_code == 202, "is accepted")
+    watched.until("volumes", new, "BlockDeviceMapping.MappingEnded")
+    assert nova.cinder.attachments_of(new) == []
+    stack.completed(stack.attach(server.id, new))
+    stack.completed(stack.detach(server.id, old))
+    assert nova.cinder.attachments_of(old) == []
+    stack.check_host(HOST)
+    assert {each.split(" ")[0] for each in nova.asked} == {"GET"}
+    assert stack.act(busy.id, "os-stop").status_code == 409
+
+
+def test_before_anything_was_done_a_host_goes_back_at_no_cost(watched: Watched) -> None:
+    nova, stack = watched.nova, watched.stack
+    server = nova.boot("db")
+    new, old = watched.volume(), watched.volume()
+    mapping = nova.attach(server, new)
+    nova.attach_by_old_calls(server, old)
+    server.locked = True
+    stack.start_service()
+    watched.until("volumes", new, "BlockDeviceMapping.DevicePlugged")
+    enabled = act(watched, "adopt", code=409)
+    assert "service there is enabled" in enabled["detail"]
+    nova.disabled.add(HOST)
+    act(watched, "adopt")
+
+    told = act(watched, "hand_back", dry_run=True)
+    assert (server_of(told, server)["state"], told["whole"]) == ("returnable", True)
+    done = act(watched, "hand_back")
+    assert (server_of(done, server)["state"], server_of(done, server)["sql"]) == (
+        "handed_back",
+        None,
+    )
+    assert watched.topics("hosts", HOST)[-1] == "Host.HandedBack"
+    watched.next_looks()
+    quiet = watched.head()
+    watched.next_looks()
+    assert watched.head() == quiet, "what is seen is what was handed back"
+    nova.detach(server, mapping)
+    watched.until("volumes", new, "Attachment.Deleted")
+    assert "Ask Nova" in stack.detach(server.id, old).text
+    assert act(watched, "hand_back", code=409)["code"] == "not_adopted_host"
+
+
+def _contact_is_over(watched: Watched) -> None:
+    with psycopg.connect(watched.stack.database_url, autocommit=True) as connection:
+        connection.execute("UPDATE host_contact SET seen_at = now() - interval '1 hour'")
+
+
+def test_after_changes_it_goes_back_once_nova_has_them(watched: Watched) -> None:
+    nova, stack = watched.nova, watched.stack
+    server = nova.boot("db")
+    first, second = watched.volume(), watched.volume()
+    mapping = nova.attach(server, first)
+    server.locked = True
+    nova.disabled.add(HOST)
+    on_the_host(watched, server, mapping)
+    stack.start_service()
+    watched.until("volumes", first, "BlockDeviceMapping.DevicePlugged")
+    act(watched, "adopt")
+    stack.servers[server.id] = HOST
+    stack.start_agent(HOST)
+    stack.wait_for_host(HOST)
+    eventually(lambda: stack.detach(server.id, first).status_code == 202, "is accepted")
+    watched.until("volumes", first, "BlockDeviceMapping.MappingEnded")
+    stack.completed(stack.attach(server.id, second))
+
+    assert act(watched, "hand_back", code=409)["code"] == "host_answers"
+    stack.agents[HOST].kill()
+    _contact_is_over(watched)
+    refused = server_of(act(watched, "hand_back"), server)
+    assert (refused["state"], refused["sql"].count("deleted = id")) == ("stays", 1)
+    seen = replace(seen_server(server.shown()), mappings=(seen_mapping(mapping.shown(server.id)),))
+    facts = {"locked": True, "local_disks": False, "networks": False}
+    database = NovaDatabase(ServerFacts(seen=seen, attachments=(), volumes={}, **facts))
+    assert database.execute(refused["sql"]) == [1, 1]
+    server.mappings = [
+        Mapping(each.volume_id, str(each.attachment_id), f"/dev/{each.device}", each.id)
+        for each in database.seen().mappings or ()
+    ]
+    done = act(watched, "hand_back")
+    assert (server_of(done, server)["state"], done["whole"]) == ("handed_back", True)
+    watched.next_looks()
+    (row,) = watched.attachments(volume=second)
+    assert (row["origin"], row["state"]) == ("nova", "attached")

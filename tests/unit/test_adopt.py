@@ -1,0 +1,222 @@
+"""Which servers of somebody else's host can be adopted: each reason by itself, and together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from handlers.drift.beside_nova import SeenAttachment, SeenMapping, SeenServer, SeenVolume
+from handlers.drift.rows import UNKNOWN
+from handlers.requests.adopt import (
+    Holder,
+    HostFacts,
+    ServerFacts,
+    Verdict,
+    VolumeFacts,
+    groups,
+    judge,
+    notes_of,
+    refusals_of,
+)
+
+S, S2, V, A, A2, B, B2 = (str(UUID(int=n)) for n in range(1, 8))
+MAPPING = SeenMapping(id=B, volume_id=V, attachment_id=A, device="vdb")
+SERVER = SeenServer(
+    id=S,
+    name="db",
+    host="hv1",
+    vm_state="active",
+    power_state=1,
+    root_device="vda",
+    volumes=(V,),
+    mappings=(MAPPING,),
+)
+VOLUME = VolumeFacts(
+    seen=SeenVolume(id=V, status="in-use"),
+    holders=(Holder(attachment_id=A, server_id=S, host="hv1", device="vdb"),),
+)
+ATTACHED = SeenAttachment(id=A, volume_id=V, server_id=S, status="attached", host="hv1")
+FACTS = ServerFacts(
+    seen=SERVER,
+    locked=False,
+    local_disks=False,
+    networks=False,
+    attachments=(ATTACHED,),
+    volumes={V: VOLUME},
+)
+HOST = HostFacts(name="hv1", disabled=True, up=False, moving={}, servers=(FACTS,))
+
+
+def seen(**changes: Any) -> ServerFacts:
+    return replace(FACTS, seen=replace(SERVER, **changes))
+
+
+def mapped(**changes: Any) -> ServerFacts:
+    return seen(mappings=(replace(MAPPING, **changes),))
+
+
+def volume(**changes: Any) -> ServerFacts:
+    shown = replace(SeenVolume(id=V, status="in-use"), **changes)
+    return replace(FACTS, volumes={V: replace(VOLUME, seen=shown)})
+
+
+def judged(server: ServerFacts, **options: Any) -> Verdict:
+    [verdict] = judge(replace(HOST, servers=(server,)), **{"closed": True, **options})
+    return verdict
+
+
+REFUSED: dict[str, tuple[ServerFacts, str]] = {
+    "a task": (seen(task_state="migrating"), "Nova is at it: migrating"),
+    "resized": (seen(vm_state="resized"), "Its state is resized"),
+    "shelved": (seen(vm_state="shelved_offloaded"), "Its state is shelved_offloaded"),
+    "a cell that is down": (seen(known=False), "cell does not answer"),
+    "mappings not told": (seen(mappings=None), "did not tell its mappings"),
+    "no attachment in Cinder": (replace(FACTS, attachments=()), "Cinder has no attachment"),
+    "one that Nova has not": (
+        replace(FACTS, attachments=(ATTACHED, replace(ATTACHED, id=A2))),
+        f"Cinder has attachment {A2}",
+    ),
+    "not attached": (
+        replace(FACTS, attachments=(replace(ATTACHED, status="attaching"),)),
+        "is attaching in Cinder",
+    ),
+    "of another volume": (
+        replace(FACTS, attachments=(replace(ATTACHED, volume_id=S2),)),
+        f"of volume {S2}",
+    ),
+    "on another host": (
+        replace(
+            FACTS,
+            volumes={V: replace(VOLUME, holders=(replace(VOLUME.holders[0], host="hv2"),))},
+        ),
+        "Cinder has it on host hv2",
+    ),
+    "no volume": (
+        replace(FACTS, volumes={V: replace(VOLUME, seen=None)}),
+        "Cinder has no such volume",
+    ),
+    "a volume not told": (
+        replace(FACTS, volumes={V: replace(VOLUME, seen=UNKNOWN)}),
+        "did not tell of it",
+    ),
+    "detaching": (volume(status="detaching"), "it is detaching in Cinder"),
+    "migrated by Cinder": (volume(migration_status="migrating"), "Cinder migrates it"),
+    "no name of the disk": (mapped(device=None), "called None"),
+    "a bus that has no plug": (mapped(device="hda"), "called hda"),
+    "shared elsewhere": (
+        replace(
+            FACTS,
+            volumes={
+                V: replace(
+                    VOLUME,
+                    seen=SeenVolume(id=V, status="in-use", multiattach=True),
+                    holders=(*VOLUME.holders, replace(VOLUME.holders[0], server_id=S2)),
+                )
+            },
+        ),
+        f"server {S2} has it, too",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_server_that_is_not_at_rest_or_not_agreed_on_stays(name: str) -> None:
+    server, why = REFUSED[name]
+    verdict = judged(server)
+    assert why in " ".join(verdict.refusals), verdict
+    assert (verdict.taken, verdict.notes) == ((), ())
+    assert groups([verdict]) == []
+
+
+def test_what_both_say_alike_is_taken() -> None:
+    verdict = judged(FACTS)
+    assert verdict.refusals == ()
+    [taken] = verdict.taken
+    assert (taken.mapping_id, taken.attachment_id, taken.device) == (B, A, "vdb")
+    assert groups([verdict]) == [[verdict]]
+
+
+def test_its_owner_must_not_be_able_to_have_nova_reboot_it() -> None:
+    assert "reboot it" in judged(FACTS, closed=False).refusals[0]
+    assert judged(replace(FACTS, locked=True), closed=False).refusals == ()
+
+
+def test_a_migration_that_has_not_ended_keeps_its_server() -> None:
+    [verdict] = judge(replace(HOST, moving={S: "post-migrating"}), closed=True)
+    assert "post-migrating" in verdict.refusals[0]
+
+
+def test_what_two_looks_say_otherwise_is_not_believed() -> None:
+    assert judged(FACTS, before=HOST).refusals == ()
+    other = replace(HOST, servers=(seen(power_state=4),))
+    assert judged(FACTS, before=other).refusals == ("Two looks differ: somebody is at it.",)
+
+
+def test_a_host_to_which_servers_may_come_is_not_taken() -> None:
+    assert refusals_of(HOST) == []
+    assert "--disable hv1 nova-compute" in refusals_of(replace(HOST, disabled=False))[0]
+    assert "no nova-compute" in refusals_of(replace(HOST, disabled=None))[0]
+    assert len(notes_of(replace(HOST, up=True))) == len(notes_of(HOST)) + 1
+
+
+def old(**changes: Any) -> ServerFacts:
+    return replace(FACTS, seen=replace(SERVER, mappings=()), **changes)
+
+
+def test_what_the_old_calls_attached_is_taken_by_what_cinder_has() -> None:
+    verdict = judged(old(ending=frozenset({V})))
+    [taken] = verdict.taken
+    assert (taken.mapping_id, taken.attachment_id, taken.device) == (None, A, "vdb")
+    assert taken.delete_on_termination
+    assert any("old calls" in each for each in verdict.notes)
+
+
+NOTES: dict[str, tuple[ServerFacts, str]] = {
+    "local disks": (replace(FACTS, local_disks=True), "local disks"),
+    "networks": (replace(FACTS, networks=True), "ports of Neutron"),
+    "encrypted": (
+        replace(FACTS, volumes={V: replace(VOLUME, encrypted=True)}),
+        "needs its key manager",
+    ),
+    "bus": (mapped(device="sdb"), "SCSI is assumed"),
+    "boot index": (FACTS, "boot index"),
+    "host": (
+        replace(
+            FACTS, volumes={V: replace(VOLUME, holders=(replace(VOLUME.holders[0], host=None),))}
+        ),
+        "does not tell its host",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NOTES)
+def test_what_is_not_known_is_told_and_in_nobodys_way(name: str) -> None:
+    server, note = NOTES[name]
+    verdict = judged(server)
+    assert verdict.refusals == ()
+    assert any(note in each for each in verdict.notes), verdict.notes
+
+
+def _shared(change: Callable[[ServerFacts], ServerFacts]) -> list[Verdict]:
+    """Two servers of the host share the volume; the second one is changed."""
+    both = (*VOLUME.holders, replace(VOLUME.holders[0], attachment_id=A2, server_id=S2))
+    facts = replace(VOLUME, seen=SeenVolume(id=V, status="in-use", multiattach=True), holders=both)
+    first = replace(FACTS, volumes={V: facts})
+    second = replace(
+        first,
+        seen=replace(SERVER, id=S2, mappings=(replace(MAPPING, id=B2, attachment_id=A2),)),
+        attachments=(replace(ATTACHED, id=A2, server_id=S2),),
+    )
+    return judge(replace(HOST, servers=(first, change(second))), closed=True)
+
+
+def test_servers_that_share_a_volume_go_together_or_not_at_all() -> None:
+    verdicts = _shared(lambda server: server)
+    assert [len(group) for group in groups(verdicts)] == [2]
+    busy = _shared(lambda server: replace(server, seen=replace(server.seen, task_state="x")))
+    assert groups(busy) == []
+    assert f"server {S2} has it, too" in busy[0].refusals[0]
