@@ -1,8 +1,12 @@
-"""The ledger beside the lab's Nova: it watches, and is the endpoint that the catalog names."""
+"""The ledger beside the lab's Nova: it watches, and is the endpoint that the catalog names.
+
+Its agent has a simulated host, as Nova's compute services have fake drivers.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,31 +17,35 @@ import requests
 from tests.benchmarks.servers import server
 from tests.lab.nova.cloud import read_only, wait_until
 from tests.lab.people import person
-from tests.lab.settings import ENV, LOG_DIR, SETTLE_S
+from tests.lab.settings import ENV, LAB_SRC, LOG_DIR, SETTLE_S
 from tests.stack import Process
 from tests.tokens import write_private
 
 INTERVAL_S = 1.0
 URL = ENV["LAB_LEDGER_URL"]
 NOVA_URL = f"http://127.0.0.1:{ENV['LAB_NOVA_PORT']}"
+DOWN_AFTER_S = 10.0
+OURS = f"""
+[cinder.auth]
+auth_type = "password"
+auth_url = "{ENV["LEDGER_LAB_KEYSTONE"]}"
+username = "ledger"
+password = "lab-ledger"
+project_name = "service"
+user_domain_id = "default"
+project_domain_id = "default"
+"""
 CONFIG = """
 database_url = "{dsn}"
 auth = "keystone"
+host_down_after_s = {DOWN_AFTER_S}
 
 [listen]
 host = "{ENV[LAB_ADDRESS]}"
 port = {ENV[LAB_LEDGER_PORT]}
 plain_http = true
 
-[keystone.auth]
-auth_type = "password"
-auth_url = "{ENV[LEDGER_LAB_KEYSTONE]}"
-username = "ledger"
-password = "lab-ledger"
-project_name = "service"
-user_domain_id = "default"
-project_domain_id = "default"
-
+{OURS}
 [observe]
 interval_s = {INTERVAL_S}
 interface = "public"
@@ -53,6 +61,27 @@ token = "{ENV[LAB_OPERATOR_TOKEN]}"
 user_id = "operator"
 project_id = "operators"
 roles = ["admin", "operator"]
+
+[[tokens]]
+name = "agent"
+token = "{ENV[LAB_AGENT_TOKEN]}"
+user_id = "agent"
+project_id = "service"
+roles = ["agent"]
+host = "{ENV[LAB_HOST]}"
+"""
+AGENT = """
+[agent]
+host = "{ENV[LAB_HOST]}"
+lock_path = "{home}/locks"
+
+[ledger]
+url = "{ENV[LAB_LEDGER_URL]}"
+plain_http = true
+token = "{ENV[LAB_AGENT_TOKEN]}"
+wait_s = 2.0
+
+{OURS}
 """
 
 
@@ -61,8 +90,8 @@ class Beside:
 
     log = LOG_DIR / "ledger.log"
 
-    def __init__(self, config: Path) -> None:
-        self._config = config
+    def __init__(self, home: Path, config: str) -> None:
+        self.home, self._config = home, write_private(home / "ledger.toml", config)
         self.process: Process
 
     def start(self) -> None:
@@ -75,6 +104,18 @@ class Beside:
         with contextlib.suppress(requests.ConnectionError):
             return requests.get(f"{URL}/readyz", timeout=SETTLE_S).ok
         return False
+
+    @contextlib.contextmanager
+    def agent(self, state: Path) -> Iterator[None]:
+        """Of LAB_HOST, whose host has this state."""
+        text = AGENT.format(ENV=ENV, OURS=OURS, home=self.home)
+        config = str(write_private(self.home / "agent.toml", text))
+        command = ("host_agent", "run", "--config", config, "--simulated", str(state))
+        agent = Process(LOG_DIR / "agent-1.log", *command)
+        try:
+            yield
+        finally:
+            agent.stop()
 
     def get(self, path: str) -> Any:
         headers = {"X-Auth-Token": ENV["LAB_OPERATOR_TOKEN"]}
@@ -99,9 +140,7 @@ class Beside:
 def beside() -> Iterator[Beside]:
     with server() as dsn, tempfile.TemporaryDirectory() as home, read_only() as auth:
         options = "\n".join(f'{name} = "{value}"' for name, value in auth.items())
-        words = {"ENV": ENV, "INTERVAL_S": INTERVAL_S, "NOVA_URL": NOVA_URL}
-        text = CONFIG.format(dsn=dsn, auth=options, **words)
-        ledger = Beside(write_private(Path(home) / "ledger.toml", text))
+        ledger = Beside(Path(home), CONFIG.format(dsn=dsn, auth=options, **globals()))
         ledger.start()
         try:
             with _catalog_names(f"{URL}/v2.1"):
@@ -124,3 +163,9 @@ def _catalog_names(url: str) -> Iterator[None]:
         for each in endpoints:
             old = {"endpoint": {"url": each["url"]}}
             session.patch(f"{api}/endpoints/{each['id']}", json=old)
+
+
+def lab(command: str) -> None:
+    """By the lab's own scripts."""
+    script = f". nova/env.sh && . ./lib.sh && {command}"
+    subprocess.run(["bash", "-ec", script], cwd=LAB_SRC, check=True, timeout=SETTLE_S)

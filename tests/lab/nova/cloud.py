@@ -76,7 +76,8 @@ class NovaCloud:
 
     def detach(self, server_id: str, volume_id: str) -> None:
         path = f"/servers/{server_id}/os-volume_attachments/{volume_id}"
-        self.of_member.delete(path, headers=NOVA)
+        asked = self.of_member.delete(path, headers=NOVA, raise_exc=False)
+        assert asked.ok, asked.text
         self.wait_status(volume_id, "available")
         wait_until(lambda: volume_id not in self.mappings(server_id), "the mapping to go")
 

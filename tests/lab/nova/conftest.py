@@ -1,5 +1,6 @@
-"""Fixtures of the tests beside a real Nova; `up.sh nova` has started it.  What of ours is beside it,
-the tests start themselves.
+"""Fixtures of the tests beside a real Nova; `up.sh nova` has started it.
+
+What of ours is beside it, the tests start themselves.
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import subprocess
 import threading
 from collections.abc import Iterator
 from datetime import datetime
@@ -16,10 +15,9 @@ from typing import Any
 import pytest
 from cinderclient import exceptions as cinder_errors
 
-from tests.lab.nova.beside import NOVA_URL, URL, Beside, beside
+from tests.lab.nova.beside import NOVA_URL, URL, Beside, beside, lab
 from tests.lab.nova.cloud import NOVA, NovaCloud, survey, wait_until
 from tests.lab.people import person
-from tests.lab.settings import LAB_SRC, SETTLE_S
 from tests.service.test_observe import holds, now
 
 pytestmark = pytest.mark.lab
@@ -182,12 +180,6 @@ def test_while_nova_is_away_its_requests_are_503_and_then_it_goes_on(
     wait_until(lambda: cloud.shown(server)["status"] == "ACTIVE", "Nova to be back")
     cloud.detach(server, volume)
     ledger.until(volume, "BlockDeviceMapping.MappingEnded")
-
-
-def lab(command: str) -> None:
-    """By the lab's own scripts."""
-    script = f". nova/env.sh && . ./lib.sh && {command}"
-    subprocess.run(["bash", "-ec", script], cwd=LAB_SRC, check=True, timeout=SETTLE_S)
 
 
 ROUNDS = 3

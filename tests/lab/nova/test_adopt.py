@@ -1,0 +1,118 @@
+"""A host goes from a real Nova to the ledger, is worked on, and goes back; Nova goes on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from host_agent.shared.contract.messages import PowerState
+from host_agent.shared.contract.ports import Disk
+from host_agent.shared.faults import Faults
+from host_agent.simulated.adapters import SimulatedBrick, SimulatedGuests
+from host_agent.simulated.host_state import HostState
+from tests.lab.nova.beside import NOVA_URL, Beside, beside, lab
+from tests.lab.nova.cloud import NovaCloud, survey, wait_until
+from tests.lab.settings import ENV
+
+pytestmark = pytest.mark.lab
+
+HOST = ENV["LAB_HOST"]
+
+
+@pytest.fixture
+def ledger() -> Iterator[Beside]:
+    with beside() as running:
+        yield running
+
+
+@pytest.fixture
+def cloud() -> Iterator[NovaCloud]:
+    """Nova itself, as it is without us."""
+    nova = NovaCloud(f"{NOVA_URL}/v2.1")
+    try:
+        yield nova
+    finally:
+        lab("exec ./nova.sh up")
+        nova.openstack(f"openstack compute service set --enable {HOST} nova-compute")
+
+
+def at(cloud: NovaCloud) -> str:
+    """A server of Nova's on HOST."""
+    server = cloud.server()
+    if cloud.host(server) != HOST:
+        cloud.migrate(server)
+    return server
+
+
+def as_connected(state: Path, cloud: NovaCloud, server: str) -> None:
+    """What nova-compute has connected and put into the guest there."""
+    shown = cloud.shown(server)
+    guest = {"server_id": server, "power_state": PowerState.RUNNING.value, "name": shown["name"]}
+    with HostState(state).edit() as stored:
+        stored.setdefault("define", []).append({**guest, "project_id": shown["tenant_id"]})
+    host = HostState(state, {})
+    brick, guests = SimulatedBrick(host, Faults(), HOST), SimulatedGuests(host, Faults(), HOST)
+    path = f"/servers/{server}/os-volume_attachments"
+    for each in cloud.of_admin.get(path).json()["volumeAttachments"]:
+        attachment = cloud.mappings(server)[each["volumeId"]]
+        info = cloud.as_service.attachments.show(attachment).connection_info
+        found = brick.connect({"driver_volume_type": info.get("driver_volume_type"), "data": info})
+        source = {name: said for name, said in found.items() if name not in {"device", "format"}}
+        name = each["device"].removeprefix("/dev/")
+        guests.plug(
+            server, Disk(serial=each["volumeId"], source=source, device_name=name, bus="virtio")
+        )
+
+
+def act(cloud: NovaCloud, words: str, server: str) -> dict[str, Any]:
+    """What is said of the server by an act on the host, of the command line."""
+    told = cloud.openstack(f"{ENV['LAB_VENV']}/bin/attachment-ledger host {words} -f json")
+    [found] = [each for each in json.loads(told)["servers"] if each["server_id"] == server]
+    return dict(found)
+
+
+def test_a_host_is_adopted_worked_on_and_handed_back(cloud: NovaCloud, ledger: Beside) -> None:
+    server, first, second = at(cloud), cloud.volume(), cloud.volume()
+    cloud.attach(server, first)
+    ledger.until(first, "BlockDeviceMapping.DevicePlugged")
+    cloud.openstack(f"openstack compute service set --disable {HOST} nova-compute")
+    assert act(cloud, f"adopt {HOST} --dry-run", server)["state"] == "adoptable"
+    lab(f"stop nova-{HOST}")
+    assert act(cloud, f"adopt {HOST} --reason 'rack 3 first'", server)["state"] == "adopted"
+
+    as_connected(ledger.home / "host.json", cloud, server)
+    with ledger.agent(ledger.home / "host.json"):
+        wait_until(lambda: ledger.get(f"/hosts/{HOST}").get("alive"), "the agent to be known")
+        cloud.openstack(f"openstack server add volume {server} {second}")
+        cloud.wait_status(second, "in-use")
+        cloud.openstack(f"openstack server remove volume {server} {first}")
+        cloud.wait_status(first, "available")
+        cloud.openstack(f"openstack server reboot --hard --wait {server}")
+    wait_until(lambda: not ledger.get(f"/hosts/{HOST}").get("alive"), "it to be known as away")
+
+    refused = act(cloud, f"hand-back {HOST} --dry-run", server)
+    assert refused["state"] == "stays"
+    cloud.nova_row(refused["sql"])
+    given = act(cloud, f"hand-back {HOST} --reason 'not yet after all'", server)
+    assert given["state"] == "handed_back"
+
+    lab("exec ./nova.sh up")
+    cloud.openstack(f"openstack compute service set --enable {HOST} nova-compute")
+    services = f"/os-services?binary=nova-compute&host={HOST}"
+    up = lambda: '"up"' in cloud.of_admin.get(services).text  # noqa: E731
+    wait_until(up, "Nova to hear of its host again")
+    root = set(cloud.mappings(server)) - {second}
+    assert len(root) == 1
+    cloud.bring(server, "ACTIVE", reboot={"type": "HARD"})
+    assert set(cloud.mappings(server)) == {*root, second}
+    assert {cloud.status(each) for each in (*root, second)} == {"in-use"}
+    cloud.detach(server, second)
+    cloud.attach(server, first)
+    cloud.migrate(server)
+    ledger.until(second, "Attachment.Deleted")
+    ledger.until(first, "BlockDeviceMapping.AttachmentSwitched")
+    assert survey("--apart", "1s")[:2] == (0, [])
