@@ -27,8 +27,8 @@ from aggregates.operation import Operation, OperationState
 from aggregates.remnant import Remnant, RemnantState
 from aggregates.volume import Volume
 from handlers.engine.engine import pivot_passed
+from handlers.engine.plan import plan_of, volumes_of
 from handlers.results.fences import vouches
-from handlers.results.progress import plan_of, volumes_of
 
 A = TypeVar("A", bound=Aggregate)
 

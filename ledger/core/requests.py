@@ -25,11 +25,11 @@ from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import Operation
 from aggregates.volume import Volume
+from handlers.engine.plan import plan_of
 from handlers.requests import accept, actions, build, deletion, grow, operator, presence, snapshots
 from handlers.requests import repair as repairs
 from handlers.requests.guards import Contact, Origin
 from handlers.requests.presence import Shown
-from handlers.results.progress import plan_of
 from host_agent.shared.contract.ports import Cinder, PortError, VolumeView
 from ledger.log.unit import AggregateStore, Unit, run_optimistically
 from ledger.reconcile.repair_cases import Cases

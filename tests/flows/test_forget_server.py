@@ -20,10 +20,10 @@ from aggregates.volume import Volume
 from handlers.drift import again
 from handlers.drift.automatic import Policy, SoFar, why_not
 from handlers.drift.repairs import REPAIRS, Case
+from handlers.engine.plan import plan_of
 from handlers.engine.verbs import LedgerVerb
 from handlers.requests.build import BootDisk
 from handlers.requests.lanes import of_attachment
-from handlers.results.progress import plan_of
 from host_agent.shared.contract.lane import Lane
 from host_agent.shared.contract.messages import PowerState
 from host_agent.shared.contract.ports import Disk
