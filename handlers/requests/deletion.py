@@ -39,9 +39,9 @@ CINDER_WAITS = frozenset({"migrate_volume", "grow_for_cinder", "snapshot", "dele
 SUPERSEDED = "its server is deleted"
 
 
-def advance(operation: Operation, book: Book, now: float) -> Work | Wait:
+def advance(progress: Progress, now: float) -> Work | Wait:
     """As `Progress.advance`; if the operation is at rest then, what waited for that begins."""
-    decision = Progress(operation, book).advance(now)
+    operation, book, decision = progress.operation, progress.book, progress.advance(now)
     if operation.state is OperationState.FINISHED:
         grow.after(operation, book)
     if operation.state is not OperationState.RUNNING:

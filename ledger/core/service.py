@@ -212,7 +212,7 @@ class Service:
                 raise _ContradictedError(result.step, refusal) from refusal
         if run is not None:
             progress.hold_up(run, new[-1].step, self._clock())
-        deletion.advance(operation, unit, self._clock())
+        deletion.advance(progress, self._clock())
         position = unit.save(within(context, operation))
         return operation.is_active(report.run), position
 
@@ -230,7 +230,7 @@ class Service:
         def change(unit: Unit) -> int:
             operation = unit.get(Operation, operation_id)
             if handover.host_fenced(operation, host, self._clock(), unit):
-                deletion.advance(operation, unit, self._clock())
+                deletion.advance(Progress(operation, unit), self._clock())
             return unit.save(acting(context, operation) if context else own_context(operation))
 
         return run_optimistically(self._store, change)
@@ -307,7 +307,7 @@ class Service:
                         raise errors.OperatorActError(operation_id=operation_id, act=act, why=why)
             if dry_run:
                 return Acted(remnants)
-            deletion.advance(operation, unit, self._clock())
+            deletion.advance(Progress(operation, unit), self._clock())
             return Acted(remnants, unit.save(acting(context, operation)))
 
         return run_optimistically(self._store, change)
@@ -354,7 +354,7 @@ class Service:
         if operation.state is not OperationState.RUNNING:
             return Wait(None), 0
         version = operation.version
-        decision = deletion.advance(operation, unit, self._clock())
+        decision = deletion.advance(Progress(operation, unit), self._clock())
         if operation.version > version:
             return self._save_or_leave(unit, operation, decision)
         if isinstance(decision, Work):
@@ -403,11 +403,12 @@ class Service:
             active = again.active_run(run.number, None, step)
         except errors.StaleReportError:
             return None
+        progress = Progress(again, unit)
         if result.error is None:
-            Progress(again, unit).succeeded(active, result)
+            progress.succeeded(active, result)
         else:
-            Progress(again, unit).failed(active, result, self._clock())
-        decision = deletion.advance(again, unit, self._clock())
+            progress.failed(active, result, self._clock())
+        decision = deletion.advance(progress, self._clock())
         return decision, unit.save(own_context(again))
 
     def _save_or_leave(
