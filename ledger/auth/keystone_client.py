@@ -30,7 +30,7 @@ from keystoneauth1.access import AccessInfo, AccessInfoV3
 from keystoneauth1.identity.base import BaseIdentityPlugin
 from prometheus_client import Histogram
 
-from host_agent.shared.cinder.http import Transport
+from host_agent.shared.cinder.http import transport
 from host_agent.shared.cinder.session import load_auth
 from host_agent.shared.platform.lines import CONNECT_S, left_s
 from host_agent.shared.platform.settings import ConfigError
@@ -109,7 +109,7 @@ class KeystoneClient:
             counted.labels("keystone", outcome).observe(took_s)
 
         self._session = session.Session(
-            verify=False if insecure else cacert or True, session=Transport(note)
+            verify=False if insecure else cacert or True, session=transport(note)
         )
         # requests takes a pair; the constructor of Session only a number.
         self._session.timeout = (CONNECT_S, READ_S)  # type: ignore[assignment]
