@@ -28,7 +28,7 @@ from handlers.engine.plan import arrival, plan_of, volumes_of
 from handlers.requests import actions, grow, operator
 from handlers.requests.guards import Origin, Server
 from handlers.results.meaning import Book
-from handlers.results.progress import Progress
+from handlers.results.progress import Execution
 from host_agent.shared.contract.lane import Lane
 
 A = TypeVar("A", bound=Aggregate)
@@ -39,9 +39,9 @@ CINDER_WAITS = frozenset({"migrate_volume", "grow_for_cinder", "snapshot", "dele
 SUPERSEDED = "its server is deleted"
 
 
-def advance(progress: Progress, now: float) -> Work | Wait:
-    """As `Progress.advance`; if the operation is at rest then, what waited for that begins."""
-    operation, book, decision = progress.operation, progress.book, progress.advance(now)
+def advance(execution: Execution, now: float) -> Work | Wait:
+    """As `Execution.advance`; if the operation is at rest then, what waited for that begins."""
+    operation, book, decision = execution.operation, execution.book, execution.advance(now)
     if operation.state is OperationState.FINISHED:
         grow.after(operation, book)
     if operation.state is not OperationState.RUNNING:
@@ -75,7 +75,7 @@ def begin(server_id: str, origin: Origin, book: Book) -> Operation:
             unlearnt += operator.unlearnt(operation)
             unmade += operator.unmade(operation, book)
             unconnected |= operator.unconnected(operation)
-            Progress(operation, book).finish(Outcome.CANCELLED, reason=SUPERSEDED)
+            Execution(operation, book).finish(Outcome.CANCELLED, reason=SUPERSEDED)
     held = [
         book.get(Attachment, attachment_id)
         for volume in volumes.values()
@@ -135,7 +135,7 @@ def begin_awaited(operation: Operation, book: Book, now: float) -> None:
             continue
         deletion = begin(server_id, origin, book)
         book.add(deletion)
-        Progress(deletion, book).advance(now)
+        Execution(deletion, book).advance(now)
 
 
 def _servers_of(operation: Operation, book: Book) -> Iterator[str]:

@@ -22,7 +22,7 @@ from handlers.engine.engine import Left, pivot_passed, unwinds
 from handlers.engine.plan import arrival, lane_of, plan_of
 from handlers.engine.verbs import VERBS, LedgerVerb
 from handlers.results.meaning import Book
-from handlers.results.progress import Progress
+from handlers.results.progress import Execution
 from handlers.results.remnants import leave
 from host_agent.shared.contract.lane import Lane
 
@@ -102,7 +102,7 @@ def skip_step(operation: Operation, lane: int, step: str, reason: str, book: Boo
         _refuse(operation, f"skip step {step} of lane {lane}", wanted)
     _resume(operation, book)
     remnants = leave(operation, [first], "skip", reason, book)
-    Progress(operation, book).skip(first, reason)
+    Execution(operation, book).skip(first, reason)
     return remnants
 
 
@@ -142,7 +142,7 @@ def give_up(operation: Operation, reason: str, book: Book) -> list[Remnant]:
         why = f"a volume with mark {lane.bdm_id} would stay behind; retry, or skip"
         _refuse(operation, "be given up", why)
     remnants = leave(operation, left(operation), "give_up", reason, book)
-    Progress(operation, book).finish(Outcome.CANCELLED, reason=reason)
+    Execution(operation, book).finish(Outcome.CANCELLED, reason=reason)
     return remnants
 
 

@@ -36,7 +36,7 @@ from handlers.engine.plan import Place, arrival, plan_of
 from handlers.requests import operator
 from handlers.results import restored
 from handlers.results.meaning import Book
-from handlers.results.progress import FENCED, Progress, fenced_error
+from handlers.results.progress import FENCED, Execution, fenced_error
 from host_agent.shared.contract.messages import ErrorKind, StepError, StepResult
 
 #: The attempt of a dispatcher that never gave its lease back.
@@ -58,8 +58,8 @@ def host_fenced(operation: Operation, host: str, now: float, book: Book) -> bool
     if restored.is_begun_before(operation, known):
         restored.park(operation, now, book)
         return False
-    progress = Progress(operation, book)
-    plan, history = progress.plan, progress.history
+    execution = Execution(operation, book)
+    plan, history = execution.plan, execution.history
     going_there = known.fenced and plan.hosts.get(Place.DESTINATION) == host
     if going_there and not (pivot_passed(plan, history) or unwinds(plan, history)):
         operation.record(Operation.UnwindRequested, reason=f"host {host} was fenced")
@@ -71,7 +71,7 @@ def host_fenced(operation: Operation, host: str, now: float, book: Book) -> bool
         if plan.is_replaceable(run.steps[run.steps.index(step) :], undo=run.undo):
             error = replace(error, kind=ErrorKind.RETRYABLE)
         result = StepResult(step=step, took_ms=0, error=error)
-        progress.failed(run, result, now, at_once=True, further=True)
+        execution.failed(run, result, now, at_once=True, further=True)
     return bool(runs) or going_there
 
 
@@ -93,7 +93,7 @@ def dispatcher_lost(operation: Operation, now: float, book: Book) -> None:
     """What a dispatcher was doing for the operation is somebody else's."""
     for run in [run for run in operation.history.active.values() if run.host is None]:
         result = StepResult(step=operation.history.next_step(run), took_ms=0, error=LOST)
-        Progress(operation, book).failed(run, result, now, at_once=True)
+        Execution(operation, book).failed(run, result, now, at_once=True)
 
 
 def uncertain(operation: Operation, run: ActiveRun, step: str) -> bool:

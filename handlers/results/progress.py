@@ -53,7 +53,7 @@ def _final(code: str, message: str) -> StepError:
     return StepError(kind=ErrorKind.FINAL, code=code, message=message)
 
 
-class Progress:
+class Execution:
     """One operation, in one transaction; `book` has all else that it concerns."""
 
     def __init__(self, operation: Operation, book: Book) -> None:

@@ -154,15 +154,11 @@ class _Tables(Reporting):
     """Prints tables of ours in the place of cliff's."""
 
     def _load_formatter_plugins(self) -> Any:
-        from stevedore import ExtensionManager
-        from stevedore.extension import Extension
-
         from ledger.cli.table import Table
 
-        table = Extension("table", None, None, Table())  # type: ignore[arg-type]
-        others = super()._load_formatter_plugins()  # type: ignore[misc]
-        kept = [each for each in others.extensions if each.name != table.name]
-        return ExtensionManager.make_test_instance([*kept, table])
+        known = super()._load_formatter_plugins()  # type: ignore[misc]
+        known["table"].obj = Table()
+        return known
 
 
 class Lister(_Tables, lister.Lister):

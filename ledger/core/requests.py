@@ -30,7 +30,7 @@ from handlers.requests import accept, actions, build, deletion, grow, operator, 
 from handlers.requests import repair as repairs
 from handlers.requests.guards import Contact, Origin
 from handlers.requests.presence import Shown
-from handlers.results.progress import Progress
+from handlers.results.progress import Execution
 from host_agent.shared.contract.ports import Cinder, PortError, VolumeView
 from ledger.log.unit import AggregateStore, Unit, run_optimistically
 from ledger.reconcile.repair_cases import Cases
@@ -268,7 +268,7 @@ class Requests:
             except (errors.NotAttachedError, errors.DeletingError):
                 return None
             unit.add(operation)
-            deletion.advance(Progress(operation, unit), self._clock())
+            deletion.advance(Execution(operation, unit), self._clock())
             return Accepted(str(operation_id), unit.save(context))
 
         def wait(unit: Unit) -> bool:
@@ -397,7 +397,7 @@ class Requests:
             with operator.explained(unit):
                 operation = decide(unit, origin)
             unit.add(operation)
-            deletion.advance(Progress(operation, unit), self._clock())
+            deletion.advance(Execution(operation, unit), self._clock())
             return Accepted(str(operation.id), unit.save(origin.context))
 
         return run_optimistically(self._store, change)

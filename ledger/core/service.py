@@ -32,7 +32,7 @@ from handlers.engine.plan import is_first, lane_of, plan_of, verb_of
 from handlers.requests import deletion, operator, presence
 from handlers.requests.guards import check_lock_of
 from handlers.results import handover, inventory, leftovers
-from handlers.results.progress import Progress
+from handlers.results.progress import Execution
 from host_agent.shared.contract.changes import Changes
 from host_agent.shared.contract.messages import (
     ErrorKind,
@@ -200,19 +200,19 @@ class Service:
         active = operation.is_active(report.run)
         if not new or (len(new) < len(report.results) and not active):
             return active, 0
-        progress, run = Progress(operation, unit), None
+        execution, run = Execution(operation, unit), None
         for result in new:
             run = operation.active_run(report.run, name, result.step)
             if result.error is not None:
-                progress.failed(run, result, self._clock(), further=report.further)
+                execution.failed(run, result, self._clock(), further=report.further)
                 continue
             try:
-                progress.succeeded(run, result)
+                execution.succeeded(run, result)
             except errors.IllegalTransitionError as refusal:
                 raise _ContradictedError(result.step, refusal) from refusal
         if run is not None:
-            progress.hold_up(run, new[-1].step, self._clock())
-        deletion.advance(progress, self._clock())
+            execution.hold_up(run, new[-1].step, self._clock())
+        deletion.advance(execution, self._clock())
         position = unit.save(within(context, operation))
         return operation.is_active(report.run), position
 
@@ -230,7 +230,7 @@ class Service:
         def change(unit: Unit) -> int:
             operation = unit.get(Operation, operation_id)
             if handover.host_fenced(operation, host, self._clock(), unit):
-                deletion.advance(Progress(operation, unit), self._clock())
+                deletion.advance(Execution(operation, unit), self._clock())
             return unit.save(acting(context, operation) if context else own_context(operation))
 
         return run_optimistically(self._store, change)
@@ -307,7 +307,7 @@ class Service:
                         raise errors.OperatorActError(operation_id=operation_id, act=act, why=why)
             if dry_run:
                 return Acted(remnants)
-            deletion.advance(Progress(operation, unit), self._clock())
+            deletion.advance(Execution(operation, unit), self._clock())
             return Acted(remnants, unit.save(acting(context, operation)))
 
         return run_optimistically(self._store, change)
@@ -354,7 +354,7 @@ class Service:
         if operation.state is not OperationState.RUNNING:
             return Wait(None), 0
         version = operation.version
-        decision = deletion.advance(Progress(operation, unit), self._clock())
+        decision = deletion.advance(Execution(operation, unit), self._clock())
         if operation.version > version:
             return self._save_or_leave(unit, operation, decision)
         if isinstance(decision, Work):
@@ -403,12 +403,12 @@ class Service:
             active = again.active_run(run.number, None, step)
         except errors.StaleReportError:
             return None
-        progress = Progress(again, unit)
+        execution = Execution(again, unit)
         if result.error is None:
-            progress.succeeded(active, result)
+            execution.succeeded(active, result)
         else:
-            progress.failed(active, result, self._clock())
-        decision = deletion.advance(progress, self._clock())
+            execution.failed(active, result, self._clock())
+        decision = deletion.advance(execution, self._clock())
         return decision, unit.save(own_context(again))
 
     def _save_or_leave(
