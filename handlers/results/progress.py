@@ -33,7 +33,7 @@ from handlers.engine.plan import Place, lane_of, order_of, plan_of, verb_of, vol
 from handlers.engine.verbs import VERBS, VOUCHED, AnyVerb, Fence, LedgerVerb, is_due
 from handlers.requests import presence
 from handlers.results import fences
-from handlers.results.meaning import MEANING, Book, Done, Outputs
+from handlers.results.meaning import MEANING, Book, Outputs, StepDone
 from host_agent.shared.contract.messages import ErrorKind, StepError, StepResult, Verb
 from host_agent.shared.contract.wire import plain
 
@@ -270,7 +270,7 @@ class Execution:
         if verb not in MEANING:
             return
         error = self.operation.first_error
-        done = Done(
+        done = StepDone(
             operation_id=str(self.operation.id),
             server_id=self.started.server_id,
             outputs=outputs,

@@ -62,7 +62,7 @@ def from_client(error: ClientError, hints: dict[str, str]) -> CliError:
     return CliError(str(error), ExitCode.UNEXPECTED, hint)
 
 
-class Reporting(WithoutPlugins):
+class ErrorReporting(WithoutPlugins):
     """Errors go to stderr in one form and become exit codes; `exit_code` may be set too.
 
     What names a thing (`type=naming.named(...)`) is its id when the command acts.
@@ -91,8 +91,8 @@ class Reporting(WithoutPlugins):
         return parser
 
     def run(self, parsed_args: argparse.Namespace) -> int:
-        if self._behind_openstack and not isinstance(self.app.stdout, Visible):
-            self.app.stdout = Visible(self.app.stdout)
+        if self._behind_openstack and not isinstance(self.app.stdout, EscapingStream):
+            self.app.stdout = EscapingStream(self.app.stdout)
         try:
             naming.resolve(lambda: self.client, parsed_args)
             code = super().run(parsed_args)
@@ -146,18 +146,18 @@ def _with_examples(parser: argparse.ArgumentParser, program: str, command: str) 
     parser.format_help = format_help  # type: ignore[method-assign]
 
 
-class Command(Reporting):
+class Command(ErrorReporting):
     """A command that prints nothing, or something of its own."""
 
 
-class _Tables(Reporting):
+class _Tables(ErrorReporting):
     """Prints tables of ours in the place of cliff's."""
 
     def _load_formatter_plugins(self) -> Any:
-        from ledger.cli.table import Table
+        from ledger.cli.table import TerminalTable
 
         known = super()._load_formatter_plugins()  # type: ignore[misc]
-        known["table"].obj = Table()
+        known["table"].obj = TerminalTable()
         return known
 
 
@@ -218,7 +218,7 @@ def columns(shown: dict[str, Any]) -> tuple[tuple[str, ...], tuple[Any, ...]]:
     return tuple(sorted(shown)), tuple(shown[name] for name in sorted(shown))
 
 
-class Visible:
+class EscapingStream:
     """A stream on which no text can give a terminal an order: names are tenants' and agents'."""
 
     def __init__(self, stream: TextIO) -> None:

@@ -99,7 +99,7 @@ def inline(value: Any) -> str:
     return plain(value)
 
 
-class Called(FormattableColumn[str]):
+class NamedId(FormattableColumn[str]):
     """An id, for people with the name of what has it."""
 
     def __init__(self, value: str, name: str | None) -> None:
@@ -110,7 +110,7 @@ class Called(FormattableColumn[str]):
         return f"{self._name} {self._value}" if self._name else str(self._value)
 
 
-class Table(TableFormatter):
+class TerminalTable(TableFormatter):
     """cliff's tables in a pipe; our own on a terminal."""
 
     def emit_list(

@@ -33,7 +33,7 @@ from handlers.requests.presence import Shown
 from handlers.results.progress import Execution
 from host_agent.shared.contract.ports import Cinder, PortError, VolumeView
 from ledger.log.unit import AggregateStore, Unit, run_optimistically
-from ledger.reconcile.repair_cases import Cases
+from ledger.reconcile.repair_cases import RepairContexts
 
 A = TypeVar("A", bound=Aggregate)
 Edit = Callable[[A, EventContext], None]
@@ -321,7 +321,7 @@ class Requests:
         return operation, unit.get(Finding, request.finding_id)
 
     def _mending(self, request: repairs.RepairDrift, fleet: Fleet) -> Decide:
-        case = Cases(self._cinder, fleet)  # asks Cinder once for all attempts
+        case = RepairContexts(self._cinder, fleet)  # asks Cinder once for all attempts
 
         def decide(unit: Unit, origin: Origin) -> Operation:
             finding = unit.get(Finding, request.finding_id)

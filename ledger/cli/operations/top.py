@@ -136,14 +136,14 @@ def _oldest_first(operations: list[Operation]) -> list[Operation]:
 
 def _row(operation: Operation, now: datetime) -> tuple[Any, ...]:
     from ledger.cli.operations.plan import Why, standing
-    from ledger.cli.table import Called
+    from ledger.cli.table import NamedId
 
     places = filter(None, (operation["host"], operation["destination"]))
     return (
         operation["operation_id"],
         operation["flow"],
         standing(operation),
-        Called(operation["server_id"], operation.get("server_name")),
+        NamedId(operation["server_id"], operation.get("server_name")),
         " -> ".join(places),
         operation.get("updated_at") or operation["started_at"],
         Why(operation, now),
