@@ -169,7 +169,7 @@ def painted(lines: Iterable[str], stream: TextIO) -> Iterator[str]:
 
 
 def below(stream: TextIO) -> TextIO:
-    """The stream that `Visible` guards."""
+    """The stream that `EscapingStream` guards."""
     return getattr(stream, "below", stream)
 
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from io import BytesIO
 from typing import Any
+from urllib.parse import SplitResult, urlsplit
 
 import requests
 from requests.adapters import HTTPAdapter
@@ -26,12 +27,26 @@ Note = Callable[[str, str, float], None]
 
 def transport(note: Note = lambda _url, _outcome, _took_s: None) -> requests.Session:
     """For keystoneauth's Session; may be shared by threads, as that is."""
-    session = requests.Session()
+    session = _Session()
     session.auth = lambda request: request  # Keystone's token says who we are, and no netrc
     session.headers.clear()
     for scheme in ("https://", "http://"):
         session.mount(scheme, _Lines(note))
     return session
+
+
+class _Session(requests.Session):
+    """Reads the environment (proxies, certificates) once for each origin, not for each call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._environment: dict[SplitResult, Any] = {}
+
+    def merge_environment_settings(self, url: Any, *settings: Any) -> Any:
+        origin = urlsplit(url)._replace(path="", query="")
+        if origin not in self._environment:
+            self._environment[origin] = super().merge_environment_settings(url, *settings)
+        return self._environment[origin]
 
 
 class _Lines(HTTPAdapter):
