@@ -114,7 +114,10 @@ class Execution:
         if place is Place.LEDGER or name is None:
             return StepResult(step=step, took_ms=0)
         host = self.book.get(Host, name)
-        waiver: Outputs = {"waived": f"host {name} is fenced: {host.why}", "fenced_host": name}
+        waiver: Outputs = {
+            "waived": f"host {name} is fenced: {host.fence_reason}",
+            "fenced_host": name,
+        }
         if run.undo:
             waiver |= {"passed": True} if self.plan.puts_back(step) else {}
         else:

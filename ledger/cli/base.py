@@ -86,7 +86,7 @@ class ErrorReporting(WithoutPlugins):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        told_first(parser)
+        short_usage_errors(parser)
         _with_examples(parser, self.app.NAME, self.cmd_name or "")
         return parser
 
@@ -123,7 +123,7 @@ class ErrorReporting(WithoutPlugins):
         return ExitCode.UNEXPECTED
 
 
-def told_first(parser: argparse.ArgumentParser) -> None:
+def short_usage_errors(parser: argparse.ArgumentParser) -> None:
     """Let wrong usage be told by what is wrong, not by all that would be right."""
 
     def error(message: str) -> NoReturn:
@@ -223,13 +223,13 @@ class EscapingStream:
 
     def __init__(self, stream: TextIO) -> None:
         #: For text that is visible already, and colours that are ours.
-        self.below = stream
+        self.unescaped = stream
 
     def write(self, text: str) -> int:
-        return self.below.write(visible(text))
+        return self.unescaped.write(visible(text))
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.below, name)
+        return getattr(self.unescaped, name)
 
 
 def complain(message: str, hint: str | None = None) -> None:

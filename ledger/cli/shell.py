@@ -19,7 +19,7 @@ from cliff import app
 
 from host_agent.shared.platform.process import PrintBuild
 from ledger.cli import acts
-from ledger.cli.base import EscapingStream, complain, told_first
+from ledger.cli.base import EscapingStream, complain, short_usage_errors
 from ledger.cli.cliff_parts import CommandTable
 from ledger.cli.errors import ExitCode
 from ledger.cli.table import wrap
@@ -137,7 +137,7 @@ class Shell(app.App):
             NAME, description=description, add_help=False, allow_abbrev=False
         )
         add = parser.add_argument
-        told_first(parser)
+        short_usage_errors(parser)
         add("--version", action=PrintBuild, nargs=0, help="print the version and exit")
         add(
             "--url",

@@ -60,10 +60,10 @@ class Top(Command):
 
     def _watch(self, interval_s: float) -> None:
         from ledger.cli.client import ClientError
-        from ledger.cli.table import below, painted
+        from ledger.cli.table import painted, unescaped
 
         seen = self._look()  # what is wrong from the start is an error, and no screen
-        terminal = below(self.app.stdout)
+        terminal = unescaped(self.app.stdout)
         terminal.write(ENTER)
         try:
             while True:
