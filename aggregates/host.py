@@ -122,7 +122,7 @@ class Host(Aggregate):
         self.connector: dict[str, Any] | None = None
         self.epoch = 0
         self.fenced = False
-        self.why = ""  # it is fenced
+        self.fence_reason = ""
         self.disabled = False
         self.disabled_reason: str | None = None
         self.origin: str | None = None  # whose it is; None: ours to work on
@@ -150,7 +150,7 @@ class Host(Aggregate):
                 self.origin, self.came_from = event.to, None
             case self.Fenced():
                 self.epoch, self.fenced, self.suspect = event.epoch, True, not self.unvouched
-                self.why = f"{event.reason} ({event.evidence})"
+                self.fence_reason = f"{event.reason} ({event.evidence})"
             case self.Unfenced():
                 self.fenced = False
             case self.Disabled():

@@ -22,12 +22,12 @@ from host_agent import config, metrics
 from host_agent.clock import StopClock
 from host_agent.config import Settings
 from host_agent.executor import Executor, Hooks
-from host_agent.leftovers import Leftovers
+from host_agent.leftovers import LeftoversRelease
 from host_agent.libvirt import domain_xml
 from host_agent.libvirt.guests import HypervisorGuests
 from host_agent.line.link import Link
 from host_agent.locks import BOOT_ID, AgentRunningError, Locks
-from host_agent.metrics import Numbers, State
+from host_agent.metrics import LineState, Numbers
 from host_agent.sent import FileMarks
 from host_agent.shared.cinder.client import CinderClient
 from host_agent.shared.cinder.old import OldCinderClient
@@ -179,9 +179,9 @@ def _ports(
 def _numbers_shown(settings: Settings, numbers: Numbers, link: Link) -> Iterator[None]:
     """Where the settings say, if they do."""
 
-    def state() -> State:
+    def state() -> LineState:
         clock = link.ledger_clock.reading()
-        return State(link.registered, clock and clock[1], link.credentials.ending())
+        return LineState(link.registered, clock and clock[1], link.credentials.ending())
 
     if not settings.metrics.port:
         yield
@@ -248,7 +248,7 @@ def _serve(settings: Settings, locks: Locks, host: _Host) -> int:
         occurred=link.occurred,
     )
     ending = threading.Event()
-    leftovers = Leftovers(ports, locks, StopClock(ending))
+    leftovers = LeftoversRelease(ports, locks, StopClock(ending))
     executor = Executor(ports, locks, hooks, limits=settings.limits(), waits=settings.waits())
     host.guests.subscribe(link.wake)
     stop: SimpleQueue[None] = SimpleQueue()  # handlers of signals may put into it

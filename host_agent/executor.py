@@ -50,7 +50,7 @@ from host_agent.shared.contract.ports import (
     PortError,
     VolumeView,
 )
-from host_agent.steps import Outcome, do, result_of, take_back_made
+from host_agent.steps import StepOutcome, do, result_of, take_back_made
 from host_agent.verbs import GUEST_VERBS
 from host_agent.verbs.cinder import wait_until
 from host_agent.verbs.context import Ports, RunContext, Waits, final, is_missing
@@ -282,7 +282,7 @@ class Executor:
             run.reporting.deliver()
             raise
         except PortError as error:  # before any step: tell it as the first one's result
-            outcome = Outcome(error=error.as_step_error())
+            outcome = StepOutcome(error=error.as_step_error())
             result = result_of(command.steps[0], outcome, began, context, self._hooks.occurred)
             run.reporting.ended(result)
             return run.reporting.deliver() is not Verdict.STALE

@@ -21,7 +21,7 @@ from host_agent.verbs.encryption import is_encrypted
 _LOG = structlog.get_logger(__name__)
 
 
-class Leftovers:
+class LeftoversRelease:
     """Clears them.  Each call may be repeated, and goes on where it failed."""
 
     def __init__(self, ports: Ports, locks: Locks, clock: Clock) -> None:

@@ -25,7 +25,7 @@ from host_agent.shared.platform.telemetry import STEP_BOUNDS_S, call_seconds
 READ_S_MAX = 5.0
 
 
-class State(NamedTuple):
+class LineState(NamedTuple):
     """How it stands with the ledger; the clock is None until the ledger has told the time, the
     certificate where the host shows none.
     """
@@ -59,7 +59,7 @@ class Numbers:
 
         return counted
 
-    def registry(self, state: Callable[[], State]) -> CollectorRegistry:
+    def registry(self, state: Callable[[], LineState]) -> CollectorRegistry:
         """What is shown of an agent with which it stands so whenever somebody asks."""
         registry = CollectorRegistry()
         for collector in (_Standing(state), self.steps, self.calls):
@@ -71,7 +71,7 @@ class Numbers:
 class _Standing(Collector):
     """Gauges of what is so when somebody asks; what is not known is not shown."""
 
-    state: Callable[[], State]
+    state: Callable[[], LineState]
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         state = self.state()

@@ -29,7 +29,7 @@ _LOG = structlog.get_logger(__name__)
 Now = Callable[[], Occurred | None]
 
 
-class Outcome(NamedTuple):
+class StepOutcome(NamedTuple):
     """What a step has found out, or why it failed; and what Cinder called what it changed."""
 
     outputs: dict[str, Any] = {}  # noqa: RUF012 - nobody adds to it
@@ -42,29 +42,29 @@ def do(command: Command, step: CommandStep, context: RunContext, now: Now) -> St
     began = context.clock.now()
     with doing(command.span.child(step.name), command.request_id) as request_ids:
         outputs, error, _ = _outcome(command, step, context)
-        return result_of(step, Outcome(outputs, error, tuple(request_ids)), began, context, now)
+        return result_of(step, StepOutcome(outputs, error, tuple(request_ids)), began, context, now)
 
 
-def _outcome(command: Command, step: CommandStep, context: RunContext) -> Outcome:
+def _outcome(command: Command, step: CommandStep, context: RunContext) -> StepOutcome:
     try:
         if command.guest is not None:
-            return Outcome(GUEST_VERBS[step.verb](context, command.guest))
+            return StepOutcome(GUEST_VERBS[step.verb](context, command.guest))
         assert command.lane is not None, "Command has seen to it"
-        return Outcome(VERBS[step.verb](context, command.lane))
+        return StepOutcome(VERBS[step.verb](context, command.lane))
     except Stopping:
         raise
     except PortError as error:
-        return Outcome(error=error.as_step_error())
+        return StepOutcome(error=error.as_step_error())
     except Exception as error:  # noqa: BLE001 - ours or a library's: outcome unknown
         _LOG.exception("step_crashed", step=step.name)
         name = type(error).__name__
         message = f"Unexpected {name} in the agent: see its log."
         kind = ErrorKind.UNKNOWN
-        return Outcome(error=StepError(kind=kind, code="internal", message=message))
+        return StepOutcome(error=StepError(kind=kind, code="internal", message=message))
 
 
 def result_of(
-    step: CommandStep, outcome: Outcome, began: float, context: RunContext, now: Now
+    step: CommandStep, outcome: StepOutcome, began: float, context: RunContext, now: Now
 ) -> StepResult:
     """As the ledger is told of it; `began` by the run's clock."""
     took_ms, error = round((context.clock.now() - began) * 1000), outcome.error

@@ -38,7 +38,7 @@ from host_agent.shared.platform.process import answer_signals
 from host_agent.shared.platform.telemetry import call_seconds
 from ledger.auth.authenticator import authenticator, keystone_login
 from ledger.auth.policy import Policy as AccessPolicy
-from ledger.auth.renewal import Again, Renewal
+from ledger.auth.renewal import Renewal, SettingsReload
 from ledger.config import Settings
 from ledger.core.dispatcher import Dispatcher
 from ledger.core.images import Images
@@ -95,7 +95,7 @@ class Running:
     components: Components
 
 
-def serve(settings: Settings, again: Again | None = None) -> None:
+def serve(settings: Settings, again: SettingsReload | None = None) -> None:
     """Run until SIGTERM or SIGINT.  `again`: how the settings are read when their file changes.
 
     Raises SchemaError if the database is not at this version's schema, PortError if
@@ -108,7 +108,7 @@ def serve(settings: Settings, again: Again | None = None) -> None:
     asyncio.run(_serve_until_stopped(settings, again))
 
 
-async def _serve_until_stopped(settings: Settings, again: Again | None) -> None:
+async def _serve_until_stopped(settings: Settings, again: SettingsReload | None) -> None:
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
@@ -144,7 +144,7 @@ def _database(settings: Settings) -> Any:
 
 @asynccontextmanager
 async def running(
-    settings: Settings, dsn: str, again: Again | None = None
+    settings: Settings, dsn: str, again: SettingsReload | None = None
 ) -> AsyncIterator[Running]:
     """The whole service, serving, for as long as the block lasts."""
     schema.check(dsn)

@@ -24,9 +24,19 @@ from aggregates.operation import (
     StepRecord,
 )
 from handlers.engine.engine import Wait, decide, pivot_passed, unwinds
-from handlers.engine.plan import Place, Plan, Side, Stage, Step
+from handlers.engine.plan import (
+    Place,
+    Plan,
+    Side,
+    Stage,
+    Step,
+    is_first,
+    lane_of,
+    order_of,
+    plan_of,
+    volumes_of,
+)
 from handlers.engine.verbs import LedgerVerb
-from handlers.results.progress import is_first, lane_of, order_of, plan_of, volumes_of
 from host_agent.shared.contract.messages import Command, CommandStep, Verb
 from host_agent.shared.contract.spans import span_of_run
 from host_agent.shared.contract.wire import plain

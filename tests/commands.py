@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from aggregates.operation import SERVER, ActiveRun, Operation
-from handlers.results.progress import is_first, lane_of, order_of, plan_of
+from handlers.engine.plan import is_first, lane_of, order_of, plan_of
 from host_agent import verbs
 from host_agent.executor import _learn
 from host_agent.reporting import Reporting, Verdict

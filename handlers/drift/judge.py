@@ -116,7 +116,7 @@ def finding_id(drift_class: DriftClass, key: rows.Key) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
+class Suspicion:
     """A row that is a case of a class of drift, as a finding tells it; `hosts`: by whose word."""
 
     drift_class: DriftClass
@@ -126,7 +126,7 @@ class Case:
     hosts: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, drift_class: DriftClass, row: Row) -> Case:
+    def of(cls, drift_class: DriftClass, row: Row) -> Suspicion:
         hosts, told = drift_class.hosts_of(row), row
         if isinstance(row, ServerRow):
             told = replace(row, shown=tuple(pair for pair in row.shown if pair[0] in hosts))
@@ -141,10 +141,10 @@ class Case:
 
 def see(finding: Finding, drift_class: DriftClass, row: Row, sight: Sight) -> None:
     """A look sees the difference, and nothing explains it: what that makes of its finding."""
-    see_case(finding, Case.of(drift_class, row), sight)
+    see_case(finding, Suspicion.of(drift_class, row), sight)
 
 
-def see_case(finding: Finding, case: Case, sight: Sight) -> None:
+def see_case(finding: Finding, case: Suspicion, sight: Sight) -> None:
     """The same, of a case that was seen before."""
     at = {"look_id": sight.look_id, "at_position": sight.position}
     if finding.state in {None, FindingState.OVER}:
@@ -169,7 +169,7 @@ def see_case(finding: Finding, case: Case, sight: Sight) -> None:
         finding.record(Finding.DriftConfirmed, **at)
 
 
-def _told(case: Case, sight: Sight) -> dict[str, Any]:
+def _told(case: Suspicion, sight: Sight) -> dict[str, Any]:
     """What a finding keeps of a case: what differs, and in which lives of which hosts."""
     lives = {host: dict(sight.lives.get(host, {})) for host in sorted(case.hosts)}
     own = lives.get(case.about.host or "", {})

@@ -26,7 +26,7 @@ from host_agent.shared.contract.ports import AttachmentView, VolumeView
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
+class RepairContext:
     """A finding with what the ledger and Cinder have of its subject now.
 
     `server_id`: the finding's, or of the server that had the volume last.  `hosts`: all that may
@@ -68,10 +68,10 @@ class Repair:
     """
 
     flow: Flow
-    lanes: Callable[[Case, str], list[Lane]]
+    lanes: Callable[[RepairContext, str], list[Lane]]
     proof: Callable[[Asked], str | None]
     never: str
-    variant: Callable[[Case], Flow] | None = None
+    variant: Callable[[RepairContext], Flow] | None = None
     cannot: Callable[[str, Mapping[str, Any]], str | None] | None = None
 
     @property
@@ -80,11 +80,11 @@ class Repair:
         return self.flow.stages[0].steps[0].do is Verb.DRIFT_LOOK
 
 
-def refusal(case: Case, why: str) -> errors.RepairError:
+def refusal(case: RepairContext, why: str) -> errors.RepairError:
     return errors.RepairError(finding_id=str(case.finding.id), why=why)
 
 
-def _of_attachment(case: Case, no_mapping: str) -> list[Lane]:
+def _of_attachment(case: RepairContext, no_mapping: str) -> list[Lane]:
     """One that the ledger does not hold: no mapping leads to it."""
     about = case.finding.about()
     assert about.attachment_id is not None, "the class is of attachments"
@@ -100,7 +100,7 @@ def _of_attachment(case: Case, no_mapping: str) -> list[Lane]:
     ]
 
 
-def _of_each_host(case: Case, no_mapping: str) -> list[Lane]:
+def _of_each_host(case: RepairContext, no_mapping: str) -> list[Lane]:
     """Whoever could have it has to show that it does not; a guest knows it by its mapping's id.
 
     Cinder's lists name the host of what is attached only.  Where it names none, any host may have
@@ -122,12 +122,12 @@ def _of_each_host(case: Case, no_mapping: str) -> list[Lane]:
     return [replace(lane, host=host, serial=serial) for host in sorted(hosts)]
 
 
-def _of_record(case: Case, no_mapping: str) -> list[Lane]:
+def _of_record(case: RepairContext, no_mapping: str) -> list[Lane]:
     [lane] = _of_attachment(case, no_mapping)
     return [replace(lane, host=case.finding.about().host)]
 
 
-def _of_mapping(case: Case, no_mapping: str) -> list[Lane]:
+def _of_mapping(case: RepairContext, no_mapping: str) -> list[Lane]:
     del no_mapping
     mapping, host = case.mapping, case.instance.host
     if mapping is None or case.volume is None:
@@ -143,7 +143,7 @@ def _of_mapping(case: Case, no_mapping: str) -> list[Lane]:
     return [lane_of_mapping(mapping, case.volume, host)]
 
 
-def _corrected(case: Case, no_mapping: str) -> list[Lane]:
+def _corrected(case: RepairContext, no_mapping: str) -> list[Lane]:
     """The host that has it, first; all others that could have it, if Cinder names one of them:
     by whose connector alone they could be made to let go.
     """
@@ -154,12 +154,12 @@ def _corrected(case: Case, no_mapping: str) -> list[Lane]:
     return [mine, *others]
 
 
-def _replaced(case: Case, no_mapping: str) -> list[Lane]:
+def _replaced(case: RepairContext, no_mapping: str) -> list[Lane]:
     new = LaneSide(host=case.instance.host)
     return [replace(lane, new=new) for lane in _of_mapping(case, no_mapping)]
 
 
-def _reserved_anew(case: Case, no_mapping: str) -> list[Lane]:
+def _reserved_anew(case: RepairContext, no_mapping: str) -> list[Lane]:
     """On no host, or not yet: a reservation in place of one that Cinder has lost."""
     del no_mapping
     if case.mapping is None or case.volume is None:
@@ -167,7 +167,7 @@ def _reserved_anew(case: Case, no_mapping: str) -> list[Lane]:
     return [replace(lane_of_mapping(case.mapping, case.volume, None), new=LaneSide())]
 
 
-def _of_volume(case: Case, no_mapping: str) -> list[Lane]:
+def _of_volume(case: RepairContext, no_mapping: str) -> list[Lane]:
     assert case.volume is not None, "the class is of volumes"
     return [
         Lane(
@@ -180,12 +180,12 @@ def _of_volume(case: Case, no_mapping: str) -> list[Lane]:
     ]
 
 
-def _of_volume_here(case: Case, no_mapping: str) -> list[Lane]:
+def _of_volume_here(case: RepairContext, no_mapping: str) -> list[Lane]:
     [lane] = _of_volume(case, no_mapping)
     return [replace(lane, host=case.finding.about().host)]
 
 
-def _of_guest(case: Case, no_mapping: str) -> list[Lane]:
+def _of_guest(case: RepairContext, no_mapping: str) -> list[Lane]:
     """The server alone.  Where its guest is, is what the look has seen."""
     shown = [host for host, _ in case.finding.differs.get("host") or ()]
     if len(shown) != 1:
@@ -202,7 +202,7 @@ def _of_guest(case: Case, no_mapping: str) -> list[Lane]:
     return [lane]
 
 
-def _of_server(case: Case, no_mapping: str) -> list[Lane]:
+def _of_server(case: RepairContext, no_mapping: str) -> list[Lane]:
     """One for each attachment, with the host that may have it; one for each other host."""
     here = case.instance.host
     if here is None:
@@ -235,14 +235,14 @@ def _of_held(
     return replace(bare, volume_id=str(volume.id), attachment_id=id_, host=host)
 
 
-def _bare(case: Case) -> Flow:
+def _bare(case: RepairContext) -> Flow:
     if case.shown is None:
         raise refusal(case, "Cinder does not have the attachment any more.")
     bare = case.shown.status == "reserved" and not case.shown.connection_info
     return repair.DROP_RESERVATION if bare else repair.DROP_ATTACHMENT
 
 
-def _reserved(case: Case) -> Flow:
+def _reserved(case: RepairContext) -> Flow:
     held = case.attachment
     reserved = held is not None and held.state is AttachmentState.RESERVED
     return repair_replace.REPLACE_RESERVATION if reserved else repair_replace.REPLACE_ATTACHMENT

@@ -20,13 +20,13 @@ ledger's (`verbs.Fence`): the fence is the evidence, as far as it goes (handlers
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from itertools import groupby
 from typing import Any, Self
 
-from aggregates.operation import SERVER
+from aggregates.operation import SERVER, ActiveRun, Operation
 from handlers.engine.verbs import VERBS, AnyVerb, Fence, LedgerVerb
 from handlers.requests.volumes import VolumeRule
 from host_agent.shared.contract.lane import Lane, stored
@@ -251,6 +251,11 @@ class Plan:
             return instead
         return verb
 
+    def planned(self, name: str, *, undo: bool) -> AnyVerb:
+        """What a step would do in this direction, by whoever it was planned for."""
+        step = self.step(name)
+        return (step.undo if undo else step.do) or LedgerVerb.NOTHING
+
     def instead(self, name: str, *, undo: bool) -> LedgerVerb | None:
         """What the ledger does where the step's host is fenced; None: nobody but it can do that."""
         verb, undone = self.owed(name, undo=undo), undo and not self.puts_back(name)
@@ -396,3 +401,73 @@ def _is_one(lane: Lane, only: Only | None) -> bool:
 def _rule(holds: bool, rule: str) -> None:
     if not holds:
         raise PlanError(f"Plan rule broken: {rule}.")
+
+
+# ------------------------------------------------------------------- the plan of an operation
+
+
+def plan_of(operation: Operation) -> Plan:
+    """The plan stored when the operation started."""
+    if operation.plan.value is None:
+        assert operation.started is not None, "an operation is never loaded without its first event"
+        operation.plan.value = Plan.from_json(operation.started.plan)
+    plan: Plan = operation.plan.value
+    return plan
+
+
+def lane_of(operation: Operation, lane: int, step: str) -> Lane:
+    """The lane as this step sees it, with what steps have found out so far: also those of the
+    volume's other lanes.
+
+    A step for the whole server has one of no volume.
+    """
+    if lane == SERVER:
+        assert operation.started is not None
+        return Lane.of_server(operation.started.server_id)
+    new = plan_of(operation).stage_of(step).side is Side.NEW
+    return operation.lanes[lane].beside(operation.lanes).side(new=new)
+
+
+def arrival(operation: Operation) -> str | None:
+    """The host to which a migration may still bring the guest: nobody has seen its end."""
+    plan, history = plan_of(operation), operation.history
+    step = next((step.name for step in plan.steps if step.do is Verb.GUEST_MIGRATE), None)
+    if step is None or not history.touched(SERVER, step):
+        return None
+    known = any(history.of_step(SERVER, step, undo=undo).resolved for undo in (False, True))
+    return None if known else plan.hosts[Place.DESTINATION]
+
+
+def order_of(operation: Operation, step: str) -> GuestOrder:
+    """What a step for the whole server is to do, and with which lanes."""
+    plan = plan_of(operation)
+    assert plan.guest is not None, "a plan with such a step has an order"
+    new = plan.stage_of(step).side is Side.NEW
+    return replace(plan.guest, lanes=tuple(lane.side(new=new) for lane in operation.lanes))
+
+
+def is_first(operation: Operation, run: ActiveRun) -> bool:
+    """Whether no earlier run of the operation had any of the steps that this one still owes.
+
+    Never of a repair: where something was wrong before, more than an earlier attempt may be found.
+    """
+    assert operation.started is not None, "it runs"
+    history = operation.history
+    todo = run.steps[run.steps.index(history.next_step(run)) :]
+    before = {(lane, step) for lane, step, undo in history.records if not undo} | history.begun
+    repairs = operation.started.finding is not None
+    touched = run.undo or repairs or bool(before & {(run.lane, step) for step in todo})
+    return not touched
+
+
+def verb_of(operation: Operation, run: ActiveRun, step: str) -> AnyVerb:
+    """What the run does as this step."""
+    if run.verb is not None:
+        return Verb(run.verb)
+    return plan_of(operation).verb(step, undo=run.undo, host=run.host)
+
+
+def volumes_of(operation: Operation) -> set[str]:
+    """Every volume that the operation works on, or has worked on."""
+    lanes = [*plan_of(operation).lanes, *operation.lanes]
+    return set().union(*(lane.volume_ids for lane in lanes))

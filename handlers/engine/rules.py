@@ -27,36 +27,36 @@ from aggregates.operation import Operation, OperationState
 from aggregates.remnant import Remnant, RemnantState
 from aggregates.volume import Volume
 from handlers.engine.engine import pivot_passed
+from handlers.engine.plan import plan_of, volumes_of
 from handlers.results.fences import vouches
-from handlers.results.progress import plan_of, volumes_of
 
 A = TypeVar("A", bound=Aggregate)
 
 _IN_USE = frozenset({AttachmentState.CONNECTED, AttachmentState.ATTACHED})
 
 
-class Reader(Protocol):
+class AggregateReader(Protocol):
     """Aggregates by id; one that has no events is of version 0."""
 
     def get(self, kind: type[A], id: str) -> A: ...  # noqa: A002
 
 
-class Append(NamedTuple):
+class StoredAppend(NamedTuple):
     """What was stored at once, and the ledger before and after it."""
 
     events: Sequence[Any]
-    before: Reader
-    after: Reader
+    before: AggregateReader
+    after: AggregateReader
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rule:
+class LogRule:
     """`broken`: whether an event of this kind, in this append, breaks it."""
 
     name: str
     sentence: str
     kind: type[Event]
-    broken: Callable[[Any, Append], bool]
+    broken: Callable[[Any, StoredAppend], bool]
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Broken:
 # --- the rules -----------------------------------------------------------------------------------
 
 
-def _is_shared(volume_id: str, append: Append) -> bool:
+def _is_shared(volume_id: str, append: StoredAppend) -> bool:
     """Multi-attach, by the claim of who works on it now, or by a server's mapping."""
     volumes = [book.get(Volume, volume_id) for book in (append.before, append.after)]
     if any(claim.shared for volume in volumes for claim in volume.claims.values()):
@@ -87,12 +87,12 @@ def _is_shared(volume_id: str, append: Append) -> bool:
     return any(mapping.multiattach for mapping in mappings)
 
 
-def _second_server(event: Volume.Held, append: Append) -> bool:
+def _second_server(event: Volume.Held, append: StoredAppend) -> bool:
     volume = append.after.get(Volume, str(event.originator_id))
     return len(set(volume.holders.values())) > 1 and not _is_shared(str(volume.id), append)
 
 
-def _second_connection(event: Attachment.ConnectorUpdated, append: Append) -> bool:
+def _second_connection(event: Attachment.ConnectorUpdated, append: StoredAppend) -> bool:
     own = append.after.get(Attachment, str(event.originator_id))
     volume = append.after.get(Volume, own.volume_id or "")
     moves = _is_moving(append.after.get(Instance, own.server_id or ""))
@@ -111,7 +111,7 @@ def _is_moving(instance: Instance) -> bool:
     return at_work or instance.resize_source is not None
 
 
-def _unproven(event: Attachment.Disconnected, append: Append) -> bool:
+def _unproven(event: Attachment.Disconnected, append: StoredAppend) -> bool:
     """By its host's own result, by a person's word, or by that host's fence."""
     attachment = append.before.get(Attachment, str(event.originator_id))
     if event.converted_to is not None or attachment.state not in _IN_USE:
@@ -124,13 +124,13 @@ def _unproven(event: Attachment.Disconnected, append: Append) -> bool:
     return not stands and not any(isinstance(e, Operation.StepSkipped) for e in append.events)
 
 
-def _deleted_in_use(event: Volume.VolumeDeleted, append: Append) -> bool:
+def _deleted_in_use(event: Volume.VolumeDeleted, append: StoredAppend) -> bool:
     volume = append.after.get(Volume, str(event.originator_id))
     held = (append.after.get(Attachment, id_) for id_ in volume.holders)
     return any(attachment.may_be_connected for attachment in held)
 
 
-def _out_of_epoch(event: Operation.StepSucceeded, append: Append) -> bool:
+def _out_of_epoch(event: Operation.StepSucceeded, append: StoredAppend) -> bool:
     if event.host is None:
         return False
     operation = append.before.get(Operation, str(event.originator_id))
@@ -139,7 +139,7 @@ def _out_of_epoch(event: Operation.StepSucceeded, append: Append) -> bool:
     return run is not None and run.number == event.run and run.epoch != host.epoch
 
 
-def _untrusted(event: Operation.RunStarted, append: Append) -> bool:
+def _untrusted(event: Operation.RunStarted, append: StoredAppend) -> bool:
     """What is refused is recorded, too: such a run has failed in the same append."""
     failed = (each for each in append.events if isinstance(each, Operation.StepFailed))
     if event.undo or event.host is None or any(each.run == event.run for each in failed):
@@ -153,11 +153,11 @@ def _untrusted(event: Operation.RunStarted, append: Append) -> bool:
     return not vouches(host, append.after.get(Instance, operation.started.server_id))
 
 
-def _claims_left(event: Operation.OperationFinished, append: Append) -> bool:
+def _claims_left(event: Operation.OperationFinished, append: StoredAppend) -> bool:
     return _has_claim(append.after.get(Operation, str(event.originator_id)), append.after)
 
 
-def _has_claim(operation: Operation, book: Reader) -> bool:
+def _has_claim(operation: Operation, book: AggregateReader) -> bool:
     """Whether it holds its server, or a volume."""
     assert operation.started is not None, "an operation is never without its first event"
     volumes = (book.get(Volume, id_) for id_ in volumes_of(operation))
@@ -167,44 +167,44 @@ def _has_claim(operation: Operation, book: Reader) -> bool:
 
 
 RULES = (
-    Rule(
+    LogRule(
         name="one_server",
         sentence="A volume that is not multi-attach is held by one server.",
         kind=Volume.Held,
         broken=_second_server,
     ),
-    Rule(
+    LogRule(
         name="one_connection",
         sentence="A volume that is not multi-attach is connected once, but while its server moves.",
         kind=Attachment.ConnectorUpdated,
         broken=_second_connection,
     ),
-    Rule(
+    LogRule(
         name="proven_disconnect",
         sentence="A connection is over by its host's own word, by its fence, or a person's word.",
         kind=Attachment.Disconnected,
         broken=_unproven,
     ),
-    Rule(
+    LogRule(
         name="nothing_deleted_in_use",
         sentence="No volume is deleted while a host may have it connected.",
         kind=Volume.VolumeDeleted,
         broken=_deleted_in_use,
     ),
-    Rule(
+    LogRule(
         name="own_epoch",
         sentence="A host's result counts only in the epoch in which the host was asked.",
         kind=Operation.StepSucceeded,
         broken=_out_of_epoch,
     ),
-    Rule(
+    LogRule(
         name="standing_fence",
         sentence="What rests on a fence is begun only while the fence stands, and is newer than "
         "the guest's arrival.",
         kind=Operation.RunStarted,
         broken=_untrusted,
     ),
-    Rule(
+    LogRule(
         name="claims_released",
         sentence="An operation that has ended claims nothing.",
         kind=Operation.OperationFinished,
@@ -220,12 +220,12 @@ OWNED = (
 )
 CLAIMED = ("claimed", "Every operation that has not ended claims what it works on.")
 
-_BY_KIND: dict[type[Event], list[Rule]] = {
+_BY_KIND: dict[type[Event], list[LogRule]] = {
     kind: [rule for rule in RULES if rule.kind is kind] for kind in {rule.kind for rule in RULES}
 }
 
 
-def broken_by(append: Append) -> Iterator[tuple[Rule, Any]]:
+def broken_by(append: StoredAppend) -> Iterator[tuple[LogRule, Any]]:
     """Every rule that an event of this append breaks, with that event; not of what others did."""
     for event in append.events:
         if event.seen is not None:
@@ -235,7 +235,7 @@ def broken_by(append: Append) -> Iterator[tuple[Rule, Any]]:
                 yield rule, event
 
 
-def ownerless(all_of: Iterable[Aggregate], book: Reader) -> Iterator[Attachment]:
+def ownerless(all_of: Iterable[Aggregate], book: AggregateReader) -> Iterator[Attachment]:
     """The open attachments among these aggregates that nobody of them answers for."""
     known = list(all_of)
     told = {id_ for each in known if (id_ := _tells_of(each)) is not None}
@@ -256,7 +256,7 @@ def _tells_of(aggregate: Aggregate) -> str | None:
     return aggregate.about().attachment_id if is_open else None
 
 
-def _is_owned(attachment: Attachment, book: Reader) -> bool:
+def _is_owned(attachment: Attachment, book: AggregateReader) -> bool:
     instance = book.get(Instance, attachment.server_id or "")
     if instance.claims or book.get(Volume, attachment.volume_id or "").claims:
         return True
@@ -264,7 +264,7 @@ def _is_owned(attachment: Attachment, book: Reader) -> bool:
     return any(str(attachment.id) in {m.attachment_id, m.kept} for m in mappings if m.live)
 
 
-def claimless(all_of: Iterable[Aggregate], book: Reader) -> Iterator[Operation]:
+def claimless(all_of: Iterable[Aggregate], book: AggregateReader) -> Iterator[Operation]:
     """The operations that have not ended, and claim nothing."""
     for each in all_of:
         if not isinstance(each, Operation) or each.state in {None, OperationState.FINISHED}:
@@ -305,7 +305,9 @@ class Replay:
                 yield _broken(position, *IN_ORDER, event)
             self._at[event.originator_id] = position
         only = [event for _, event in events]
-        for rule, event in broken_by(Append(only, _Book(self._known, before), _Book(self._known))):
+        for rule, event in broken_by(
+            StoredAppend(only, _Book(self._known, before), _Book(self._known))
+        ):
             yield _broken(positions[id(event)], rule.name, rule.sentence, event)
         for id_ in before:
             known = self._known[id_]

@@ -87,7 +87,7 @@ VOUCHED = frozenset({Fence.LETS_GO, Fence.RELEASED})
 
 
 @dataclass(frozen=True)
-class Policy:
+class RetryPolicy:
     """How often a step is tried again: `attempts` in all; waits double from `first_s` to `max_s`.
 
     A FINAL error is not tried again.  RETRYABLE and UNKNOWN ones are: every step is an *ensure*,
@@ -140,7 +140,7 @@ class VerbSpec:
     _: KW_ONLY
     to: str
     outside: bool = False
-    retry: Policy = Policy()
+    retry: RetryPolicy = RetryPolicy()
     fence: Fence | None = None
     instead: LedgerVerb | None = None
     durable: bool = False
@@ -161,8 +161,8 @@ _ledger = partial(VerbSpec, to="ledger")
 _brick = partial(VerbSpec, to="os-brick")
 _libvirt = partial(VerbSpec, to="libvirt")
 #: Their adapters already try many times and for long themselves.
-_ONCE_MORE = Policy(attempts=2)
-_PATIENT = Policy(attempts=100, max_s=5.0)
+_ONCE_MORE = RetryPolicy(attempts=2)
+_PATIENT = RetryPolicy(attempts=100, max_s=5.0)
 
 # A row is to read as one, not as a column of arguments.
 # fmt: off
@@ -199,7 +199,7 @@ VERBS: dict[str, VerbSpec] = {
     # As long as Cinder takes to write an image: an hour and a half.  It tells when it has.
     LedgerVerb.VOLUME_REIMAGE: _cinder(
         "have Cinder write the image to the volume, and wait until it has",
-        "reimage; volume show, until it is reserved again", retry=Policy(attempts=100)),
+        "reimage; volume show, until it is reserved again", retry=RetryPolicy(attempts=100)),
     LedgerVerb.MIGRATION_COMPLETE: _cinder("tell Cinder that its migration is done",
         "migrate_volume_completion", remnant=RemnantKind.MIGRATION),
     LedgerVerb.MIGRATION_FAIL: _cinder("tell Cinder that its migration failed",
@@ -258,7 +258,7 @@ VERBS: dict[str, VerbSpec] = {
     Verb.ATTACHMENT_UPDATE: _cinder("give Cinder this host's connector",
         "attachment update with connector", fence=Fence.MOOT),
     Verb.VOLUME_WAIT_READY: _cinder("wait until the volume is provisioned",
-        "volume show until ready", fence=Fence.MOOT, retry=Policy(attempts=3)),
+        "volume show until ready", fence=Fence.MOOT, retry=RetryPolicy(attempts=3)),
     Verb.VOLUME_CONNECT: _brick("connect the volume to the host (os-brick)", "connect volume",
         fence=Fence.MOOT),
     # It is an *ensure*: a disk is plugged as it was connected, or is connected anew.

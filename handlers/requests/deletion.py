@@ -24,10 +24,11 @@ from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import Operation, OperationState, Outcome
 from aggregates.volume import Volume
 from handlers.engine.engine import Wait, Work
+from handlers.engine.plan import arrival, plan_of, volumes_of
 from handlers.requests import actions, grow, operator
 from handlers.requests.guards import Origin, Server
-from handlers.results import progress
 from handlers.results.meaning import Book
+from handlers.results.progress import Execution
 from host_agent.shared.contract.lane import Lane
 
 A = TypeVar("A", bound=Aggregate)
@@ -38,9 +39,9 @@ CINDER_WAITS = frozenset({"migrate_volume", "grow_for_cinder", "snapshot", "dele
 SUPERSEDED = "its server is deleted"
 
 
-def advance(operation: Operation, book: Book, now: float) -> Work | Wait:
-    """As `progress.advance`; if the operation is at rest then, what waited for that begins."""
-    decision = progress.advance(operation, book, now)
+def advance(execution: Execution, now: float) -> Work | Wait:
+    """As `Execution.advance`; if the operation is at rest then, what waited for that begins."""
+    operation, book, decision = execution.operation, execution.book, execution.advance(now)
     if operation.state is OperationState.FINISHED:
         grow.after(operation, book)
     if operation.state is not OperationState.RUNNING:
@@ -59,7 +60,7 @@ def begin(server_id: str, origin: Origin, book: Book) -> Operation:
         origin = _origin(server.instance.deletion)
     grow.forget(server.instance)
     volumes, hosts, unlearnt = dict(server.volumes), set[str](), list[Lane]()
-    arrival: str | None = None
+    coming: str | None = None
     unmade: list[Lane] = []
     unconnected: set[str] = set()
     for claimant in list(server.instance.claims):
@@ -67,14 +68,14 @@ def begin(server_id: str, origin: Origin, book: Book) -> Operation:
         # Cinder has to hear the end from the operation itself.
         cinder_waits = operation.started and operation.started.flow in CINDER_WAITS
         if operation.state is OperationState.PARKED and not cinder_waits:
-            ids = progress.volumes_of(operation)
+            ids = volumes_of(operation)
             volumes |= {id_: book.get(Volume, id_) for id_ in ids}
-            hosts |= set(filter(None, progress.plan_of(operation).hosts.values()))
-            arrival = arrival or progress.arrival(operation)
+            hosts |= set(filter(None, plan_of(operation).hosts.values()))
+            coming = coming or arrival(operation)
             unlearnt += operator.unlearnt(operation)
             unmade += operator.unmade(operation, book)
             unconnected |= operator.unconnected(operation)
-            progress.finish(operation, Outcome.CANCELLED, book, reason=SUPERSEDED)
+            Execution(operation, book).finish(Outcome.CANCELLED, reason=SUPERSEDED)
     held = [
         book.get(Attachment, attachment_id)
         for volume in volumes.values()
@@ -86,7 +87,7 @@ def begin(server_id: str, origin: Origin, book: Book) -> Operation:
         if a.state is not AttachmentState.DELETED
     ]
     instance = server.instance
-    others = sorted(hosts - {instance.host, instance.resize_source, arrival})
+    others = sorted(hosts - {instance.host, instance.resize_source, coming})
     return actions.delete(
         origin,
         server=replace(server, volumes=volumes),
@@ -94,7 +95,7 @@ def begin(server_id: str, origin: Origin, book: Book) -> Operation:
         unlearnt=unlearnt,
         unmade=unmade,
         other_host=others[0] if others else None,
-        arrival=arrival,
+        arrival=coming,
     )
 
 
@@ -134,14 +135,14 @@ def begin_awaited(operation: Operation, book: Book, now: float) -> None:
             continue
         deletion = begin(server_id, origin, book)
         book.add(deletion)
-        progress.advance(deletion, book, now)
+        Execution(deletion, book).advance(now)
 
 
 def _servers_of(operation: Operation, book: Book) -> Iterator[str]:
     """Whose deletion may have waited for it."""
     assert operation.started is not None
     servers = {operation.started.server_id}
-    for volume_id in progress.volumes_of(operation):
+    for volume_id in volumes_of(operation):
         volume = book.get(Volume, volume_id)
         servers |= set(volume.holders.values())
         servers |= {claim.server_id for claim in volume.claims.values()}

@@ -19,9 +19,10 @@ from aggregates.remnant import Remnant, RemnantKind
 from handlers.engine import engine
 from handlers.engine.claims import connects_anew
 from handlers.engine.engine import Left, pivot_passed, unwinds
+from handlers.engine.plan import arrival, lane_of, plan_of
 from handlers.engine.verbs import VERBS, LedgerVerb
 from handlers.results.meaning import Book
-from handlers.results.progress import arrival, finish, lane_of, named_verb, plan_of, skip
+from handlers.results.progress import Execution
 from handlers.results.remnants import leave
 from host_agent.shared.contract.lane import Lane
 
@@ -101,7 +102,7 @@ def skip_step(operation: Operation, lane: int, step: str, reason: str, book: Boo
         _refuse(operation, f"skip step {step} of lane {lane}", wanted)
     _resume(operation, book)
     remnants = leave(operation, [first], "skip", reason, book)
-    skip(operation, first, reason, book)
+    Execution(operation, book).skip(first, reason)
     return remnants
 
 
@@ -141,7 +142,7 @@ def give_up(operation: Operation, reason: str, book: Book) -> list[Remnant]:
         why = f"a volume with mark {lane.bdm_id} would stay behind; retry, or skip"
         _refuse(operation, "be given up", why)
     remnants = leave(operation, left(operation), "give_up", reason, book)
-    finish(operation, Outcome.CANCELLED, book, reason=reason)
+    Execution(operation, book).finish(Outcome.CANCELLED, reason=reason)
     return remnants
 
 
@@ -170,7 +171,7 @@ def unlearnt(operation: Operation) -> list[Lane]:
     lanes = [
         lane_of(operation, item.lane, item.step)
         for item in left(operation)
-        if item.undo and VERBS[named_verb(plan, item)].remnant is RemnantKind.ATTACHMENT
+        if item.undo and VERBS[plan.planned(item.step, undo=True)].remnant is RemnantKind.ATTACHMENT
     ]
     return list({lane.volume_id: lane for lane in lanes if lane.attachment_id is None}.values())
 

@@ -17,7 +17,7 @@ from aggregates.operation import Operation
 from aggregates.volume import Volume
 from handlers.drift.again import cannot
 from handlers.drift.classes import BY_NAME
-from handlers.drift.repairs import REPAIRS, Case, Repair, refusal
+from handlers.drift.repairs import REPAIRS, Repair, RepairContext, refusal
 from handlers.engine.plan import Place
 from handlers.requests.actions import Hosts
 from handlers.requests.guards import Concerned, Origin, check_contact, start
@@ -52,7 +52,7 @@ def refuse(finding: Finding, finding_id: str) -> None:
         raise errors.RepairError(finding_id=finding_id, why=why)
 
 
-def repair(request: RepairDrift, origin: Origin, case: Case, hosts: Hosts) -> Operation:
+def repair(request: RepairDrift, origin: Origin, case: RepairContext, hosts: Hosts) -> Operation:
     """Accept it, or raise a DomainError."""
     finding = case.finding
     refuse(finding, request.finding_id)
@@ -89,12 +89,12 @@ def repair(request: RepairDrift, origin: Origin, case: Case, hosts: Hosts) -> Op
     return operation
 
 
-def _volumes(case: Case) -> list[Volume]:
+def _volumes(case: RepairContext) -> list[Volume]:
     held = {volume.id: volume for _, volume in case.held}
     return list((held | ({case.volume.id: case.volume} if case.volume else {})).values())
 
 
-def _chosen(request: RepairDrift, case: Case) -> Repair:
+def _chosen(request: RepairDrift, case: RepairContext) -> Repair:
     """The class's repair, or its other one: asked for, or because no guest is to have the disk."""
     assert case.finding.found is not None, "refuse has seen to it"
     drift = BY_NAME[case.finding.found.drift_class]

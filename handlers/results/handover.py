@@ -32,11 +32,11 @@ from aggregates import errors
 from aggregates.host import Host
 from aggregates.operation import ActiveRun, Operation, OperationState
 from handlers.engine.engine import pivot_passed, unwinds
-from handlers.engine.plan import Place
+from handlers.engine.plan import Place, arrival, plan_of
 from handlers.requests import operator
 from handlers.results import restored
 from handlers.results.meaning import Book
-from handlers.results.progress import FENCED, arrival, failed, fenced_error, plan_of
+from handlers.results.progress import FENCED, Execution, fenced_error
 from host_agent.shared.contract.messages import ErrorKind, StepError, StepResult
 
 #: The attempt of a dispatcher that never gave its lease back.
@@ -58,7 +58,8 @@ def host_fenced(operation: Operation, host: str, now: float, book: Book) -> bool
     if restored.is_begun_before(operation, known):
         restored.park(operation, now, book)
         return False
-    plan, history = plan_of(operation), operation.history
+    execution = Execution(operation, book)
+    plan, history = execution.plan, execution.history
     going_there = known.fenced and plan.hosts.get(Place.DESTINATION) == host
     if going_there and not (pivot_passed(plan, history) or unwinds(plan, history)):
         operation.record(Operation.UnwindRequested, reason=f"host {host} was fenced")
@@ -70,7 +71,7 @@ def host_fenced(operation: Operation, host: str, now: float, book: Book) -> bool
         if plan.is_replaceable(run.steps[run.steps.index(step) :], undo=run.undo):
             error = replace(error, kind=ErrorKind.RETRYABLE)
         result = StepResult(step=step, took_ms=0, error=error)
-        failed(operation, run, result, now, at_once=True, further=True)
+        execution.failed(run, result, now, at_once=True, further=True)
     return bool(runs) or going_there
 
 
@@ -88,11 +89,11 @@ def _try_again(operation: Operation, host: str, book: Book) -> bool:
     return True
 
 
-def dispatcher_lost(operation: Operation, now: float) -> None:
+def dispatcher_lost(operation: Operation, now: float, book: Book) -> None:
     """What a dispatcher was doing for the operation is somebody else's."""
     for run in [run for run in operation.history.active.values() if run.host is None]:
         result = StepResult(step=operation.history.next_step(run), took_ms=0, error=LOST)
-        failed(operation, run, result, now, at_once=True)
+        Execution(operation, book).failed(run, result, now, at_once=True)
 
 
 def uncertain(operation: Operation, run: ActiveRun, step: str) -> bool:

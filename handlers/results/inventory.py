@@ -14,10 +14,10 @@ from aggregates.instance import Instance
 from aggregates.operation import Operation
 from aggregates.server import SeenDisks, Sighting
 from aggregates.volume import Volume
+from handlers.engine.plan import plan_of
 from handlers.requests import grow
 from handlers.requests.presence import is_mapped
 from handlers.results.meaning import Book
-from handlers.results.progress import plan_of
 from host_agent.shared.contract.guest_xml import kept
 from host_agent.shared.contract.messages import Guest
 

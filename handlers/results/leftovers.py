@@ -15,9 +15,8 @@ from aggregates.attachment import Attachment, AttachmentState
 from aggregates.host import Host
 from aggregates.instance import Instance
 from aggregates.operation import Operation
-from handlers.engine.plan import Place, Plan
+from handlers.engine.plan import Place, Plan, plan_of
 from handlers.results.meaning import Book
-from handlers.results.progress import plan_of
 from host_agent.shared.contract.messages import Registration
 
 _GONE = frozenset({AttachmentState.DISCONNECTED, AttachmentState.DELETED})

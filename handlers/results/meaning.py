@@ -34,7 +34,7 @@ class Book(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Done:
+class StepDone:
     """A step that succeeded: for one lane, or (`order`) for a whole server.
 
     `host` did it; None: the ledger.  `error` is the operation's first one.
@@ -85,11 +85,11 @@ class Done:
 # --- attachments -----------------------------------------------------------------------
 
 
-def _reserved(done: Done) -> None:
+def _reserved(done: StepDone) -> None:
     _held_as(done, legacy=done.lane.legacy)
 
 
-def _held_as(done: Done, *, legacy: bool) -> None:
+def _held_as(done: StepDone, *, legacy: bool) -> None:
     done.attachment.record(
         Attachment.AttachmentCreated,
         volume_id=done.lane.volume_id,
@@ -101,18 +101,18 @@ def _held_as(done: Done, *, legacy: bool) -> None:
     _hold(done, done.lane.volume_id)
 
 
-def _hold(done: Done, volume_id: str) -> None:
+def _hold(done: StepDone, volume_id: str) -> None:
     done.book.get(Volume, volume_id).record(
         Volume.Held, server_id=done.server_id, attachment_id=done.attachment_id
     )
 
 
-def _created(done: Done) -> None:
+def _created(done: StepDone) -> None:
     _reserved(done)
     _updated(done)
 
 
-def _updated(done: Done) -> None:
+def _updated(done: StepDone) -> None:
     connector_host = done.outputs.get("connector_host")
     if connector_host not in {None, done.host}:
         names = {"id": done.attachment_id, "host": done.host, "connector_host": connector_host}
@@ -126,12 +126,12 @@ def _updated(done: Done) -> None:
     )
 
 
-def _access_mode_of(done: Done) -> str | None:
+def _access_mode_of(done: StepDone) -> str | None:
     """How the host has it; None: it does not say.  Never wider than asked for."""
     return "ro" if done.lane.access_mode == "ro" else done.outputs.get("access_mode")
 
 
-def _connected(done: Done) -> None:
+def _connected(done: StepDone) -> None:
     # Before a start it is only made sure of: nothing is recorded if it is attached already.
     path = done.outputs.get("device_path")
     if done.attachment.state is not AttachmentState.ATTACHED:
@@ -139,7 +139,7 @@ def _connected(done: Done) -> None:
     done.mapping.learn_access_mode(_access_mode_of(done))
 
 
-def _completed(done: Done) -> None:
+def _completed(done: StepDone) -> None:
     state = done.attachment.state
     # Cinder was told once more; or, in place of a fenced host that never connected it, nothing.
     if state is AttachmentState.ATTACHED or (
@@ -152,7 +152,7 @@ def _completed(done: Done) -> None:
     done.attachment.record(Attachment.Completed)
 
 
-def _disconnected(done: Done) -> None:
+def _disconnected(done: StepDone) -> None:
     if done.lane.attachment_id is None:  # whatever there is, nobody connected it
         return
     # One that never had a connector has nothing to disconnect (LP 1738254).
@@ -164,7 +164,7 @@ def _disconnected(done: Done) -> None:
         )
 
 
-def _ended(done: Done) -> None:
+def _ended(done: StepDone) -> None:
     """Nobody knew them, and they are gone."""
     for attachment_id, volume_id in done.outputs.get("ended", {}).items():
         attachment = done.book.get(Attachment, attachment_id)
@@ -177,7 +177,7 @@ def _ended(done: Done) -> None:
             )
 
 
-def _deleted(done: Done) -> None:
+def _deleted(done: StepDone) -> None:
     _ended(done)
     if done.lane.attachment_id is None:  # the reservation never came to be
         return
@@ -189,7 +189,7 @@ def _deleted(done: Done) -> None:
         )
 
 
-def _converted(done: Done) -> None:
+def _converted(done: StepDone) -> None:
     """The old calls' record in Cinder is of the new kind now; of no host, a bare reservation."""
     _held_as(done, legacy=False)
     assert done.lane.other is not None, "only a mapping that has one is converted"
@@ -204,7 +204,7 @@ def _converted(done: Done) -> None:
     done.volume.record(Volume.Released, server_id=done.server_id, attachment_id=str(former.id))
 
 
-def _released(done: Done) -> None:
+def _released(done: StepDone) -> None:
     """The ledger may never have known it, or have it somewhere else."""
     if done.lane.attachment_id is None:  # the host was asked about the guest alone
         return
@@ -215,12 +215,12 @@ def _released(done: Done) -> None:
         attachment.record(Attachment.Disconnected, shared=shared, converted_to=stands_for)
 
 
-def _stands_for(done: Done) -> str | None:
+def _stands_for(done: StepDone) -> str | None:
     """Which attachment has its connection from here on."""
     return done.lane.other.attachment_id if done.lane.other else None
 
 
-def _attachment_forgotten(done: Done) -> None:
+def _attachment_forgotten(done: StepDone) -> None:
     """Cinder does not have it, and its host has let go."""
     attachment, volume_id = done.attachment, done.lane.volume_id
     if attachment.state is not AttachmentState.DELETED:
@@ -230,7 +230,7 @@ def _attachment_forgotten(done: Done) -> None:
         )
 
 
-def _dropped(done: Done) -> None:
+def _dropped(done: StepDone) -> None:
     for attachment_id, volume_id in done.outputs["ended"].items():
         attachment = done.book.get(Attachment, attachment_id)
         if attachment.version == 0:
@@ -242,7 +242,7 @@ def _dropped(done: Done) -> None:
 # --- volumes ---------------------------------------------------------------------------
 
 
-def _made(done: Done) -> None:
+def _made(done: StepDone) -> None:
     volume_id = done.outputs.get("volume_id")
     if volume_id is None:
         return
@@ -252,15 +252,15 @@ def _made(done: Done) -> None:
         volume.claim(done.operation_id, server_id=done.server_id, flow="boot")
 
 
-def _unmade(done: Done) -> None:
+def _unmade(done: StepDone) -> None:
     _volumes_deleted(done, "made for a server that could not be built")
 
 
-def _volume_let_go(done: Done) -> None:
+def _volume_let_go(done: StepDone) -> None:
     _volumes_deleted(done, "it goes with its server")
 
 
-def _volumes_deleted(done: Done, why: str) -> None:
+def _volumes_deleted(done: StepDone, why: str) -> None:
     _ended(done)
     for volume_id in done.outputs.get("deleted", ()):
         volume = done.book.get(Volume, volume_id)
@@ -270,7 +270,7 @@ def _volumes_deleted(done: Done, why: str) -> None:
         done.volume.record(Volume.VolumeDeletionRefused, server_id=done.server_id, why=refused)
 
 
-def _migrated_by_cinder(done: Done) -> None:
+def _migrated_by_cinder(done: StepDone) -> None:
     """Cinder says which id the volume keeps; every record of it follows (LP 1943431)."""
     kept, mapping = str(done.outputs["volume_id"]), done.mapping
     if kept == mapping.volume_id or mapping.volume_id is None:
@@ -286,7 +286,7 @@ def _migrated_by_cinder(done: Done) -> None:
     )
 
 
-def _volume_dropped(done: Done) -> None:
+def _volume_dropped(done: StepDone) -> None:
     if not done.volume.deleted:
         why = "made for a server that never had it"
         done.volume.record(Volume.VolumeDeleted, server_id=done.server_id, why=why)
@@ -295,7 +295,7 @@ def _volume_dropped(done: Done) -> None:
 # --- mappings --------------------------------------------------------------------------
 
 
-def _bound(done: Done) -> None:
+def _bound(done: StepDone) -> None:
     lane, mapping = done.lane, done.mapping
     what = {
         "volume_id": lane.volume_id,
@@ -320,7 +320,7 @@ def _bound(done: Done) -> None:
     )
 
 
-def _unbound(done: Done) -> None:
+def _unbound(done: StepDone) -> None:
     mapping, instance = done.mapping, done.instance
     if mapping.boot_index == 0 and not instance.deleted:  # S2: the place stays
         if mapping.live and mapping.state is not MappingState.VACANT:
@@ -332,15 +332,15 @@ def _unbound(done: Done) -> None:
     instance.release_device(done.lane.bdm_id)
 
 
-def _switched(done: Done) -> None:
+def _switched(done: StepDone) -> None:
     _switch(done, kept=None)
 
 
-def _switched_keeping(done: Done) -> None:
+def _switched_keeping(done: StepDone) -> None:
     _switch(done, kept=done.lane.other.attachment_id if done.lane.other else None)
 
 
-def _switch(done: Done, kept: str | None) -> None:
+def _switch(done: StepDone, kept: str | None) -> None:
     done.mapping.record(
         BlockDeviceMapping.AttachmentSwitched,
         volume_id=done.lane.volume_id,
@@ -351,7 +351,7 @@ def _switch(done: Done, kept: str | None) -> None:
     done.instance.set_device_volume(done.lane.bdm_id, done.lane.volume_id)
 
 
-def _replaced(done: Done) -> None:
+def _replaced(done: StepDone) -> None:
     """Of a resized server: what it has now, or what its source has kept."""
     mapping, former = done.mapping, done.lane.other and done.lane.other.attachment_id
     now = {"attachment_id": mapping.attachment_id, "kept": mapping.kept, "legacy": mapping.legacy}
@@ -362,7 +362,7 @@ def _replaced(done: Done) -> None:
     mapping.record(BlockDeviceMapping.AttachmentSwitched, volume_id=done.lane.volume_id, **now)
 
 
-def _plugged(done: Done) -> None:
+def _plugged(done: StepDone) -> None:
     done.mapping.record(
         BlockDeviceMapping.DevicePlugged,
         device_name=done.outputs.get("device_name", done.lane.device_name),
@@ -370,7 +370,7 @@ def _plugged(done: Done) -> None:
     )
 
 
-def _unplugged(done: Done) -> None:
+def _unplugged(done: StepDone) -> None:
     _unplug(done.mapping, done.outputs.get("waived"))
 
 
@@ -379,7 +379,7 @@ def _unplug(mapping: BlockDeviceMapping, waived: str | None) -> None:
         mapping.record(BlockDeviceMapping.DeviceUnplugged, waived=waived)
 
 
-def _spawned(done: Done) -> None:
+def _spawned(done: StepDone) -> None:
     _powered(done)
     for lane in done.lanes:
         mapping = done.book.get(BlockDeviceMapping, lane.bdm_id)
@@ -387,13 +387,13 @@ def _spawned(done: Done) -> None:
             mapping.record(BlockDeviceMapping.DevicePlugged, device_name=lane.device_name)
 
 
-def _powered(done: Done) -> None:
+def _powered(done: StepDone) -> None:
     power_state = done.outputs.get("power_state") or done.instance.power_state
     if done.host is not None:
         _placed(done, done.host, power_state)
 
 
-def _power_waived(done: Done) -> None:
+def _power_waived(done: StepDone) -> None:
     """What it was to be on a fenced host: whoever takes the guest from there goes by it.
 
     Nobody has put it there since the fence, which vouches for it as before.
@@ -404,7 +404,7 @@ def _power_waived(done: Done) -> None:
     done.instance.place(fenced, "running" if runs else "shutdown", epoch)
 
 
-def _removed(done: Done) -> None:
+def _removed(done: StepDone) -> None:
     """Its disks are in no guest any more, unless one is elsewhere, or was kept by a resize."""
     instance, fenced = done.instance, done.outputs.get("fenced_host")
     if fenced is not None:
@@ -415,13 +415,13 @@ def _removed(done: Done) -> None:
         _unplug(done.book.get(BlockDeviceMapping, lane.bdm_id), done.outputs.get("waived"))
 
 
-def _moved(done: Done) -> None:
+def _moved(done: StepDone) -> None:
     destination = done.hosts[Place.DESTINATION]
     assert destination is not None, "a migration has a destination"
     _placed(done, destination, done.instance.power_state)
 
 
-def _placed(done: Done, host: str, power_state: str) -> None:
+def _placed(done: StepDone, host: str, power_state: str) -> None:
     """In which of the host's epochs it came there is for fences to say (`fences`): a host that
     brings its guest to another may do so after that one was fenced.
     """
@@ -429,17 +429,17 @@ def _placed(done: Done, host: str, power_state: str) -> None:
     done.instance.place(host, power_state, epoch)
 
 
-def _failed(done: Done) -> None:
+def _failed(done: StepDone) -> None:
     # Under its own name, so that it lasts when the operation is over.
     message = done.error or "The server could not be built."
     done.instance.record(Instance.Faulted, claimant=done.server_id, message=message)
 
 
-def _offloaded(done: Done) -> None:
+def _offloaded(done: StepDone) -> None:
     done.instance.record(Instance.Offloaded)
 
 
-def _forgotten(done: Done) -> None:
+def _forgotten(done: StepDone) -> None:
     instance = done.instance
     vacant = [id_ for id_, device in instance.devices.items() if device.volume_id is None]
     for bdm_id in vacant:  # a root's place without a volume needs no release
@@ -448,7 +448,7 @@ def _forgotten(done: Done) -> None:
     instance.record(Instance.Deleted)
 
 
-def _resized(done: Done) -> None:
+def _resized(done: StepDone) -> None:
     instance, source = done.instance, done.hosts[Place.SOURCE]
     instance.record(Instance.Resized, source=source, source_definition=instance.definition or "")
     wanted = done.order.definition if done.order else None
@@ -456,7 +456,7 @@ def _resized(done: Done) -> None:
         instance.record(Instance.DefinitionChanged, definition=wanted)
 
 
-def _settled(done: Done) -> None:
+def _settled(done: StepDone) -> None:
     instance = done.instance
     former, reverted = instance.source_definition, instance.host == instance.resize_source
     instance.record(Instance.ResizeSettled)
@@ -464,7 +464,7 @@ def _settled(done: Done) -> None:
         instance.record(Instance.DefinitionChanged, definition=former)
 
 
-MEANING: dict[str, Callable[[Done], None]] = {
+MEANING: dict[str, Callable[[StepDone], None]] = {
     LedgerVerb.ATTACHMENT_RESERVE: _reserved,
     Verb.ATTACHMENT_CREATE: _created,
     Verb.ATTACHMENT_UPDATE: _updated,

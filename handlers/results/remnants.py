@@ -14,10 +14,9 @@ from aggregates.mapping import BlockDeviceMapping, MappingState
 from aggregates.operation import SERVER, Operation
 from aggregates.remnant import Remnant, RemnantKind
 from handlers.engine.engine import Left
-from handlers.engine.plan import Place
+from handlers.engine.plan import Place, lane_of, plan_of
 from handlers.engine.verbs import VERBS
 from handlers.results.meaning import Book
-from handlers.results.progress import lane_of, named_verb, plan_of
 from host_agent.shared.contract.lane import Lane
 from host_agent.shared.contract.messages import Verb
 
@@ -35,7 +34,7 @@ def leave(
     """Record what is left behind if these steps are not done; each is recorded once."""
     remnants = []
     for item in passed_over:
-        kind = VERBS[named_verb(plan_of(operation), item)].remnant
+        kind = VERBS[plan_of(operation).planned(item.step, undo=item.undo)].remnant
         if kind is None or not _may_be_there(kind, operation, item, book):
             continue
         name = f"{item.lane}/{item.step}/{'undo' if item.undo else 'do'}"

@@ -10,8 +10,8 @@ from __future__ import annotations
 from aggregates.host import Host
 from aggregates.operation import Operation, OperationState
 from handlers.requests import operator
-from handlers.results import progress
 from handlers.results.meaning import Book
+from handlers.results.progress import Execution
 from host_agent.shared.contract.messages import ErrorKind, StepError, StepResult
 
 #: Why it is parked.
@@ -27,10 +27,11 @@ def park(operation: Operation, now: float, book: Book) -> None:
     """Let nothing of it be done again by itself; one that is not running stays as it is."""
     if operation.state is not OperationState.RUNNING:
         return
+    execution = Execution(operation, book)
     for run in list(operation.history.active.values()):
         result = StepResult(step=operation.history.next_step(run), took_ms=0, error=LOST)
-        progress.failed(operation, run, result, now, at_once=True, further=True)
-    progress.park(operation, tuple(operator.left(operation)), book, LOST)
+        execution.failed(run, result, now, at_once=True, further=True)
+    execution.park(tuple(operator.left(operation)), LOST)
 
 
 def is_parked(operation: Operation) -> bool:

@@ -64,7 +64,7 @@ class Host:
 
 
 @dataclass(frozen=True)
-class Made:
+class CleanedDefinition:
     """A domain to be defined; `dropped`: what its definition had and this host does not take."""
 
     xml: str
@@ -73,7 +73,7 @@ class Made:
 
 def domain_of(
     definition: str, server_id: str, disks: Sequence[Disk], host: Host, own: str | None = None
-) -> Made:
+) -> CleanedDefinition:
     """The definition with just these volumes' disks, for this host.
 
     Another host may have written it, so that only what `guest_xml` allows is taken.  `own` is
@@ -94,7 +94,7 @@ def domain_of(
         _make_room(root, ordered)
     for disk in disks:
         devices.append(ET.fromstring(disk_xml.build(disk, boot=by_order)))  # noqa: S314 - ours
-    return Made(ET.tostring(root, encoding="unicode"), dropped)
+    return CleanedDefinition(ET.tostring(root, encoding="unicode"), dropped)
 
 
 def _root_of(definition: str, server_id: str, host: Host) -> tuple[ET.Element, tuple[str, ...]]:

@@ -19,7 +19,7 @@ from weakref import WeakSet
 import msgspec
 from urllib3 import HTTPConnectionPool, Timeout, connection_from_url
 
-from host_agent.line.credentials import Credentials, Files, Shown
+from host_agent.line.credentials import Credentials, Files, ShownCredentials
 from host_agent.shared.contract.messages import AGENT_HEADER
 from host_agent.shared.platform.addresses import Endpoint, Ring
 from host_agent.shared.platform.clocks import AHEAD_HEADER, TIME_HEADER, FarClock
@@ -146,7 +146,7 @@ class LedgerClient:
             self._ring.leave(endpoint)
         return answer.status, _checked(answer.status, found)
 
-    def _as_shown_now(self) -> tuple[HTTPConnectionPool, Endpoint, Shown]:
+    def _as_shown_now(self) -> tuple[HTTPConnectionPool, Endpoint, ShownCredentials]:
         """The pool for what is shown; connections that were made with what was before end."""
         shown, first = self._credentials.now(), self._ring.first
         with self._lock:
@@ -157,7 +157,7 @@ class LedgerClient:
                 self._shown = shown
             return self._pool, self._endpoint, shown
 
-    def _connections(self, shown: Shown) -> HTTPConnectionPool:
+    def _connections(self, shown: ShownCredentials) -> HTTPConnectionPool:
         tls: dict[str, Any] = {}
         if shown.context is not None:
             tls = {"ssl_context": shown.context, "server_hostname": self._endpoint.name}

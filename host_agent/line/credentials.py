@@ -36,7 +36,7 @@ class Files:
 
 
 @dataclass(frozen=True, eq=False)
-class Shown:
+class ShownCredentials:
     """What is shown from now on; `context` None: no TLS."""
 
     token: str = field(repr=False)
@@ -70,7 +70,7 @@ class Credentials:
         self._said_at: float | None = None
         self._shown = self._read()
 
-    def now(self) -> Shown:
+    def now(self) -> ShownCredentials:
         """The same object until something is renewed."""
         with self._lock:
             if self._watched.changed():
@@ -100,11 +100,11 @@ class Credentials:
             self._said_at = None
             _LOG.info("credentials_taken")
 
-    def _read(self) -> Shown:
+    def _read(self) -> ShownCredentials:
         """Raises ConfigError."""
         token = secret_in(Path(self._files.token)) if self._files.token else self._token
         if not self._tls:
-            return Shown(token, None, None)
+            return ShownCredentials(token, None, None)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = tls.MINIMUM
         if self._files.ca:
@@ -114,7 +114,7 @@ class Credentials:
         validity = None
         if self._files.certificate:
             validity = tls.show(context, self._files.certificate, self._files.key)
-        return Shown(token, context, validity)
+        return ShownCredentials(token, context, validity)
 
     def _warn(self) -> None:
         validity, now = self._shown.validity, self._clock()

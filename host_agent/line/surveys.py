@@ -32,7 +32,7 @@ Call = Callable[[str, str, Any], tuple[int, dict[str, Any]]]
 
 
 @dataclass(frozen=True)
-class Question:
+class SurveyRequest:
     """A survey that the ledger wants of this epoch, and the digest of the one that it has."""
 
     token: str
@@ -48,7 +48,7 @@ class Surveys:
         self._call = call
         self._backoff = backoff
         self._changed = threading.Condition()
-        self._asked: Question | None = None  # the newest question
+        self._asked: SurveyRequest | None = None  # the newest question
         self._open = False  # whether it is still to be answered
         self._closed = False
 
@@ -60,7 +60,7 @@ class Surveys:
         """What the ledger's answer to a poll says is wanted, if anything."""
         if wanted is None or epoch is None:
             return
-        asked = Question(wanted.token, epoch, wanted.digest)
+        asked = SurveyRequest(wanted.token, epoch, wanted.digest)
         with self._changed:
             if asked.token != self.got(epoch):
                 self._asked, self._open = asked, True
@@ -81,13 +81,13 @@ class Surveys:
             except Exception:  # noqa: BLE001 - a fault here must not end the line
                 _LOG.exception("survey_failed", epoch=asked.epoch)
 
-    def _next(self) -> Question | None:
+    def _next(self) -> SurveyRequest | None:
         with self._changed:
             self._changed.wait_for(lambda: self._open or self._closed)
             self._open = False
             return None if self._closed else self._asked
 
-    def _answer(self, asked: Question) -> None:
+    def _answer(self, asked: SurveyRequest) -> None:
         survey = self._look(asked.epoch)
         digest = survey.digest()
         same = plain(SurveyAnswer(token=asked.token, epoch=asked.epoch, digest=digest))
@@ -101,7 +101,7 @@ class Surveys:
         elif survey.blind:
             _LOG.warning("survey_blind", parts=survey.blind, why=survey.why_blind)
 
-    def _send(self, asked: Question, answer: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    def _send(self, asked: SurveyRequest, answer: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         """The ledger's answer, however long it is away, but to the newest question only."""
         backoff = self._backoff()
         while True:
@@ -114,5 +114,5 @@ class Surveys:
                     if self._over(asked):
                         return HTTPStatus.CONFLICT, {}
 
-    def _over(self, asked: Question) -> bool:
+    def _over(self, asked: SurveyRequest) -> bool:
         return self._closed or self._asked is not asked

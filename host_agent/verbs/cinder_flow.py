@@ -35,7 +35,7 @@ _CONNECTED = frozenset({"attaching", "attached"})
 
 
 @dataclass(frozen=True)
-class Made:
+class CreatedAttachment:
     """An attachment that this host has now."""
 
     attachment_id: str
@@ -53,7 +53,7 @@ class NewFlow:
         """How to connect; FINAL `not_connected` before the attachment has a connector."""
         return self._learnt(self._seen())
 
-    def create(self) -> Made:
+    def create(self) -> CreatedAttachment:
         """One of this host's own, in place of what earlier attempts may have left.
 
         Theirs is not taken over: whether it has this host's connector cannot be seen,
@@ -71,7 +71,7 @@ class NewFlow:
         made = self._with_room(create, self._pair(), self._make_room)
         if not made.connection_info:
             made = ctx.cinder.attachment(made.id)
-        return Made(made.id, self._learnt(made))
+        return CreatedAttachment(made.id, self._learnt(made))
 
     def _with_room(
         self, ask: Callable[[], AttachmentView], key: str, make_room: Callable[[], object]
@@ -293,8 +293,8 @@ class OldFlow:
 
     refresh = update  # what Cinder is asked for is nothing it keeps
 
-    def create(self) -> Made:
-        return Made(self._lane.attachment_id or str(uuid4()), self.update())
+    def create(self) -> CreatedAttachment:
+        return CreatedAttachment(self._lane.attachment_id or str(uuid4()), self.update())
 
     def complete(self, device: str) -> None:
         if self.row() is not None:  # in a move the server has it already

@@ -31,12 +31,12 @@ LUKS = frozenset(
 
 
 @dataclass(frozen=True)
-class Key:
+class UnlockedVolume:
     encryption: Encryption
     passphrase: str = field(repr=False)
 
 
-def key_to(ctx: RunContext, volume_id: str, info: ConnectionInfo) -> Key | None:
+def key_to(ctx: RunContext, volume_id: str, info: ConnectionInfo) -> UnlockedVolume | None:
     """What unlocks the volume; None if it is not encrypted.
 
     FINAL `encryption_not_supported`, or what the key manager says (ports.Keys).
@@ -52,7 +52,7 @@ def key_to(ctx: RunContext, volume_id: str, info: ConnectionInfo) -> Key | None:
         )
     passphrase = ctx.keys.passphrase(encryption.key_id)
     masking.learn({"passphrase": passphrase})
-    return Key(encryption, passphrase)
+    return UnlockedVolume(encryption, passphrase)
 
 
 def is_encrypted(infos: Iterable[ConnectionInfo]) -> bool:

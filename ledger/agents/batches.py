@@ -36,7 +36,7 @@ _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
-class Asked:
+class PendingRegistration:
     """A registration that waits for its turn; `told`: what its agent was told last, if it says so:
     an epoch, and a position of the log.
     """
@@ -95,12 +95,14 @@ class AgentBatcher:
         told: tuple[int, int] | None = None,
     ) -> RegistrationResult:
         """Take a registration; returns when all of it can be read, the contact too."""
-        return await self._registrations.ask(Asked(host, registration, context, told))
+        return await self._registrations.ask(PendingRegistration(host, registration, context, told))
 
     async def _look(self, wanted: Sequence[tuple[str, int]]) -> Sequence[Row]:
         return await self._components.queries.mailboxes(wanted, COMMANDS_MAX)
 
-    async def _register(self, batch: Sequence[Asked]) -> Sequence[RegistrationResult | Exception]:
+    async def _register(
+        self, batch: Sequence[PendingRegistration]
+    ) -> Sequence[RegistrationResult | Exception]:
         service, queries = self._components.service, self._components.queries
         refused = await self._not_its_own(batch) | await self._further_than_we(batch)
         known = await self._in_thread(
@@ -121,7 +123,7 @@ class AgentBatcher:
         )
         return [_answer(*each, head) for each in zip(shown, lost, strict=True)]
 
-    async def _not_its_own(self, batch: Sequence[Asked]) -> dict[str, ApiError]:
+    async def _not_its_own(self, batch: Sequence[PendingRegistration]) -> dict[str, ApiError]:
         """Why hosts are refused that storage would not know from others, by host."""
         connectors = {one.host: one.registration.connector or {} for one in batch}
         initiators, nqns = (
@@ -134,7 +136,7 @@ class AgentBatcher:
         )
         return {row["host"]: _same_connector(row, connectors[row["host"]]) for row in rows}
 
-    async def _further_than_we(self, batch: Sequence[Asked]) -> dict[str, ApiError]:
+    async def _further_than_we(self, batch: Sequence[PendingRegistration]) -> dict[str, ApiError]:
         """Why hosts are refused that were told what is not in this log, by host.
 
         Asked of the log itself, for projections may be late.  A host that it does not know has
@@ -152,7 +154,7 @@ class AgentBatcher:
         }
 
     async def _registered(
-        self, asked: Asked, known: RegistrationResult | ApiError | None
+        self, asked: PendingRegistration, known: RegistrationResult | ApiError | None
     ) -> RegistrationResult:
         if isinstance(known, ApiError):
             raise known
@@ -163,7 +165,7 @@ class AgentBatcher:
         shown, _ = await self._in_thread(register, asked.host, asked.registration, asked.context)
         return shown
 
-    async def _lost(self, asked: Asked, guests: set[str]) -> int:
+    async def _lost(self, asked: PendingRegistration, guests: set[str]) -> int:
         """Note the guests that the host does not show any more; the last position written."""
         position = 0
         for server_id in sorted(

@@ -125,7 +125,7 @@ async def progress(call: Call) -> web.StreamResponse:
 
 
 @dataclass(frozen=True)
-class Waiting:
+class WaitingCommands:
     """What waits for a host's agent."""
 
     commands: list[dict[str, Any]] = field(default_factory=list)
@@ -141,7 +141,7 @@ async def commands(call: Call) -> web.StreamResponse:
     batcher, agent = _heard(call, name), _agent(call)
     got = call.request.headers.get(SURVEY_HEADER)
 
-    async def look() -> Waiting | None:
+    async def look() -> WaitingCommands | None:
         mailbox = await batcher.look(name, query.after)
         if mailbox["epoch"] is None:
             raise unknown_host(name)
@@ -151,7 +151,7 @@ async def commands(call: Call) -> web.StreamResponse:
             raise _stale(name, query.epoch, mailbox["epoch"])
         if mailbox["awaited"]:  # decision 0027: first it releases its leftovers
             if asked := [each for each in mailbox["commands"] if _only_asks(each)]:
-                return Waiting(asked)
+                return WaitingCommands(asked)
             raise ApiError(
                 409,
                 "registration_awaited",
@@ -160,10 +160,12 @@ async def commands(call: Call) -> web.StreamResponse:
         if mailbox["shut"]:
             return None
         survey = _wanted(mailbox, got)
-        return Waiting(mailbox["commands"], survey) if mailbox["commands"] or survey else None
+        return (
+            WaitingCommands(mailbox["commands"], survey) if mailbox["commands"] or survey else None
+        )
 
     with batcher.holding():
-        waiting = await call.hold(host_key(name), look, query.wait_s) or Waiting()
+        waiting = await call.hold(host_key(name), look, query.wait_s) or WaitingCommands()
     if not call.ended:
         batcher.heard(name)
     found = waiting.commands

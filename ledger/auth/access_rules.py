@@ -20,13 +20,13 @@ _PIECE = re.compile(r"(?P<any>\*\*)|(?P<one>\*|\{[^}]*\})|(?P<literal>[^*{]+|\{)
 
 
 @dataclass(frozen=True)
-class Rule:
+class AccessRule:
     service: str
     method: str
     path: str
 
 
-def allow(rules: Iterable[Rule], method: str, path: str) -> bool:
+def allow(rules: Iterable[AccessRule], method: str, path: str) -> bool:
     """Whether one of the rules is of this request."""
     service = _OWN_TYPE if path.startswith("/v1/") else _NOVAS_TYPE
     return any(

@@ -22,7 +22,7 @@ from host_agent.shared.cinder.session import ADMIN_ROLE
 from host_agent.shared.platform.text import one_line
 from ledger.auth import access_rules
 from ledger.auth.keystone_client import KeystoneError, Proven
-from ledger.auth.known import Known
+from ledger.auth.known import TokenCache
 from ledger.auth.tokens import (
     AccessRulesError,
     Asked,
@@ -30,7 +30,7 @@ from ledger.auth.tokens import (
     Identity,
     KeystoneAwayError,
     StaticTokens,
-    Vouched,
+    TokenScope,
     WrongTokensError,
     presented,
 )
@@ -58,7 +58,7 @@ _NOTED = frozenset(role.value for role in Role)
 SERVICE_TOKEN = "X-Service-Token"  # noqa: S105 - the name of a header
 
 
-class Client(Protocol):
+class KeystoneCalls(Protocol):
     """`ledger.auth.keystone_client.KeystoneClient`."""
 
     def whose(self, token: str, *, allow_expired: bool = False) -> Proven | None: ...
@@ -70,7 +70,7 @@ class KeystoneTokens:
     def __init__(
         self,
         settings: Settings,
-        client: Client,
+        client: KeystoneCalls,
         clock: Callable[[], float] = time.monotonic,
         static: StaticTokens | None = None,
     ) -> None:
@@ -81,7 +81,7 @@ class KeystoneTokens:
         self._static_first = keystone.order[0] is AuthMode.TOKENS
         self._room = Room("keystone", KEYSTONE_THREADS, KEYSTONE_THREADS_PER_ADDRESS)
         self._wrong = _WrongTokens(clock)
-        self._known = Known(
+        self._known = TokenCache(
             self._ask, age_s=keystone.cache_s, count_max=keystone.cache_size, clock=clock
         )
         self._challenge = f'Keystone uri="{challenged(settings)}"'
@@ -202,7 +202,7 @@ def _identity(proven: Proven, service: Proven | None) -> Identity:
         project_id=proven.project_id,
         roles=tuple(sorted(roles & _NOTED)),
     )
-    vouched = Vouched(
+    vouched = TokenScope(
         system=proven.system,
         domain_id=proven.domain_id,
         audit_id=proven.audit_id,

@@ -30,12 +30,12 @@ from keystoneauth1.access import AccessInfo, AccessInfoV3
 from keystoneauth1.identity.base import BaseIdentityPlugin
 from prometheus_client import Histogram
 
-from host_agent.shared.cinder.http import Transport
+from host_agent.shared.cinder.http import transport
 from host_agent.shared.cinder.session import load_auth
 from host_agent.shared.platform.lines import CONNECT_S, left_s
 from host_agent.shared.platform.settings import ConfigError
 from host_agent.shared.platform.telemetry import call_seconds
-from ledger.auth.access_rules import Rule
+from ledger.auth.access_rules import AccessRule
 
 #: For one call; who asks sets an end to all of them.
 READ_S = 10.0
@@ -76,7 +76,7 @@ class Proven:
     methods: tuple[str, ...]
     trust_id: str | None
     application_credential_id: str | None
-    access_rules: tuple[Rule, ...] | None
+    access_rules: tuple[AccessRule, ...] | None
     left_s: float
 
 
@@ -109,7 +109,7 @@ class KeystoneClient:
             counted.labels("keystone", outcome).observe(took_s)
 
         self._session = session.Session(
-            verify=False if insecure else cacert or True, session=Transport(note)
+            verify=False if insecure else cacert or True, session=transport(note)
         )
         # requests takes a pair; the constructor of Session only a number.
         self._session.timeout = (CONNECT_S, READ_S)  # type: ignore[assignment]
@@ -290,8 +290,8 @@ def _id(text: Any) -> str:
     return text
 
 
-def _rule(given: Mapping[str, Any]) -> Rule:
-    return Rule(str(given["service"]), str(given["method"]), str(given["path"]))
+def _rule(given: Mapping[str, Any]) -> AccessRule:
+    return AccessRule(str(given["service"]), str(given["method"]), str(given["path"]))
 
 
 def _left_s(access: AccessInfoV3, date: str | None, *, allow_expired: bool) -> float:

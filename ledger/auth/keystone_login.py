@@ -17,7 +17,7 @@ from keystoneauth1 import exceptions, session
 from keystoneauth1.identity import v3
 from prometheus_client import Histogram
 
-from host_agent.shared.cinder.http import Transport
+from host_agent.shared.cinder.http import transport
 from host_agent.shared.platform.lines import CONNECT_S
 from host_agent.shared.platform.telemetry import call_seconds
 from ledger.auth.keystone_client import READ_S, is_keystones
@@ -131,7 +131,7 @@ def by_password(
 
     def ask(login: Login) -> str:
         # A session of its own: keystoneauth's keeps who has logged in.
-        asks = session.Session(verify=verify, session=Transport(note))
+        asks = session.Session(verify=verify, session=transport(note))
         asks.timeout = (CONNECT_S, READ_S)  # type: ignore[assignment]
         plugin = v3.Password(auth_url=url, **_options(login))
         try:

@@ -38,7 +38,7 @@ class _Right:
     expires: float
 
 
-class Known:
+class TokenCache:
     """Whose tokens are, asked for only if that is not known."""
 
     def __init__(

@@ -27,7 +27,7 @@ End = Callable[[Callable[[Identity], bool]], None]
 _log = structlog.get_logger(__name__)
 
 
-class Again(NamedTuple):
+class SettingsReload(NamedTuple):
     """How the settings are read again.  `load` raises ConfigError."""
 
     file: Watched
@@ -37,7 +37,7 @@ class Again(NamedTuple):
 class RenewedTokens:
     """[[tokens]] of the settings' file; all else in it counts from the next start on."""
 
-    def __init__(self, settings: Settings, tokens: StaticTokens, again: Again) -> None:
+    def __init__(self, settings: Settings, tokens: StaticTokens, again: SettingsReload) -> None:
         self._settings, self._tokens, self._again = settings, tokens, again
         self._trouble: str | None = None
 
@@ -68,7 +68,7 @@ class Renewal:
     """What is renewed of a service; `tls` None: it has no certificate."""
 
     def __init__(
-        self, settings: Settings, clock: Callable[[], float], again: Again | None = None
+        self, settings: Settings, clock: Callable[[], float], again: SettingsReload | None = None
     ) -> None:
         """`clock`: seconds since 1970; `again` None: there is no file.  Raises ConfigError."""
         self.tls = service_tls(settings.listen, clock)

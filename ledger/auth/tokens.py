@@ -76,7 +76,7 @@ class Certificate:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Vouched:
+class TokenScope:
     """What Keystone says of a token beside its user, project and roles.
 
     `system` and `domain_id` are its scope if that is no project.  `audit_id` names the token in
@@ -108,7 +108,7 @@ class Identity:
     everywhere: bool = False
     host: str | None = None
     counted_as: str | None = field(default=None, repr=False)
-    vouched: Vouched = Vouched()
+    vouched: TokenScope = TokenScope()
     certified: bool = False
 
     @property

@@ -62,7 +62,7 @@ def from_client(error: ClientError, hints: dict[str, str]) -> CliError:
     return CliError(str(error), ExitCode.UNEXPECTED, hint)
 
 
-class Reporting(WithoutPlugins):
+class ErrorReporting(WithoutPlugins):
     """Errors go to stderr in one form and become exit codes; `exit_code` may be set too.
 
     What names a thing (`type=naming.named(...)`) is its id when the command acts.
@@ -86,13 +86,13 @@ class Reporting(WithoutPlugins):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        told_first(parser)
+        short_usage_errors(parser)
         _with_examples(parser, self.app.NAME, self.cmd_name or "")
         return parser
 
     def run(self, parsed_args: argparse.Namespace) -> int:
-        if self._behind_openstack and not isinstance(self.app.stdout, Visible):
-            self.app.stdout = Visible(self.app.stdout)
+        if self._behind_openstack and not isinstance(self.app.stdout, EscapingStream):
+            self.app.stdout = EscapingStream(self.app.stdout)
         try:
             naming.resolve(lambda: self.client, parsed_args)
             code = super().run(parsed_args)
@@ -123,7 +123,7 @@ class Reporting(WithoutPlugins):
         return ExitCode.UNEXPECTED
 
 
-def told_first(parser: argparse.ArgumentParser) -> None:
+def short_usage_errors(parser: argparse.ArgumentParser) -> None:
     """Let wrong usage be told by what is wrong, not by all that would be right."""
 
     def error(message: str) -> NoReturn:
@@ -146,23 +146,19 @@ def _with_examples(parser: argparse.ArgumentParser, program: str, command: str) 
     parser.format_help = format_help  # type: ignore[method-assign]
 
 
-class Command(Reporting):
+class Command(ErrorReporting):
     """A command that prints nothing, or something of its own."""
 
 
-class _Tables(Reporting):
+class _Tables(ErrorReporting):
     """Prints tables of ours in the place of cliff's."""
 
     def _load_formatter_plugins(self) -> Any:
-        from stevedore import ExtensionManager
-        from stevedore.extension import Extension
+        from ledger.cli.table import TerminalTable
 
-        from ledger.cli.table import Table
-
-        table = Extension("table", None, None, Table())  # type: ignore[arg-type]
-        others = super()._load_formatter_plugins()  # type: ignore[misc]
-        kept = [each for each in others.extensions if each.name != table.name]
-        return ExtensionManager.make_test_instance([*kept, table])
+        known = super()._load_formatter_plugins()  # type: ignore[misc]
+        known["table"].obj = TerminalTable()
+        return known
 
 
 class Lister(_Tables, lister.Lister):
@@ -222,18 +218,18 @@ def columns(shown: dict[str, Any]) -> tuple[tuple[str, ...], tuple[Any, ...]]:
     return tuple(sorted(shown)), tuple(shown[name] for name in sorted(shown))
 
 
-class Visible:
+class EscapingStream:
     """A stream on which no text can give a terminal an order: names are tenants' and agents'."""
 
     def __init__(self, stream: TextIO) -> None:
         #: For text that is visible already, and colours that are ours.
-        self.below = stream
+        self.unescaped = stream
 
     def write(self, text: str) -> int:
-        return self.below.write(visible(text))
+        return self.unescaped.write(visible(text))
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.below, name)
+        return getattr(self.unescaped, name)
 
 
 def complain(message: str, hint: str | None = None) -> None:

@@ -30,7 +30,7 @@ class WithoutPlugins(command.Command):
         return ""
 
 
-class Table(commandmanager.CommandManager):
+class CommandTable(commandmanager.CommandManager):
     """Commands by name, each loaded from `module:Class` when it is used."""
 
     def __init__(self, commands: Mapping[str, str], program: str) -> None:

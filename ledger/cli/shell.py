@@ -19,8 +19,8 @@ from cliff import app
 
 from host_agent.shared.platform.process import PrintBuild
 from ledger.cli import acts
-from ledger.cli.base import Visible, complain, told_first
-from ledger.cli.cliff_parts import Table
+from ledger.cli.base import EscapingStream, complain, short_usage_errors
+from ledger.cli.cliff_parts import CommandTable
 from ledger.cli.errors import ExitCode
 from ledger.cli.table import wrap
 
@@ -119,11 +119,11 @@ class Shell(app.App):
     """The program; `options` are the global ones."""
 
     NAME = NAME
-    command_manager: Table
+    command_manager: CommandTable
     options: argparse.Namespace
 
     def __init__(self) -> None:
-        super().__init__(DESCRIPTION, version=None, command_manager=Table(COMMANDS, NAME))
+        super().__init__(DESCRIPTION, version=None, command_manager=CommandTable(COMMANDS, NAME))
 
     def build_option_parser(
         self,
@@ -137,7 +137,7 @@ class Shell(app.App):
             NAME, description=description, add_help=False, allow_abbrev=False
         )
         add = parser.add_argument
-        told_first(parser)
+        short_usage_errors(parser)
         add("--version", action=PrintBuild, nargs=0, help="print the version and exit")
         add(
             "--url",
@@ -166,7 +166,7 @@ class Shell(app.App):
         levels = [logging.WARNING, logging.INFO, logging.DEBUG]
         level = min(2, self.options.verbose_level + 2 * self.options.debug)
         logging.basicConfig(
-            level=levels[level], stream=Visible(sys.stderr), format="%(name)s: %(message)s"
+            level=levels[level], stream=EscapingStream(sys.stderr), format="%(name)s: %(message)s"
         )
 
     def run(self, argv: list[str]) -> int:
@@ -213,7 +213,7 @@ class Shell(app.App):
 
 def main(argv: Sequence[str] | None = None) -> int:
     try:
-        with redirect_stdout(cast("TextIO", Visible(sys.stdout))):
+        with redirect_stdout(cast("TextIO", EscapingStream(sys.stdout))):
             return Shell().run(list(sys.argv[1:] if argv is None else argv))
     except BrokenPipeError:  # cliff sees to its own part
         return EXIT_BROKEN_PIPE

@@ -99,7 +99,7 @@ def inline(value: Any) -> str:
     return plain(value)
 
 
-class Called(FormattableColumn[str]):
+class NamedId(FormattableColumn[str]):
     """An id, for people with the name of what has it."""
 
     def __init__(self, value: str, name: str | None) -> None:
@@ -110,7 +110,7 @@ class Called(FormattableColumn[str]):
         return f"{self._name} {self._value}" if self._name else str(self._value)
 
 
-class Table(TableFormatter):
+class TerminalTable(TableFormatter):
     """cliff's tables in a pipe; our own on a terminal."""
 
     def emit_list(
@@ -121,8 +121,8 @@ class Table(TableFormatter):
         parsed_args: argparse.Namespace,
     ) -> None:
         rows = [list(row) for row in data]
-        if _as_ever(stdout, parsed_args):
-            kept = [[_kept(value) for value in row] for row in rows]
+        if _is_plain_table(stdout, parsed_args):
+            kept = [[_plain_cell(value) for value in row] for row in rows]
             super().emit_list(column_names, kept, stdout, parsed_args)
             return
         names = list(column_names)
@@ -141,25 +141,27 @@ class Table(TableFormatter):
         stdout: TextIO,
         parsed_args: argparse.Namespace,
     ) -> None:
-        if _as_ever(stdout, parsed_args):
-            super().emit_one(column_names, [_kept(value) for value in data], stdout, parsed_args)
+        if _is_plain_table(stdout, parsed_args):
+            super().emit_one(
+                column_names, [_plain_cell(value) for value in data], stdout, parsed_args
+            )
             return
         fields = zip(column_names, data, strict=True)
         write_lines(field_lines(fields, shutil.get_terminal_size().columns, now()), stdout)
 
 
-def _as_ever(stdout: TextIO, parsed_args: argparse.Namespace) -> bool:
+def _is_plain_table(stdout: TextIO, parsed_args: argparse.Namespace) -> bool:
     return not stdout.isatty() or parsed_args.max_width > 0 or parsed_args.fit_width
 
 
-def _kept(value: Any) -> Any:
+def _plain_cell(value: Any) -> Any:
     """Numbers as they are, for they stand to the right."""
     return value if type(value) in {int, float} else plain(value)
 
 
 def write_lines(lines: Iterable[str], stdout: TextIO) -> None:
     """Lines whose texts are visible, and whose colours are ours: past the guard of the stream."""
-    below(stdout).writelines(f"{line}\n" for line in painted(lines, stdout))
+    unescaped(stdout).writelines(f"{line}\n" for line in painted(lines, stdout))
 
 
 def painted(lines: Iterable[str], stream: TextIO) -> Iterator[str]:
@@ -168,9 +170,9 @@ def painted(lines: Iterable[str], stream: TextIO) -> Iterator[str]:
     return (line if wanted else _COLOUR.sub("", line) for line in lines)
 
 
-def below(stream: TextIO) -> TextIO:
-    """The stream that `Visible` guards."""
-    return getattr(stream, "below", stream)
+def unescaped(stream: TextIO) -> TextIO:
+    """The stream that `EscapingStream` guards."""
+    return getattr(stream, "unescaped", stream)
 
 
 # --------------------------------------------------------------------------------- lists

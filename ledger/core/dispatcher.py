@@ -64,7 +64,7 @@ class Leases(Protocol):
     async def stranded(self) -> list[tuple[str, str]]: ...
 
 
-class Operations(Protocol):
+class OperationRunner(Protocol):
     """What can be done for one of them (ledger.core.service); it blocks."""
 
     def carry_on(self, operation_id: str) -> int:
@@ -101,7 +101,7 @@ class Dispatcher:
         self,
         place: str,
         leases: Leases,
-        operations: Operations,
+        operations: OperationRunner,
         projected: Callable[[int], Awaitable[object]],
         woken: Woken,
         concurrency_max: int,

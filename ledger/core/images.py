@@ -14,7 +14,7 @@ from typing import Any
 from keystoneauth1 import session
 from prometheus_client import Histogram
 
-from host_agent.shared.cinder.http import Transport
+from host_agent.shared.cinder.http import transport
 from host_agent.shared.cinder.session import load_auth
 from host_agent.shared.cinder.settings import CinderSettings
 from host_agent.shared.contract.messages import ErrorKind
@@ -50,7 +50,7 @@ class Images:
             self._session = session.Session(
                 auth=auth,
                 verify=False if settings.insecure else settings.cacert or True,
-                session=Transport(note),
+                session=transport(note),
             )
             self._session.timeout = (  # type: ignore[assignment]  # as in Dialogue
                 settings.connect_timeout_s,

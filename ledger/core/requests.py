@@ -25,14 +25,15 @@ from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import Operation
 from aggregates.volume import Volume
+from handlers.engine.plan import plan_of
 from handlers.requests import accept, actions, build, deletion, grow, operator, presence, snapshots
 from handlers.requests import repair as repairs
 from handlers.requests.guards import Contact, Origin
 from handlers.requests.presence import Shown
-from handlers.results.progress import plan_of
+from handlers.results.progress import Execution
 from host_agent.shared.contract.ports import Cinder, PortError, VolumeView
 from ledger.log.unit import AggregateStore, Unit, run_optimistically
-from ledger.reconcile.repair_cases import Cases
+from ledger.reconcile.repair_cases import RepairContexts
 
 A = TypeVar("A", bound=Aggregate)
 Edit = Callable[[A, EventContext], None]
@@ -267,7 +268,7 @@ class Requests:
             except (errors.NotAttachedError, errors.DeletingError):
                 return None
             unit.add(operation)
-            deletion.advance(operation, unit, self._clock())
+            deletion.advance(Execution(operation, unit), self._clock())
             return Accepted(str(operation_id), unit.save(context))
 
         def wait(unit: Unit) -> bool:
@@ -320,7 +321,7 @@ class Requests:
         return operation, unit.get(Finding, request.finding_id)
 
     def _mending(self, request: repairs.RepairDrift, fleet: Fleet) -> Decide:
-        case = Cases(self._cinder, fleet)  # asks Cinder once for all attempts
+        case = RepairContexts(self._cinder, fleet)  # asks Cinder once for all attempts
 
         def decide(unit: Unit, origin: Origin) -> Operation:
             finding = unit.get(Finding, request.finding_id)
@@ -400,7 +401,7 @@ class Requests:
             with operator.explained(unit):
                 operation = decide(unit, origin)
             unit.add(operation)
-            deletion.advance(operation, unit, self._clock())
+            deletion.advance(Execution(operation, unit), self._clock())
             return Accepted(str(operation.id), unit.save(origin.context))
 
         return run_optimistically(self._store, change)

@@ -28,9 +28,11 @@ from aggregates.operation import ActiveRun, Operation, OperationState
 from aggregates.remnant import Remnant
 from aggregates.volume import Volume
 from handlers.engine.engine import Wait, Work
+from handlers.engine.plan import is_first, lane_of, plan_of, verb_of
 from handlers.requests import deletion, operator, presence
 from handlers.requests.guards import check_lock_of
-from handlers.results import handover, inventory, leftovers, progress
+from handlers.results import handover, inventory, leftovers
+from handlers.results.progress import Execution
 from host_agent.shared.contract.changes import Changes
 from host_agent.shared.contract.messages import (
     ErrorKind,
@@ -198,19 +200,19 @@ class Service:
         active = operation.is_active(report.run)
         if not new or (len(new) < len(report.results) and not active):
             return active, 0
-        run: ActiveRun | None = None
+        execution, run = Execution(operation, unit), None
         for result in new:
             run = operation.active_run(report.run, name, result.step)
             if result.error is not None:
-                progress.failed(operation, run, result, self._clock(), further=report.further)
+                execution.failed(run, result, self._clock(), further=report.further)
                 continue
             try:
-                progress.succeeded(operation, run, result, unit)
+                execution.succeeded(run, result)
             except errors.IllegalTransitionError as refusal:
                 raise _ContradictedError(result.step, refusal) from refusal
         if run is not None:
-            progress.hold_up(operation, run, new[-1].step, unit, self._clock())
-        deletion.advance(operation, unit, self._clock())
+            execution.hold_up(run, new[-1].step, self._clock())
+        deletion.advance(execution, self._clock())
         position = unit.save(within(context, operation))
         return operation.is_active(report.run), position
 
@@ -228,7 +230,7 @@ class Service:
         def change(unit: Unit) -> int:
             operation = unit.get(Operation, operation_id)
             if handover.host_fenced(operation, host, self._clock(), unit):
-                deletion.advance(operation, unit, self._clock())
+                deletion.advance(Execution(operation, unit), self._clock())
             return unit.save(acting(context, operation) if context else own_context(operation))
 
         return run_optimistically(self._store, change)
@@ -289,7 +291,7 @@ class Service:
             operation = unit.get(Operation, operation_id)
             remnants: list[Remnant] = []
             check_lock_of(operation, act, context, unit)
-            presence.refuse_in_doubt(progress.plan_of(operation), unit)
+            presence.refuse_in_doubt(plan_of(operation), unit)
             with operator.explained(unit):
                 match act:
                     case "retry":
@@ -305,7 +307,7 @@ class Service:
                         raise errors.OperatorActError(operation_id=operation_id, act=act, why=why)
             if dry_run:
                 return Acted(remnants)
-            deletion.advance(operation, unit, self._clock())
+            deletion.advance(Execution(operation, unit), self._clock())
             return Acted(remnants, unit.save(acting(context, operation)))
 
         return run_optimistically(self._store, change)
@@ -326,7 +328,7 @@ class Service:
 
         def change(unit: Unit) -> int:
             operation = unit.get(Operation, operation_id)
-            handover.dispatcher_lost(operation, self._clock())
+            handover.dispatcher_lost(operation, self._clock(), unit)
             return unit.save(own_context(operation))
 
         return run_optimistically(self._store, change)
@@ -352,7 +354,7 @@ class Service:
         if operation.state is not OperationState.RUNNING:
             return Wait(None), 0
         version = operation.version
-        decision = deletion.advance(operation, unit, self._clock())
+        decision = deletion.advance(Execution(operation, unit), self._clock())
         if operation.version > version:
             return self._save_or_leave(unit, operation, decision)
         if isinstance(decision, Work):
@@ -365,18 +367,18 @@ class Service:
         """Do one effect of the ledger's own and record what came of it."""
         run = work.runs[0]
         step = operation.history.next_step(run)
-        lane = progress.lane_of(operation, run.lane, step).seeing(self._clock())
+        lane = lane_of(operation, run.lane, step).seeing(self._clock())
         effect = EffectContext(
             cinder=self._cinder,
             old_cinder=self._old_cinder,
             book=unit,
             wait=self._wait,
-            first=progress.is_first(operation, run),
+            first=is_first(operation, run),
             uncertain=handover.uncertain(operation, run, step),
             operation=operation,
             run=run.number,
         )
-        verb = progress.verb_of(operation, run, step)
+        verb = verb_of(operation, run, step)
         result = carry_out(step, verb, lane, effect)
 
         def record(fresh: Unit) -> tuple[Work | Wait | None, int] | None:
@@ -401,11 +403,12 @@ class Service:
             active = again.active_run(run.number, None, step)
         except errors.StaleReportError:
             return None
+        execution = Execution(again, unit)
         if result.error is None:
-            progress.succeeded(again, active, result, unit)
+            execution.succeeded(active, result)
         else:
-            progress.failed(again, active, result, self._clock())
-        decision = deletion.advance(again, unit, self._clock())
+            execution.failed(active, result, self._clock())
+        decision = deletion.advance(execution, self._clock())
         return decision, unit.save(own_context(again))
 
     def _save_or_leave(

@@ -27,7 +27,7 @@ Row = dict[str, Any]
 Known = tuple[Flavor, ...]
 
 
-class Shown(NamedTuple):
+class ListedFlavor(NamedTuple):
     """A flavor as it is listed."""
 
     id: str
@@ -39,7 +39,7 @@ class Shown(NamedTuple):
 _DIGITS_MAX = 9
 _BRIEF = ("id", "name", "links", "description")
 _NONE = "Flavor {} could not be found. Sizes are asked for like c2.m2048."
-_SORTED_BY: dict[str, Callable[[Shown], Any]] = {
+_SORTED_BY: dict[str, Callable[[ListedFlavor], Any]] = {
     "flavorid": lambda flavor: flavor.id,
     "id": lambda flavor: flavor.id,
     "name": lambda flavor: flavor.name,
@@ -84,15 +84,17 @@ async def _flavors(call: Call, *, detail: bool) -> web.StreamResponse:
     return answer(listed)
 
 
-async def _listed(call: Call) -> list[Shown]:
+async def _listed(call: Call) -> list[ListedFlavor]:
     """Those of the settings, and of the sizes that are in use those that these do not name."""
     known = call.components.settings.flavors
     used = await call.components.queries.sizes(call.identity.project_scope)
-    in_use = [Shown(*named(known, size), *size) for size in used]
-    return list(dict.fromkeys([Shown(each.key, each.name, *each.size) for each in known] + in_use))
+    in_use = [ListedFlavor(*named(known, size), *size) for size in used]
+    return list(
+        dict.fromkeys([ListedFlavor(each.key, each.name, *each.size) for each in known] + in_use)
+    )
 
 
-def _wanted(call: Call, listed: list[Shown]) -> list[Shown]:
+def _wanted(call: Call, listed: list[ListedFlavor]) -> list[ListedFlavor]:
     """Those that fit, in order.  Raises ApiError 400."""
     query = call.request.query
     public = query.get("is_public", "none").lower()
@@ -118,7 +120,7 @@ def _megabytes(name: str, text: str) -> int:
     raise ApiError(400, "invalid", f"Invalid {name} filter [{text[:100]}]")
 
 
-def _after_marker(call: Call, flavors: list[Shown]) -> list[Shown]:
+def _after_marker(call: Call, flavors: list[ListedFlavor]) -> list[ListedFlavor]:
     marker = call.request.query.get("marker")
     if marker is None:
         return flavors
@@ -152,7 +154,7 @@ async def flavor(call: Call) -> web.StreamResponse:
     if size is None:
         raise not_found("flavor_not_found", _NONE.format(key[:100]))
     name = next((each.name for each in known if each.key == key), key)
-    return answer({"flavor": _shown(call, Shown(key, name, *size))})
+    return answer({"flavor": _shown(call, ListedFlavor(key, name, *size))})
 
 
 async def flavor_specs(call: Call) -> web.StreamResponse:
@@ -161,7 +163,7 @@ async def flavor_specs(call: Call) -> web.StreamResponse:
     return answer({"extra_specs": {}})
 
 
-def _shown(call: Call, flavor: Shown) -> Row:
+def _shown(call: Call, flavor: ListedFlavor) -> Row:
     path = f"flavors/{quote(flavor.id)}"
     shown: Row = {
         "id": flavor.id,

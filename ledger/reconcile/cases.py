@@ -20,7 +20,7 @@ from aggregates.base import EventContext
 from aggregates.finding import Finding, FindingState
 from handlers.drift import judge
 from handlers.drift.classes import BY_NAME, DriftClass
-from handlers.drift.judge import Case, Life, Sight
+from handlers.drift.judge import Life, Sight, Suspicion
 from handlers.drift.rows import About, Key, Row, Subject
 from ledger.log.unit import AggregateStore, Unit, run_optimistically
 from ledger.reconcile.reads import LedgerReads
@@ -38,7 +38,7 @@ _NOBODY: Mapping[str, Life] = {}
 class Seen:
     """A case, as of which position it was judged, and of which lives of its hosts (judge.Sight)."""
 
-    case: Case
+    case: Suspicion
     position: int
     lives: Mapping[str, Life] = field(default_factory=dict)
 
@@ -55,7 +55,7 @@ class Seen:
     def of(
         cls, drift_class: DriftClass, row: Row, position: int, lives: Mapping[str, Life] = _NOBODY
     ) -> Seen:
-        case = Case.of(drift_class, row)
+        case = Suspicion.of(drift_class, row)
         return cls(case=case, position=position, lives={host: lives[host] for host in case.hosts})
 
     def to_json(self) -> dict[str, Any]:
@@ -71,7 +71,7 @@ class Seen:
     def from_json(cls, drift_class: str, data: Mapping[str, Any]) -> Seen:
         subject, id_, host = data["key"]
         position, lives = data["when"]
-        case = Case(
+        case = Suspicion(
             drift_class=BY_NAME[drift_class],
             key=Key(subject=Subject(subject), id=id_, host=host),
             about=About(**data["about"]),
@@ -206,7 +206,7 @@ class Cases:
         unit.save(self._context)
 
 
-def _place(case: Case) -> str:
+def _place(case: Suspicion) -> str:
     """Where it is, and of what, as far as the class is about a host."""
     host = case.key.host or case.about.host
     return f"{case.key.id} on {host}" if host else case.key.id

@@ -11,7 +11,7 @@ from aggregates.finding import Finding
 from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.volume import Volume
-from handlers.drift.repairs import Case
+from handlers.drift.repairs import RepairContext
 from handlers.results.meaning import Book
 from host_agent.shared.contract.ports import AttachmentView, Cinder, PortError, VolumeView
 
@@ -27,7 +27,7 @@ class Histories(Protocol):
     def unfenced(self) -> Callable[[], Iterable[str]]: ...
 
 
-class Cases:
+class RepairContexts:
     """`of` raises PortError if Cinder cannot be asked; what it has said is not asked again."""
 
     def __init__(self, cinder: Cinder, histories: Histories) -> None:
@@ -35,7 +35,7 @@ class Cases:
         self._attachments: dict[str, AttachmentView | None] = {}
         self._volumes: dict[str, VolumeView | None] = {}
 
-    def of(self, finding: Finding, book: Book) -> Case:
+    def of(self, finding: Finding, book: Book) -> RepairContext:
         """The case as it is now.  Raises RepairError if no server of it is known."""
         about = finding.about()
         shown = self._attachment(about.attachment_id, about.volume_id)
@@ -48,7 +48,7 @@ class Cases:
             raise errors.RepairError(finding_id=str(finding.id), why=why)
         known = about.attachment_id and book.get(Attachment, about.attachment_id)
         mappings = [book.get(BlockDeviceMapping, bdm_id) for bdm_id in instance.devices]
-        return Case(
+        return RepairContext(
             finding=finding,
             server_id=server_id,
             instance=instance,

@@ -19,9 +19,9 @@ import sql
 from aggregates.base import Aggregate, Event
 from aggregates.operation import Operation, OperationState
 from handlers.engine.engine import decide
+from handlers.engine.plan import plan_of
 from handlers.engine.rules import KINDS
 from handlers.flows import FLOWS
-from handlers.results.progress import plan_of
 from ledger.log.mapper import JSONBody, LedgerMapper
 from projections.catalog import ALL
 from projections.running.reader import logged

@@ -25,7 +25,7 @@ from ledger.web.rendering import rendered
 from ledger.words.acts import ACTS, Act
 from ledger.words.consequences import (
     DRY_RUN_REASON,
-    Known,
+    ActFacts,
     consequences,
     dry_runs,
     second_look,
@@ -138,7 +138,7 @@ async def _would(call: Call, act: Act, read: Mapping[str, Any]) -> dict[str, Any
 
 async def _on_operation(call: Call, act: Act, operation: dict[str, Any]) -> list[str]:
     """The lines of the command line's `operation show`."""
-    known = Known()
+    known = ActFacts()
     for name, body in dry_runs(operation):
         if name != act.name:
             continue

@@ -44,7 +44,7 @@ class Bar:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mark:
+class OperationMark:
     """An operation, where it began, or at the edge if that was before."""
 
     x: float
@@ -73,7 +73,7 @@ class Timeline:
 
     height: float
     bars: Sequence[Bar]
-    marks: Sequence[Mark]
+    marks: Sequence[OperationMark]
     ticks: Sequence[Tick]
     at: float | None
     title: str
@@ -121,7 +121,7 @@ def timeline(
         return round(WIDTH * ((min(max(moment, begin), end) - begin) / length), 1)
 
     marks = [
-        Mark(
+        OperationMark(
             x=x(began),
             operation_id=each["operation_id"],
             title=f"{each['flow']}: {each['outcome'] or each['state']}, {began:%H:%M:%S}",

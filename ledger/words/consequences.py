@@ -19,7 +19,7 @@ _LEAVING = ("skip", "give_up")
 
 
 @dataclass(frozen=True)
-class Known:
+class ActFacts:
     """What is asked beside the operation: only of a parked one, and only as far as one may.
 
     `leaves`: by act what may stay behind, as texts; `refused`: why an act would be refused.
@@ -75,7 +75,7 @@ def second_look(finding: dict[str, Any]) -> dict[str, str]:
     return dict([(kind, which) for kind, which in at.items() if which][:1])
 
 
-def consequences(operation: Operation, act: str, known: Known) -> Iterator[str]:
+def consequences(operation: Operation, act: str, known: ActFacts) -> Iterator[str]:
     """A line on what the act does, one on what it leaves."""
     if act in known.refused:
         yield f"refused now: {known.refused[act]}"
@@ -85,7 +85,7 @@ def consequences(operation: Operation, act: str, known: Known) -> Iterator[str]:
         yield f"leaves behind: {'; '.join(known.leaves[act]) or 'nothing'}"
 
 
-def stands(operation: Operation, known: Known) -> Iterator[str]:
+def stands(operation: Operation, known: ActFacts) -> Iterator[str]:
     """Where each volume of a parked operation is attached, with ids."""
     for volume_id in operation["volume_ids"]:
         of_volume = [each for each in known.attachments if each["volume_id"] == volume_id]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from host_agent.clock import StopClock
-from host_agent.leftovers import Leftovers
+from host_agent.leftovers import LeftoversRelease
 from host_agent.locks import Locks
 from host_agent.shared.contract.lane import Lane, LaneSide
 from host_agent.shared.contract.messages import ErrorKind, GuestOrder, PowerState, Release, Verb
@@ -228,6 +228,6 @@ def test_fenced_host_forgets_the_secrets_of_what_is_not_its_any_more(
     lane, stays = bench.attached(), bench.attached()
     clock = StopClock(threading.Event())
     release = Release(guests=(lane.server_id,), attachments=(lane.attachment_id or "",))
-    Leftovers(bench.world(), Locks(tmp_path), clock).clear(release)
+    LeftoversRelease(bench.world(), Locks(tmp_path), clock).clear(release)
     assert secrets(bench) == {stays.volume_id}
     assert broken_invariants(bench.store) == []

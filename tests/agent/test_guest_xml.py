@@ -7,7 +7,13 @@ from contextlib import nullcontext
 
 import pytest
 
-from host_agent.libvirt.domain_xml import DefinitionError, Host, Made, definition_of, domain_of
+from host_agent.libvirt.domain_xml import (
+    CleanedDefinition,
+    DefinitionError,
+    Host,
+    definition_of,
+    domain_of,
+)
 from host_agent.shared.contract.definition import NOVA_NS, Machine, render
 from host_agent.shared.contract.guest_xml import DROPPED_MAX, kept
 from host_agent.shared.contract.messages import MIGRATION_URI, GuestOrder
@@ -28,7 +34,7 @@ def domain(parts: str = "", devices: str = "", os: str = "") -> str:
     )
 
 
-def made(definition: str, own: str | None = None) -> Made:
+def made(definition: str, own: str | None = None) -> CleanedDefinition:
     return domain_of(definition, SERVER, [], Host("qemu", KERNELS), own)
 
 

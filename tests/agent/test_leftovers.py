@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from host_agent.clock import StopClock
-from host_agent.leftovers import Leftovers
+from host_agent.leftovers import LeftoversRelease
 from host_agent.locks import Locks
 from host_agent.shared.contract.lane import Lane
 from host_agent.shared.contract.messages import Registration, Release
@@ -24,8 +24,8 @@ from tests.doubles.host_checks import broken_invariants, connected_paths, plugge
 ANOTHER = "1" * 8 + "-1111" * 3 + "-" + "1" * 12
 
 
-def leftovers(bench: Bench, path: Path) -> Leftovers:
-    return Leftovers(bench.world(), Locks(path), StopClock(threading.Event()))
+def leftovers(bench: Bench, path: Path) -> LeftoversRelease:
+    return LeftoversRelease(bench.world(), Locks(path), StopClock(threading.Event()))
 
 
 def of(*lanes: Lane) -> Release:

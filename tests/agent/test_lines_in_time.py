@@ -14,7 +14,7 @@ from urllib3 import Timeout, connection_from_url
 from host_agent.line.client import LedgerClient, LinkError, LinkSettings
 from host_agent.shared.cinder.calls import Retry
 from host_agent.shared.cinder.client import CinderClient
-from host_agent.shared.cinder.http import Transport
+from host_agent.shared.cinder.http import transport
 from host_agent.shared.cinder.settings import CinderSettings, RetryLimits
 from host_agent.shared.contract.messages import ErrorKind
 from host_agent.shared.contract.ports import PortError
@@ -84,8 +84,8 @@ def test_the_lines_to_the_ledger_and_to_cinder_are_such(begin: bytes) -> None:
         with pytest.raises(LinkError, match="not reached"):
             ledger.call("GET", "/commands", timeout_s=TIMEOUT_S)
         ledger.close()
-        with Transport() as transport, pytest.raises(requests.ReadTimeout):
-            transport.request("GET", f"{url}/v3", timeout=(5, TIMEOUT_S))
+        with transport() as ours, pytest.raises(requests.ReadTimeout):
+            ours.request("GET", f"{url}/v3", timeout=(5, TIMEOUT_S))
         assert begun[0] == 2
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from host_agent.clock import StopClock
 from host_agent.executor import Executor, Hooks
-from host_agent.leftovers import Leftovers
+from host_agent.leftovers import LeftoversRelease
 from host_agent.line import link
 from host_agent.line.client import LinkSettings
 from host_agent.line.link import Link
@@ -68,7 +68,7 @@ class Agent:
         )
         locks, world = Locks(lock_path), replace(bench.world(), users=self.link)
         self.executor = Executor(world, locks, hooks)
-        self.leftovers = Leftovers(world, locks, StopClock(threading.Event()))
+        self.leftovers = LeftoversRelease(world, locks, StopClock(threading.Event()))
 
     def _describe(self) -> Registration:
         guests = tuple(self.bench.guests.inventory())

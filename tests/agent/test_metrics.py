@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from host_agent import metrics
 from host_agent.line.credentials import Ending
-from host_agent.metrics import Numbers, State, serving
+from host_agent.metrics import LineState, Numbers, serving
 from host_agent.reporting import Verdict
 from host_agent.shared.cinder.client import CinderClient
 from host_agent.shared.cinder.settings import CinderSettings, RetryLimits
@@ -28,10 +28,10 @@ from tests.counted import outcomes
 from tests.doubles.running_cinder import running_cinder
 from tests.doubles.simulated_keystone import Fault, running_keystone
 
-REGISTERED = State(registered=True, clock_skew_s=-0.25)
+REGISTERED = LineState(registered=True, clock_skew_s=-0.25)
 
 
-def page(numbers: Numbers, state: State = REGISTERED) -> str:
+def page(numbers: Numbers, state: LineState = REGISTERED) -> str:
     return generate_latest(numbers.registry(lambda: state)).decode()
 
 
@@ -73,14 +73,14 @@ def test_how_it_stands_with_the_ledger_is_told_and_a_clock_nobody_knows_is_not()
     shown = samples(page(Numbers()))
     assert shown["ledger_agent_registered"] == 1
     assert shown["ledger_agent_clock_skew_seconds"] == -0.25
-    shown = samples(page(Numbers(), State(registered=False, clock_skew_s=None)))
+    shown = samples(page(Numbers(), LineState(registered=False, clock_skew_s=None)))
     assert shown["ledger_agent_registered"] == 0
     assert "ledger_agent_clock_skew_seconds" not in shown
 
 
 def test_how_long_the_hosts_own_certificate_lasts_is_told_where_there_is_one() -> None:
     expiry, ending = (f"ledger_agent_certificate_{each}" for each in ("expiry_seconds", "ending"))
-    state = State(registered=True, clock_skew_s=None, certificate=Ending(86_400.0, soon=True))
+    state = LineState(registered=True, clock_skew_s=None, certificate=Ending(86_400.0, soon=True))
     shown = samples(page(Numbers(), state))
     assert (shown[expiry], shown[ending]) == (86_400.0, 1)
     assert not {expiry, ending} & samples(page(Numbers())).keys()

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 import requests
 
-from ledger.auth.access_rules import Rule
+from ledger.auth.access_rules import AccessRule
 from ledger.auth.keystone_client import KeystoneClient, KeystoneError
 from tests.contracts.keystones import Keystone, Real, Simulated
 from tests.doubles.simulated_keystone import running_keystone
@@ -97,7 +97,7 @@ def test_access_rules_are_told_to_who_enforces_them(
     token = keystone.restricted("robot", [rule])
     found = client.whose(token)
     assert found is not None
-    assert found.access_rules == (Rule("compute", "GET", "/v2.1/servers/*"),)
+    assert found.access_rules == (AccessRule("compute", "GET", "/v2.1/servers/*"),)
     assert found.application_credential_id
     assert found.methods == ("application_credential",)
     monkeypatch.setattr("ledger.auth.keystone_client.ACCESS_RULES", {})

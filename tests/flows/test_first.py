@@ -1,8 +1,8 @@
-"""Which runs are the first of their steps (handlers.results.progress.is_first)."""
+"""Which runs are the first of their steps (handlers.engine.plan.is_first)."""
 
 from __future__ import annotations
 
-from handlers.results.progress import is_first
+from handlers.engine.plan import is_first
 from host_agent.shared.contract.lane import SEEN_S
 from host_agent.shared.contract.messages import ErrorKind
 from tests.flows.drifts import DRIFTS

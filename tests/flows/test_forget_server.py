@@ -19,11 +19,11 @@ from aggregates.operation import Outcome
 from aggregates.volume import Volume
 from handlers.drift import again
 from handlers.drift.automatic import Policy, SoFar, why_not
-from handlers.drift.repairs import REPAIRS, Case
+from handlers.drift.repairs import REPAIRS, RepairContext
+from handlers.engine.plan import plan_of
 from handlers.engine.verbs import LedgerVerb
 from handlers.requests.build import BootDisk
 from handlers.requests.lanes import of_attachment
-from handlers.results.progress import plan_of
 from host_agent.shared.contract.lane import Lane
 from host_agent.shared.contract.messages import PowerState
 from host_agent.shared.contract.ports import Disk
@@ -92,11 +92,11 @@ def test_every_host_that_may_have_the_guest_is_asked() -> None:
     assert world.wrong() == []
 
 
-def case_of(world: World, **more: Any) -> Case:
+def case_of(world: World, **more: Any) -> RepairContext:
     nothing = dict.fromkeys(("attachment", "volume", "shown", "view"))
     known = {"server_id": world.server_id, "instance": world.instance, "mappings": ()}
     about: dict[str, Any] = {**nothing, **known, "hosts": [OTHER], **more}
-    return Case(finding=finding(world), **about)
+    return RepairContext(finding=finding(world), **about)
 
 
 @pytest.mark.parametrize(

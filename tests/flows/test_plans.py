@@ -12,11 +12,10 @@ from aggregates.host import Host, host_uuid
 from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import Operation
-from handlers.engine.plan import Place, Side
+from handlers.engine.plan import Place, Side, plan_of
 from handlers.flows import FLOWS
 from handlers.requests.accept import AttachVolume
 from handlers.requests.lanes import of_attachment
-from handlers.results.progress import plan_of
 from host_agent.shared.contract.lane import LaneSide
 from host_agent.shared.contract.messages import Guest, PowerState, Registration, Verb
 from tests.unit.test_aggregate_facts import CREATED, MAPPED, after

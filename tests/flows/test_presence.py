@@ -15,13 +15,12 @@ from aggregates.base import Event
 from aggregates.instance import Instance
 from aggregates.operation import Operation, OperationState, Outcome
 from aggregates.volume import Volume
-from handlers.engine.plan import Ask
+from handlers.engine.plan import Ask, plan_of
 from handlers.flows import FLOWS
 from handlers.requests import presence
 from handlers.requests.actions import ActOnServer
 from handlers.requests.presence import Shown, asks_of
 from handlers.requests.repair import RepairDrift
-from handlers.results.progress import plan_of
 from host_agent.shared.contract.messages import SERVICE_VERSION, Guest, PowerState, Registration
 from ledger.core.requests import Fleet
 from tests.flows import drifted

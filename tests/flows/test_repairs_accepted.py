@@ -11,10 +11,9 @@ import pytest
 from aggregates import errors
 from aggregates.finding import Finding
 from aggregates.operation import Outcome
-from handlers.engine.plan import LANES_MAX
+from handlers.engine.plan import LANES_MAX, plan_of
 from handlers.requests.guards import Contact
 from handlers.requests.repair import RepairDrift
-from handlers.results.progress import plan_of
 from ledger.log.unit import Unit
 from ledger.trial.cinder.model import legacy as cinder_legacy
 from ledger.trial.cinder.model.rows import CinderFault

@@ -14,9 +14,8 @@ from aggregates.operation import OperationState
 from aggregates.volume import Claim, Volume
 from handlers.drift.repairs import REPAIRS
 from handlers.engine.claims import on_volume
-from handlers.engine.plan import Place
+from handlers.engine.plan import Place, plan_of
 from handlers.flows import FLOWS
-from handlers.results.progress import plan_of
 from host_agent.shared.contract.lane import Lane, LaneSide
 from host_agent.shared.contract.messages import ErrorKind, GuestOrder
 from tests.doubles.host_checks import connected_paths, plugged

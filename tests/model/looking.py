@@ -11,7 +11,7 @@ from aggregates.mapping import BlockDeviceMapping
 from aggregates.volume import Volume
 from handlers.drift import join, judge
 from handlers.drift.classes import DriftClass
-from handlers.drift.judge import Case, Sight
+from handlers.drift.judge import Sight, Suspicion
 from handlers.drift.rows import CinderAttachment, CinderVolume, Row
 from handlers.engine import rules
 from ledger.log.unit import Unit
@@ -39,7 +39,7 @@ def look(state: State, store: Any) -> bool:
     unit, news, sight = Unit(store), False, _sight(state)
     if any(True for _ in state.operations("running", "parked")):
         return False
-    cases = [Case.of(*each) for each in drift(state)]
+    cases = [Suspicion.of(*each) for each in drift(state)]
     for case in cases:
         finding = unit.get(Finding, judge.finding_id(case.drift_class, case.key))
         for _ in range(2):

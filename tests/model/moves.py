@@ -21,7 +21,7 @@ from handlers.engine.verbs import VERBS
 from handlers.requests.accept import AttachVolume, DetachVolume
 from handlers.requests.actions import ActOnServer
 from handlers.requests.repair import RepairDrift
-from host_agent.leftovers import Leftovers
+from host_agent.leftovers import LeftoversRelease
 from host_agent.reporting import Reporting, Verdict, report_of
 from host_agent.shared.contract.messages import SERVICE_VERSION, Registration, Release
 from host_agent.shared.contract.ports import PortError
@@ -276,7 +276,7 @@ def _clear(state: State, name: str, release: Release) -> None:
     ports: Any = SimpleNamespace(cinder=cinder, guests=host, brick=host, records=records)
     locks: Any = SimpleNamespace(hold=lambda *_: nullcontext())
     clock: Any = Clock(state.world)
-    Leftovers(ports, locks, clock).clear(release)
+    LeftoversRelease(ports, locks, clock).clear(release)
     state.world.host(name, records=records, told=None)
 
 

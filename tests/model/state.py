@@ -21,7 +21,7 @@ from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping, MappingState
 from aggregates.operation import Operation, OperationState
 from handlers.engine import rules
-from handlers.engine.verbs import Policy
+from handlers.engine.verbs import RetryPolicy
 from handlers.requests.guards import Contact
 from handlers.requests.presence import SHOW_GUESTS, SHOW_VOLUMES, Shown
 from ledger.core.requests import Fleet, Requests
@@ -41,7 +41,7 @@ CONTEXT = EventContext(
 #: Longer than any step is put off: whatever waits is due when a dispatcher looks again.
 LATER_S = 100.0
 #: So often as this a step is tried before it fails, or for ever: that makes no difference any more.
-TRIED = Policy().attempts + 1
+TRIED = RetryPolicy().attempts + 1
 
 
 class Left(NamedTuple):
@@ -137,7 +137,7 @@ class Store:
                 raise ConflictError
         events.sort(key=lambda event: event.recording_order)
         state.known = {**before, **changed}
-        append = rules.Append(events, state.before(before), state)
+        append = rules.StoredAppend(events, state.before(before), state)
         for rule, event in rules.broken_by(append):
             state.world.broken += (f"{rule.sentence}  ({rule.name}: {type(event).TOPIC})",)
         return 1

@@ -15,7 +15,7 @@ from aggregates.host import Host, host_uuid
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import OperationState
 from handlers.requests.guards import Contact
-from host_agent.leftovers import Leftovers
+from host_agent.leftovers import LeftoversRelease
 from host_agent.libvirt import disk_xml
 from host_agent.locks import Locks
 from host_agent.shared.contract.messages import ErrorKind, PowerState, Release
@@ -178,7 +178,7 @@ def host_returns(world: World, host: str, lock_path: Path) -> None:
     state = world.store.load(Host, host_uuid(host))
     ports = {name: port for name, port in world.agents[host].items() if name != "multiattach"}
     release = Release(*state.leftovers, unknown)
-    Leftovers(AgentWorld(**ports), Locks(lock_path), world.clock).clear(release)
+    LeftoversRelease(AgentWorld(**ports), Locks(lock_path), world.clock).clear(release)
     world.register(host)
 
 

@@ -21,7 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from host_agent.line.credentials import Ending
-from host_agent.metrics import Numbers, State
+from host_agent.metrics import LineState, Numbers
 from ledger.auth.tls import gauges
 from ledger.log.application import Ledger
 from tests.service.api_world import Api
@@ -97,7 +97,7 @@ async def shown(api: Api, database_url: str) -> Shown:
     for calls in (api.calls, numbers.calls):  # Cinder is in this process: nobody calls it
         calls.labels("cinder", "2xx").observe(0.1)
     numbers.steps.labels("connect", "succeeded").observe(0.1)
-    state = State(registered=True, clock_skew_s=0.0, certificate=Ending(1.0, soon=True))
+    state = LineState(registered=True, clock_skew_s=0.0, certificate=Ending(1.0, soon=True))
     pages = {
         "service": await (await api.ask("GET", "/metrics", None)).text(),
         "agent": generate_latest(numbers.registry(lambda: state)).decode(),

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from handlers.engine.verbs import VERBS, LedgerVerb, Policy
+from handlers.engine.verbs import VERBS, LedgerVerb, RetryPolicy
 from host_agent.shared.cinder.settings import CinderSettings
 from ledger.trial.cinder.model.rows import Volume
 from ledger.trial.cinder.model.snapshots import GUEST_IS_DONE, begin_online, go_on
@@ -52,7 +52,7 @@ async def test_a_rebuild_with_an_image_writes_it_to_the_root_and_hears_cinder(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody else than Cinder would wake it before a minute is over."""
-    patient = Policy(attempts=100, first_s=60.0)
+    patient = RetryPolicy(attempts=100, first_s=60.0)
     row = replace(VERBS[LedgerVerb.VOLUME_REIMAGE], retry=patient)
     monkeypatch.setitem(VERBS, LedgerVerb.VOLUME_REIMAGE, row)
     await api.register(service_version=5)

@@ -13,7 +13,7 @@ from ledger.cli.operations.waiting import Telling
 from ledger.cli.table import age
 from ledger.native import schemas, schemas_attachments
 from ledger.native.drift.schemas_remnants import RemnantSummary
-from ledger.words.consequences import Known, consequences, stands, will
+from ledger.words.consequences import ActFacts, consequences, stands, will
 from tests.service.cli_stub import (
     ATTACHMENT,
     BUSY,
@@ -97,7 +97,7 @@ def test_each_act_says_what_it_would_do() -> None:
 
 def test_each_act_says_what_it_leaves_or_why_it_would_be_refused() -> None:
     shown = parked().model_dump(mode="json")
-    known = Known(leaves={"skip": ["the disk"], "give_up": []}, refused={"unwind": "too late"})
+    known = ActFacts(leaves={"skip": ["the disk"], "give_up": []}, refused={"unwind": "too late"})
     assert list(consequences(shown, "skip", known))[1] == "leaves behind: the disk"
     assert list(consequences(shown, "give_up", known))[1] == "leaves behind: nothing"
     assert list(consequences(shown, "unwind", known)) == ["refused now: too late"]
@@ -107,10 +107,10 @@ def test_each_act_says_what_it_leaves_or_why_it_would_be_refused() -> None:
 def test_it_says_where_each_volume_stands() -> None:
     shown = parked().model_dump(mode="json")
     of_it = attachment(state="disconnected").model_dump(mode="json")
-    assert list(stands(shown, Known(attachments=[of_it]))) == [
+    assert list(stands(shown, ActFacts(attachments=[of_it]))) == [
         f"volume {VOLUME}: attachment {ATTACHMENT} disconnected on hv1"
     ]
-    assert list(stands(shown, Known())) == [
+    assert list(stands(shown, ActFacts())) == [
         f"volume {VOLUME}: no attachment to this server is open"
     ]
 

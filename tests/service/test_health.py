@@ -20,7 +20,7 @@ from host_agent.shared.cinder.settings import CinderSettings
 from host_agent.shared.contract.messages import SERVICE_VERSION
 from ledger.config import AuthMode, KeystoneSettings, Settings
 from ledger.http.probes import health, neighbours
-from ledger.http.probes.health import NEIGHBOURS, Found, InThread, Readiness
+from ledger.http.probes.health import NEIGHBOURS, HealthReport, InThread, Readiness
 from ledger.log.roles import grant
 from projections.reads.database_trouble import in_words
 from projections.running.rights import Kind
@@ -340,7 +340,7 @@ async def test_any_number_of_callers_is_one_check(
     readiness = Readiness(api.components)
     await asyncio.gather(*(readiness.found() for _ in range(50)))
     checks: dict[str, str | None] = dict.fromkeys(("database", "projections", "count"))
-    assert await readiness.found() == Found(checks, [])
+    assert await readiness.found() == HealthReport(checks, [])
     assert len(made) == 1
 
     readiness._until = 0.0  # as an hour later

@@ -17,7 +17,7 @@ from host_agent.line.credentials import Files
 from host_agent.shared.platform.tls import Watched
 from ledger import config
 from ledger.auth import renewal
-from ledger.auth.renewal import Again
+from ledger.auth.renewal import SettingsReload
 from ledger.bootstrap import Running, running
 from ledger.cli import shell
 from ledger.http.probes import health
@@ -64,8 +64,8 @@ class Settings:
     def load(self) -> config.Settings:
         return config.load(self._file, {})
 
-    def again(self) -> Again:
-        return Again(Watched(self._file, every_s=0.0), self.load)
+    def again(self) -> SettingsReload:
+        return SettingsReload(Watched(self._file, every_s=0.0), self.load)
 
 
 @asynccontextmanager

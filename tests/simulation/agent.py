@@ -23,7 +23,7 @@ from host_agent.executor import (
     _has_lock_name,
     _learn,
 )
-from host_agent.leftovers import Leftovers
+from host_agent.leftovers import LeftoversRelease
 from host_agent.locks import Locks, names_for, names_for_guest
 from host_agent.reporting import Reporting, Verdict, report_of
 from host_agent.shared.contract import messages as contract
@@ -237,7 +237,7 @@ class Agent:
         clock = cast("Any", self.cloud.clock)
         self.wants_registration = True
         try:
-            Leftovers(world, cast("Locks", Unheld()), clock).clear(release)
+            LeftoversRelease(world, cast("Locks", Unheld()), clock).clear(release)
         except PortError as error:
             self.cloud.note(f"{self.name}: leftovers not cleared: {error.code}")
         except Crash:

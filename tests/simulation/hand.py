@@ -22,7 +22,7 @@ from aggregates.operation import Operation
 from handlers.drift import judge
 from handlers.drift.judge import id_of
 from handlers.drift.rows import Row
-from handlers.results.progress import plan_of
+from handlers.engine.plan import plan_of
 from host_agent.libvirt import disk_xml
 from host_agent.shared.cinder.client import MADE_FOR
 from host_agent.shared.contract.ports import PortError

@@ -21,9 +21,9 @@ from aggregates.instance import Instance, VmState
 from aggregates.operation import Operation, Outcome
 from handlers.drift.predicates import reservation_unknown, volume_of_nobody
 from handlers.drift.rows import AttachmentRow, Row, VolumeRow
+from handlers.engine.plan import plan_of
 from handlers.engine.verbs import PUT_OFF_MAX_S, VERBS
 from handlers.requests import operator
-from handlers.results.progress import named_verb, plan_of
 from host_agent.shared.contract.ports import LATE_S
 from ledger.core.dispatcher import LEASE_S
 from ledger.log.application import ConflictError
@@ -441,7 +441,10 @@ class Storm:
         step = next(iter(operator.left(operation)), None)
         if step is None or operation.about().server_id not in self.cloud.vanished:
             return False
-        puts_back = step.undo and VERBS[named_verb(plan_of(operation), step)].remnant is None
+        puts_back = (
+            step.undo
+            and VERBS[plan_of(operation).planned(step.step, undo=step.undo)].remnant is None
+        )
         return puts_back and self._act(operation_id, "skip", lane=step.lane, step=step.step)
 
     # ------------------------------------------------------------------ after

@@ -21,8 +21,7 @@ from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import SERVER, ActiveRun, Operation, OperationState, StepStatus
 from handlers.engine.engine import Left, Park, Start, Wait, Work, decide, pivot_passed, unwinds
-from handlers.engine.plan import Place
-from handlers.results.progress import lane_of, order_of, plan_of, volumes_of
+from handlers.engine.plan import Place, lane_of, order_of, plan_of, volumes_of
 from host_agent.shared.contract.messages import Command
 from host_agent.shared.contract.spans import span_of_run
 from host_agent.shared.contract.wire import plain, read

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from ledger.auth.access_rules import Rule, allow, fits
+from ledger.auth.access_rules import AccessRule, allow, fits
 
 SERVER = "/v2.1/servers/5f1c"
 
@@ -38,7 +38,10 @@ def test_the_path_of_an_access_rule_means_what_keystonemiddleware_takes_it_for()
 
 
 def test_an_access_rule_is_of_one_service_method_and_path() -> None:
-    rules = [Rule("compute", "GET", "/v2.1/servers"), Rule("attachment-ledger", "POST", "/v1/**")]
+    rules = [
+        AccessRule("compute", "GET", "/v2.1/servers"),
+        AccessRule("attachment-ledger", "POST", "/v1/**"),
+    ]
     for method, path, allowed in (
         ("GET", "/v2.1/servers", True),
         ("POST", "/v2.1/servers", False),
@@ -46,8 +49,8 @@ def test_an_access_rule_is_of_one_service_method_and_path() -> None:
         ("POST", "/v1/refresh", True),
     ):
         assert allow(rules, method, path) is allowed
-    assert not allow([Rule("compute", "POST", "/v1/**")], "POST", "/v1/refresh")
-    assert not allow([Rule("volume", "GET", "/v2.1/servers")], "GET", "/v2.1/servers")
+    assert not allow([AccessRule("compute", "POST", "/v1/**")], "POST", "/v1/refresh")
+    assert not allow([AccessRule("volume", "GET", "/v2.1/servers")], "GET", "/v2.1/servers")
     assert not allow([], "GET", "/v2.1/servers")
 
 

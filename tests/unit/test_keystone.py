@@ -22,7 +22,7 @@ from ledger.auth import known as known_module
 from ledger.auth.authenticator import authenticator
 from ledger.auth.keystone import KeystoneTokens
 from ledger.auth.keystone_client import KeystoneClient, KeystoneError, Proven
-from ledger.auth.known import Known
+from ledger.auth.known import TokenCache
 from ledger.auth.tokens import Asked, AuthError, KeystoneAwayError, WrongTokensError
 from ledger.config import AuthMode, KeystoneSettings, Settings
 from ledger.http.probes import neighbours
@@ -84,11 +84,11 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def known(asking: Asking, clock: Clock) -> Known:
-    return Known(asking, age_s=60.0, count_max=3, clock=clock)
+def known(asking: Asking, clock: Clock) -> TokenCache:
+    return TokenCache(asking, age_s=60.0, count_max=3, clock=clock)
 
 
-async def times(asking: Asking, known: Known, token: str, **given: Any) -> int:
+async def times(asking: Asking, known: TokenCache, token: str, **given: Any) -> int:
     """How often it is asked about when it is shown once."""
     before = len(asking.asked)
     await known.whose(token, "somewhere", **given)
@@ -99,7 +99,7 @@ async def times(asking: Asking, known: Known, token: str, **given: Any) -> int:
 
 
 async def test_a_token_is_known_for_the_time_of_the_settings_which_is_how_late_a_revocation_is(
-    asking: Asking, known: Known, clock: Clock
+    asking: Asking, known: TokenCache, clock: Clock
 ) -> None:
     assert await known.whose("good", "a") == ALICE
     del asking.tokens["good"]  # revoked
@@ -111,7 +111,7 @@ async def test_a_token_is_known_for_the_time_of_the_settings_which_is_how_late_a
 
 
 async def test_a_token_is_not_known_beyond_its_own_end(
-    asking: Asking, known: Known, clock: Clock
+    asking: Asking, known: TokenCache, clock: Clock
 ) -> None:
     asking.tokens["short"] = replace(ALICE, left_s=5.0)
     assert await times(asking, known, "short") == 1
@@ -123,7 +123,7 @@ async def test_a_token_is_not_known_beyond_its_own_end(
 
 
 async def test_an_expired_token_is_known_only_where_it_is_allowed(
-    asking: Asking, known: Known
+    asking: Asking, known: TokenCache
 ) -> None:
     asking.tokens["old"] = replace(ALICE, left_s=-60.0)
     assert await known.whose("old", "a") is None
@@ -133,7 +133,7 @@ async def test_an_expired_token_is_known_only_where_it_is_allowed(
 
 
 async def test_a_wrong_token_is_known_for_ten_seconds(
-    asking: Asking, known: Known, clock: Clock
+    asking: Asking, known: TokenCache, clock: Clock
 ) -> None:
     assert await times(asking, known, "wrong") == 1
     clock.now += 9.9
@@ -143,7 +143,7 @@ async def test_a_wrong_token_is_known_for_ten_seconds(
 
 
 async def test_the_least_used_is_forgotten_and_wrong_tokens_push_out_no_right_ones(
-    asking: Asking, known: Known, monkeypatch: pytest.MonkeyPatch
+    asking: Asking, known: TokenCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(known_module, "WRONG_MAX", 2)
     for name in ("one", "two", "three"):
@@ -161,7 +161,7 @@ async def test_the_least_used_is_forgotten_and_wrong_tokens_push_out_no_right_on
 
 
 async def test_many_who_show_a_token_at_once_are_one_to_keystone(
-    asking: Asking, known: Known
+    asking: Asking, known: TokenCache
 ) -> None:
     asking.go_on = asyncio.Event()
     shown = [asyncio.create_task(known.whose("good", f"a{n}")) for n in range(50)]
@@ -175,7 +175,7 @@ async def test_many_who_show_a_token_at_once_are_one_to_keystone(
 
 
 async def test_a_trouble_is_told_to_all_who_wait_and_not_remembered(
-    asking: Asking, known: Known
+    asking: Asking, known: TokenCache
 ) -> None:
     asking.trouble = AuthError("away")
     found = await asyncio.gather(
@@ -187,7 +187,7 @@ async def test_a_trouble_is_told_to_all_who_wait_and_not_remembered(
     assert await known.whose("good", "a") == ALICE
 
 
-async def test_no_token_is_kept(asking: Asking, known: Known) -> None:
+async def test_no_token_is_kept(asking: Asking, known: TokenCache) -> None:
     for token in ("good", "nonsense"):
         await known.whose(token, "a")
         assert token not in repr(vars(known)).replace(repr(asking), "")

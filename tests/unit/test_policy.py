@@ -16,7 +16,7 @@ from aggregates.base import Actor
 from ledger.auth import policy as module
 from ledger.auth.policy import Policy, PolicyError, Target
 from ledger.auth.rules import RULES
-from ledger.auth.tokens import Identity, Vouched
+from ledger.auth.tokens import Identity, TokenScope
 from tests.pages import policy_page
 from tests.tiers import by_turns
 
@@ -27,7 +27,7 @@ FENCE = "attachment-ledger:hosts:fence"
 
 def who(*roles: str, project: str | None = "p", user: str = "u", **vouched: Any) -> Identity:
     actor = Actor(name=user, user_id=user, project_id=project)
-    return Identity(actor=actor, roles=frozenset(roles), vouched=Vouched(**vouched))
+    return Identity(actor=actor, roles=frozenset(roles), vouched=TokenScope(**vouched))
 
 
 @pytest.fixture

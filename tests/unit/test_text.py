@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from host_agent.shared.platform.text import is_showable, one_line, texts_in, visible
-from ledger.cli.base import Visible
+from ledger.cli.base import EscapingStream
 
 CONTROLS = ["\x00", "\x1b[2J", "\x9b2J", "\x7f", "\u202e", "\u2066", "\u2028"]
 NO_CHARACTERS = ["\ufffe", "\uffff", "\U0001fffe", "\ufdd0", "\ud800"]
@@ -51,5 +51,5 @@ def test_every_text_of_a_body_is_found_keys_too() -> None:
 
 def test_the_command_line_gives_a_terminal_no_orders_of_others() -> None:
     out = StringIO()
-    print("name: \x1b]0;pwned\x07", file=cast("TextIO", Visible(out)))
+    print("name: \x1b]0;pwned\x07", file=cast("TextIO", EscapingStream(out)))
     assert out.getvalue() == "name: \\u001b]0;pwned\\u0007\n"

@@ -32,7 +32,7 @@ from prometheus_client import Histogram
 
 from host_agent.shared.cinder.answers import check
 from host_agent.shared.cinder.calls import Retry, error_of_status, port_error
-from host_agent.shared.cinder.http import Transport
+from host_agent.shared.cinder.http import transport
 from host_agent.shared.cinder.settings import CinderSettings, root_of
 from host_agent.shared.contract.messages import ErrorKind
 from host_agent.shared.contract.ports import PortError
@@ -81,7 +81,7 @@ class Dialogue:
             auth=self._auth(),
             verify=False if settings.insecure else settings.cacert or True,
             additional_headers=self._headers(),
-            session=Transport(self._note),
+            session=transport(self._note),
         )
         # requests takes a pair; the constructor of Session only a number.
         self._session.timeout = (  # type: ignore[assignment]

@@ -41,7 +41,7 @@ _EVERYWHERE = r"0\.0\.0\.0|::|127\.0\.0\.1|::1"
 
 
 @dataclass(frozen=True)
-class Rule:
+class ElementRule:
     """What may be in an element.  Patterns are of whole values.
 
     `attributes`: others are dropped, and so is one whose value does not match.  `must`: an
@@ -55,9 +55,9 @@ class Rule:
     deep: str | None = None
 
 
-def _words(names: str = "", text: str = "", **must: str) -> Rule:
+def _words(names: str = "", text: str = "", **must: str) -> ElementRule:
     """These attributes, whose values are words."""
-    return Rule(dict.fromkeys(names.split(), _WORDS), must, text)
+    return ElementRule(dict.fromkeys(names.split(), _WORDS), must, text)
 
 
 _PTY = _words(type="pty")
@@ -68,53 +68,53 @@ _DRIVER = _words(
 )
 
 #: By path below <domain>.  A path that is not here, or below a deep rule, is dropped.
-RULES: dict[str, Rule] = {
+RULES: dict[str, ElementRule] = {
     # ---- the guest
-    "name": Rule(text=_TEXT),
-    "uuid": Rule(text=_WORDS),
-    "genid": Rule(text=_WORDS),
-    "title": Rule(text=_TEXT),
-    "description": Rule(text=_TEXT),
-    "metadata": Rule(),
-    f"metadata/{{{NOVA_NS}}}instance": Rule(deep=_TEXT),
+    "name": ElementRule(text=_TEXT),
+    "uuid": ElementRule(text=_WORDS),
+    "genid": ElementRule(text=_WORDS),
+    "title": ElementRule(text=_TEXT),
+    "description": ElementRule(text=_TEXT),
+    "metadata": ElementRule(),
+    f"metadata/{{{NOVA_NS}}}instance": ElementRule(deep=_TEXT),
     # ---- its size
     "memory": _SIZE,
     "currentMemory": _SIZE,
     "maxMemory": _words("unit slots", text=_NUMBER),
     "vcpu": _words("placement current", text=_NUMBER),
-    "vcpus": Rule(deep=_WORDS),
-    "iothreads": Rule(text=_NUMBER),
-    "cputune": Rule(),
+    "vcpus": ElementRule(deep=_WORDS),
+    "iothreads": ElementRule(text=_NUMBER),
+    "cputune": ElementRule(),
     **dict.fromkeys(
-        (f"cputune/{name}" for name in ("shares", "period", "quota")), Rule(text=_NUMBER)
+        (f"cputune/{name}" for name in ("shares", "period", "quota")), ElementRule(text=_NUMBER)
     ),
-    "memoryBacking": Rule(),
-    "memoryBacking/hugepages": Rule(),
+    "memoryBacking": ElementRule(),
+    "memoryBacking/hugepages": ElementRule(),
     "memoryBacking/hugepages/page": _words("size unit"),
-    "memoryBacking/nosharepages": Rule(),
+    "memoryBacking/nosharepages": ElementRule(),
     "memoryBacking/source": _words(type="anonymous|memfd"),
     "memoryBacking/access": _words(mode="shared|private"),
     # ---- the machine
-    "os": Rule({"firmware": "efi|bios"}),
+    "os": ElementRule({"firmware": "efi|bios"}),
     "os/type": _words("arch machine", text="hvm"),
-    "os/firmware": Rule(deep=_WORDS),
-    "os/loader": Rule(
+    "os/firmware": ElementRule(deep=_WORDS),
+    "os/loader": ElementRule(
         {"readonly": _FLAG, "type": "pflash|rom", "secure": _FLAG, "stateless": _FLAG,
          "format": "raw|qcow2"},
         text=_FIRMWARE,
     ),
-    "os/nvram": Rule({"template": _FIRMWARE}),
+    "os/nvram": ElementRule({"template": _FIRMWARE}),
     "os/boot": _words("dev"),
     "os/bootmenu": _words("enable timeout"),
     "os/bios": _words("useserial rebootTimeout"),
     "os/smbios": _words(mode="emulate|sysinfo"),
-    "os/kernel": Rule(text=_KERNEL),
-    "os/initrd": Rule(text=_KERNEL),
-    "os/cmdline": Rule(text=r"[\x20-\x7e]{0,2048}"),
+    "os/kernel": ElementRule(text=_KERNEL),
+    "os/initrd": ElementRule(text=_KERNEL),
+    "os/cmdline": ElementRule(text=r"[\x20-\x7e]{0,2048}"),
     "sysinfo": _words(type="smbios"),
     **dict.fromkeys(
         (f"sysinfo/{name}" for name in ("bios", "system", "baseBoard", "chassis", "oemStrings")),
-        Rule(),
+        ElementRule(),
     ),
     **dict.fromkeys(
         (
@@ -123,17 +123,17 @@ RULES: dict[str, Rule] = {
         ),
         _words("name", text=_TEXT),
     ),
-    "features": Rule(deep=_WORDS),
-    "cpu": Rule(deep=_WORDS),
-    "clock": Rule({"timezone": r"[\w/+-]{1,64}"}, deep=_WORDS),
+    "features": ElementRule(deep=_WORDS),
+    "cpu": ElementRule(deep=_WORDS),
+    "clock": ElementRule({"timezone": r"[\w/+-]{1,64}"}, deep=_WORDS),
     **dict.fromkeys(
         ("on_poweroff", "on_reboot", "on_crash", "on_lockfailure"),
-        Rule(text="destroy|restart|preserve|rename-restart|poweroff|pause|ignore"),
+        ElementRule(text="destroy|restart|preserve|rename-restart|poweroff|pause|ignore"),
     ),
-    "pm": Rule(deep=_WORDS),
-    "launchSecurity": Rule(must={"type": "sev|sev-snp"}, deep=_WORDS),
+    "pm": ElementRule(deep=_WORDS),
+    "launchSecurity": ElementRule(must={"type": "sev|sev-snp"}, deep=_WORDS),
     # ---- devices
-    "devices": Rule(),
+    "devices": ElementRule(),
     "devices/controller": _words("type index model ports vectors maxGrants"),
     "devices/controller/model": _words("name"),
     "devices/controller/target": _words("chassis chassisNr port busNr index hotplug"),
@@ -148,11 +148,11 @@ RULES: dict[str, Rule] = {
     "devices/parallel/target": _words("port"),
     "devices/channel": _words(type="unix|spicevmc|qemu-vdagent"),
     "devices/channel/target": _words("type name"),
-    "devices/channel/source": Rule(),
+    "devices/channel/source": ElementRule(),
     "devices/channel/source/clipboard": _words("copypaste"),
     "devices/channel/source/mouse": _words("mode"),
     "devices/input": _words("bus model", type="tablet|mouse|keyboard"),
-    "devices/graphics": Rule(
+    "devices/graphics": ElementRule(
         {
             "port": _NUMBER,
             "tlsPort": _NUMBER,
@@ -164,12 +164,12 @@ RULES: dict[str, Rule] = {
         },
         {"type": "vnc|spice"},
     ),
-    "devices/graphics/listen": Rule({"address": _EVERYWHERE}, {"type": "address|none"}),
+    "devices/graphics/listen": ElementRule({"address": _EVERYWHERE}, {"type": "address|none"}),
     "devices/graphics/image": _words("compression"),
     "devices/graphics/streaming": _words("mode"),
     "devices/graphics/clipboard": _words("copypaste"),
     "devices/graphics/mouse": _words("mode"),
-    "devices/video": Rule(),
+    "devices/video": ElementRule(),
     "devices/video/model": _words("type ram vram vram64 vgamem heads primary blob"),
     "devices/video/model/acceleration": _words("accel3d accel2d"),
     "devices/video/model/resolution": _words("x y"),
@@ -180,12 +180,12 @@ RULES: dict[str, Rule] = {
     "devices/sound/audio": _words("id"),
     "devices/rng": _words("model"),
     "devices/rng/rate": _words("bytes period"),
-    "devices/rng/backend": Rule({"model": "random"}, {"model": "random"}, "/dev/u?random"),
+    "devices/rng/backend": ElementRule({"model": "random"}, {"model": "random"}, "/dev/u?random"),
     "devices/rng/driver": _DRIVER,
     "devices/memballoon": _words("model autodeflate freePageReporting"),
     "devices/memballoon/stats": _words("period"),
     "devices/memballoon/driver": _DRIVER,
-    "devices/watchdog": Rule(
+    "devices/watchdog": ElementRule(
         {"model": _WORDS, "action": "reset|shutdown|poweroff|pause|none|inject-nmi"}
     ),
     "devices/panic": _words("model"),
@@ -197,21 +197,21 @@ RULES: dict[str, Rule] = {
     "devices/disk": _words("type", device="cdrom|floppy"),
     "devices/disk/driver": _words("name type"),
     "devices/disk/target": _words("dev bus tray"),
-    "devices/disk/readonly": Rule(),
+    "devices/disk/readonly": ElementRule(),
     # ---- plugged into a network by its name, never into a device of the host
     "devices/interface": _words(type="network|bridge|ethernet"),
     "devices/interface/mac": _words("address"),
     "devices/interface/source": _words("network bridge portgroup"),
     "devices/interface/model": _words("type"),
     "devices/interface/mtu": _words("size"),
-    "devices/interface/target": Rule({"dev": "tap[0-9a-f-]{1,12}"}),
+    "devices/interface/target": ElementRule({"dev": "tap[0-9a-f-]{1,12}"}),
     "devices/interface/virtualport": _words(type="openvswitch"),
     "devices/interface/virtualport/parameters": _words("interfaceid profileid"),
     "devices/interface/driver": _DRIVER,
     "devices/interface/link": _words("state"),
     "devices/interface/boot": _words("order"),
-    "devices/interface/bandwidth": Rule(deep=_WORDS),
-    "devices/interface/filterref": Rule(
+    "devices/interface/bandwidth": ElementRule(deep=_WORDS),
+    "devices/interface/filterref": ElementRule(
         {"filter": _WORDS}, {"filter": r"(nova|clean-traffic)[\w-]{0,64}"}
     ),
     "devices/interface/filterref/parameter": _words("name value"),
@@ -236,7 +236,7 @@ def kept(definition: str, kernel_dir: str | None = None) -> Kept:
     What is dropped of a definition that was kept already is nothing.  Raises as `read`.
     """
     root = read(definition)
-    paths = dict.fromkeys(_sift(root, "", Rule({"type": _WORDS})))
+    paths = dict.fromkeys(_sift(root, "", ElementRule({"type": _WORDS})))
     if kernel_dir is not None:
         paths |= dict.fromkeys(_foreign_kernels(root, kernel_dir))
     if not paths:
@@ -245,7 +245,7 @@ def kept(definition: str, kernel_dir: str | None = None) -> Kept:
     return Kept(text, tuple(paths)[:DROPPED_MAX])
 
 
-def _sift(element: ET.Element, path: str, rule: Rule) -> Iterator[str]:
+def _sift(element: ET.Element, path: str, rule: ElementRule) -> Iterator[str]:
     """Drop from an allowed element what is not; which that was."""
     for name, value in list(element.attrib.items()):
         pattern = rule.must.get(name) or rule.attributes.get(name) or rule.deep
@@ -254,7 +254,7 @@ def _sift(element: ET.Element, path: str, rule: Rule) -> Iterator[str]:
             yield _name(f"{path}@{name}")
     for child in list(element):
         below = f"{path}/{child.tag}" if path else child.tag
-        allowed = Rule(deep=rule.deep, text=rule.deep) if rule.deep else RULES.get(below)
+        allowed = ElementRule(deep=rule.deep, text=rule.deep) if rule.deep else RULES.get(below)
         if allowed is None or not _is(child, allowed):
             element.remove(child)
             yield _name(below)
@@ -268,7 +268,7 @@ def _sift(element: ET.Element, path: str, rule: Rule) -> Iterator[str]:
             yield _name(below)
 
 
-def _is(element: ET.Element, rule: Rule) -> bool:
+def _is(element: ET.Element, rule: ElementRule) -> bool:
     """Whether it is what the rule is for, by what tells it from other things."""
     text = (element.text or "").strip()
     known = all(re.fullmatch(pattern, element.get(name, "")) for name, pattern in rule.must.items())

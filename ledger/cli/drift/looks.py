@@ -6,7 +6,16 @@ import argparse
 import time
 from typing import Any
 
-from ledger.cli.base import Lister, Reporting, ShowOne, add_limit, clock, columns, complain, note
+from ledger.cli.base import (
+    ErrorReporting,
+    Lister,
+    ShowOne,
+    add_limit,
+    clock,
+    columns,
+    complain,
+    note,
+)
 from ledger.cli.errors import ExitCode
 from ledger.cli.naming import named
 
@@ -72,7 +81,7 @@ class Show(ShowOne):
         return shown(self.client.get(f"/v1/drift/runs/{parsed_args.id}"))
 
 
-def asked(command: Reporting, arguments: argparse.Namespace, look: Look) -> tuple[Any, Any]:
+def asked(command: ErrorReporting, arguments: argparse.Namespace, look: Look) -> tuple[Any, Any]:
     """A look that is asked for, or (`--wait`) as it has ended."""
     if not arguments.wait:
         note("It begins soon; see: attachment-ledger drift looks")
@@ -80,7 +89,7 @@ def asked(command: Reporting, arguments: argparse.Namespace, look: Look) -> tupl
     return shown(_waited(command, look["look_id"], arguments.timeout))
 
 
-def _waited(command: Reporting, look_id: str, timeout_s: float) -> Look:
+def _waited(command: ErrorReporting, look_id: str, timeout_s: float) -> Look:
     """The look when it has ended; the exit code says how."""
     from ledger.cli.operations import waiting
 

@@ -6,7 +6,7 @@ import time
 
 from ledger.cli.base import note
 from ledger.cli.errors import CliError, ExitCode
-from ledger.cli.operations.waiting import Progress as Line
+from ledger.cli.operations.waiting import ProgressLine as Line
 from ledger.upkeep.long_work import BusyError, Checkmark, Progress, Work, run
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ledger.cli.errors import CliError, ExitCode
 
 if TYPE_CHECKING:
-    from ledger.auth.renewal import Again
+    from ledger.auth.renewal import SettingsReload
     from ledger.config import Settings
 
 
@@ -43,18 +43,18 @@ def load(arguments: argparse.Namespace, **flags: Any) -> Settings:
         ) from None
 
 
-def again(arguments: argparse.Namespace, **flags: Any) -> Again | None:
+def again(arguments: argparse.Namespace, **flags: Any) -> SettingsReload | None:
     """How the settings are read again when their file has changed; None: there is none."""
     from host_agent.shared.platform.settings import file_of
     from host_agent.shared.platform.tls import Watched
     from ledger import config
-    from ledger.auth.renewal import Again
+    from ledger.auth.renewal import SettingsReload
 
     flags = {"database_url": arguments.database_url, **flags}
     file = file_of(config.SOURCE, arguments.config)
     if file is None:
         return None
-    return Again(Watched(file), lambda: config.load(arguments.config, flags=flags))
+    return SettingsReload(Watched(file), lambda: config.load(arguments.config, flags=flags))
 
 
 @contextmanager

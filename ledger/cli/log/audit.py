@@ -81,7 +81,7 @@ class Verify(Command):
         return 0
 
     def _verify(self, connection: Any, archive: Any, since: Any, **more: Any) -> None:
-        from ledger.cli.operations.waiting import Progress as Line
+        from ledger.cli.operations.waiting import ProgressLine as Line
         from ledger.upkeep import verify
         from ledger.upkeep.long_work import Progress
 

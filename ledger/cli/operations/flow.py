@@ -150,7 +150,7 @@ class Verify(Lister):
 
 def _tell(rehearsal: Rehearsal, connection: Any) -> None:
     """Try all of it, with a line that says how far that is."""
-    from ledger.cli.operations.waiting import Progress as Line
+    from ledger.cli.operations.waiting import ProgressLine as Line
 
     said_at = time.monotonic()
     with Line() as line:

@@ -11,7 +11,7 @@ from ledger.cli.naming import named
 
 if TYPE_CHECKING:
     from ledger.cli.client import Client
-    from ledger.words.consequences import Known
+    from ledger.words.consequences import ActFacts
 
 COLUMNS = ("ID", "Flow", "State", "Why", "Server", "Volumes", "Host", "Started", "Ended")
 
@@ -38,7 +38,7 @@ class List(Lister):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         from ledger.cli.operations.plan import Why, standing
-        from ledger.cli.table import Called, now
+        from ledger.cli.table import NamedId, now
 
         wanted = ("state", "flow", "server", "volume", "host")
         asked = {name: getattr(parsed_args, name) for name in wanted}
@@ -50,7 +50,7 @@ class List(Lister):
                 operation["flow"],
                 standing(operation),
                 Why(operation, at),
-                Called(operation["server_id"], operation.get("server_name")),
+                NamedId(operation["server_id"], operation.get("server_name")),
                 ", ".join(operation["volume_ids"]),
                 " -> ".join(filter(None, (operation["host"], operation["destination"]))),
                 clock(operation["started_at"]),
@@ -87,12 +87,12 @@ def shown(client: Client, operation: dict[str, Any]) -> tuple[tuple[str, ...], t
     return tuple(shown), tuple(shown.values())
 
 
-def learn(client: Client, operation: dict[str, Any]) -> Known:
+def learn(client: Client, operation: dict[str, Any]) -> ActFacts:
     """Where its volumes are attached, and what its acts would leave.  Changes nothing."""
     from ledger.cli.client import ApiError, ClientError
-    from ledger.words.consequences import Known, dry_runs
+    from ledger.words.consequences import ActFacts, dry_runs
 
-    known = Known()
+    known = ActFacts()
     if operation["state"] != "parked":
         return known
     with suppress(ClientError):

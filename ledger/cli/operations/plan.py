@@ -15,9 +15,9 @@ from aggregates.operation import SERVER
 from handlers.engine.verbs import VERBS
 from ledger.cli.base import clock
 from ledger.cli.errors import ExitCode
-from ledger.cli.table import Called, age, span
+from ledger.cli.table import NamedId, age, span
 from ledger.words.acts import BY_NAME
-from ledger.words.consequences import Known, consequences, stands
+from ledger.words.consequences import ActFacts, consequences, stands
 from ledger.words.sentences import error_text, left_text
 
 GIB = 2**30
@@ -25,7 +25,7 @@ GIB = 2**30
 Operation = dict[str, Any]
 Step = dict[str, Any]
 
-NOTHING = Known()
+NOTHING = ActFacts()
 
 
 def exit_code(operation: Operation) -> ExitCode:
@@ -163,7 +163,7 @@ def doing(operation: Operation, now: datetime, *, brief: bool = False) -> str:
     return ", ".join([*words, f"attempt {step['attempts'] + 1}", *far])
 
 
-def next_commands(operation: Operation, known: Known = NOTHING) -> Iterator[str]:
+def next_commands(operation: Operation, known: ActFacts = NOTHING) -> Iterator[str]:
     """The acts that the service would take now, ready to be copied, and what they would do."""
     first = (operation["left"] or [{"step": "STEP", "lane": 0}])[0]
     step = first["step"] + (f" --lane {first['lane']}" if first["lane"] else "")
@@ -223,7 +223,7 @@ def _standing_since(operation: Operation, now: datetime) -> dict[str, Any]:
     return {}
 
 
-def fields(operation: Operation, known: Known, now: datetime) -> dict[str, Any]:
+def fields(operation: Operation, known: ActFacts, now: datetime) -> dict[str, Any]:
     """One operation, from the answer that has its steps."""
     at = current(operation)
     shown: dict[str, Any] = {
@@ -235,7 +235,7 @@ def fields(operation: Operation, known: Known, now: datetime) -> dict[str, Any]:
         "unwinding": OnlyIfSo(operation["unwinding"]),
         "step": name_of(at) if at else None,
         "why": operation["why"],
-        "server": Called(operation["server_id"], operation.get("server_name")),
+        "server": NamedId(operation["server_id"], operation.get("server_name")),
         "volumes": Lines(operation["volume_ids"], operation["volume_ids"]),
         "host": operation["host"],
         "destination": operation["destination"],

@@ -60,10 +60,10 @@ class Top(Command):
 
     def _watch(self, interval_s: float) -> None:
         from ledger.cli.client import ClientError
-        from ledger.cli.table import below, painted
+        from ledger.cli.table import painted, unescaped
 
         seen = self._look()  # what is wrong from the start is an error, and no screen
-        terminal = below(self.app.stdout)
+        terminal = unescaped(self.app.stdout)
         terminal.write(ENTER)
         try:
             while True:
@@ -136,14 +136,14 @@ def _oldest_first(operations: list[Operation]) -> list[Operation]:
 
 def _row(operation: Operation, now: datetime) -> tuple[Any, ...]:
     from ledger.cli.operations.plan import Why, standing
-    from ledger.cli.table import Called
+    from ledger.cli.table import NamedId
 
     places = filter(None, (operation["host"], operation["destination"]))
     return (
         operation["operation_id"],
         operation["flow"],
         standing(operation),
-        Called(operation["server_id"], operation.get("server_name")),
+        NamedId(operation["server_id"], operation.get("server_name")),
         " -> ".join(places),
         operation.get("updated_at") or operation["started_at"],
         Why(operation, now),

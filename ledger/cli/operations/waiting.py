@@ -76,7 +76,7 @@ def until(
     Raises as `wait`.
     """
     end = time.monotonic() + timeout_s
-    with Progress() as progress:
+    with ProgressLine() as progress:
         while True:
             left_s = max(0.0, end - time.monotonic())
             try:
@@ -130,7 +130,7 @@ class Telling:
         return (total - done) * (at - began) / (done - first) if done > first else None
 
 
-class Progress:
+class ProgressLine:
     """Shows progress on stderr."""
 
     def __init__(self) -> None:

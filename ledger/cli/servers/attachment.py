@@ -42,7 +42,7 @@ class List(Lister):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        from ledger.cli.table import Called
+        from ledger.cli.table import NamedId
 
         names = ("volume", "server", "host", "flow")
         asked = {name: getattr(parsed_args, name) for name in names}
@@ -55,7 +55,7 @@ class List(Lister):
             (
                 row["attachment_id"],
                 row["volume_id"],
-                Called(row["server_id"], row.get("server_name")),
+                NamedId(row["server_id"], row.get("server_name")),
                 row["host"],
                 row["state"],
                 row["flow"],

@@ -35,12 +35,12 @@ class List(Lister):
 
 
 def _row(row: dict[str, Any]) -> tuple[Any, ...]:
-    from ledger.cli.table import Called
+    from ledger.cli.table import NamedId
 
     return (
         row["volume_id"],
         row["state"],
-        Called(row["server_id"], row.get("server_name")),
+        NamedId(row["server_id"], row.get("server_name")),
         row["host"],
         row["attachment_id"],
         row["operation_id"],

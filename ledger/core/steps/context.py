@@ -23,7 +23,7 @@ class EffectContext:
     old_cinder: OldCinder
     book: Book
     wait: Callable[[float], None]
-    first: bool = False  # nobody has begun this step before (progress.is_first)
+    first: bool = False  # nobody has begun this step before (plan.is_first)
     uncertain: bool = False  # an earlier attempt to do this step may still have an effect
     operation: Operation | None = None  # whose step it is
     run: int = 0  # number of the run in it

@@ -155,14 +155,14 @@ class Remembered(Generic[T]):
 
 
 @dataclass(frozen=True)
-class Found:
+class HealthReport:
     """What is wrong, by check, None where nothing is; and what else is to be mended."""
 
     checks: dict[str, str | None]
     warnings: list[str]
 
 
-class Readiness(Remembered[Found]):
+class Readiness(Remembered[HealthReport]):
     """Whether the process can do its work."""
 
     def __init__(self, components: Components) -> None:
@@ -170,7 +170,7 @@ class Readiness(Remembered[Found]):
         self._components = components
         self._append = InThread(self._appends)
 
-    async def _ask(self) -> Found:
+    async def _ask(self) -> HealthReport:
         checks: Mapping[str, Check] = {
             "database": self._database,
             "projections": self._projections,
@@ -179,7 +179,7 @@ class Readiness(Remembered[Found]):
         warnings = {"policy": self._components.policy.check, **self._components.warnings}
         found = await asyncio.gather(*map(_asked, (*checks.values(), *warnings.values())))
         warned = zip(warnings, found[len(checks) :], strict=True)
-        return Found(
+        return HealthReport(
             dict(zip(checks, found[: len(checks)], strict=True)),
             [f"{name}: {text}" for name, text in warned if text],
         )

@@ -11,10 +11,9 @@ from aggregates.finding import Finding
 from aggregates.operation import Operation
 from handlers.drift.classes import BY_NAME
 from handlers.drift.repairs import REPAIRS
-from handlers.engine.plan import Place
+from handlers.engine.plan import Place, plan_of
 from handlers.engine.verbs import VERBS
 from handlers.requests.repair import RepairDrift
-from handlers.results.progress import plan_of
 from ledger.core.requests import Fleet
 from ledger.http.call import Call, answer
 from ledger.native import accepting

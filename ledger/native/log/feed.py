@@ -29,7 +29,7 @@ READERS_MAX = 10_000
 Row = dict[str, Any]
 
 
-class Question(NamedTuple):
+class FeedQuery(NamedTuple):
     """What follows this position; as CloudEvents, or as /v1 shows events."""
 
     position: int
@@ -37,7 +37,7 @@ class Question(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Page:
+class FeedPage:
     """Events as server-sent ones; `last` is the position to go on after."""
 
     text: bytes
@@ -53,9 +53,9 @@ class Feed:
         self._pages = Batched(self._of_all, READERS_MAX)
         self._log: UUID | None = None
 
-    async def after(self, position: int, *, cloud: bool = False) -> Page:
+    async def after(self, position: int, *, cloud: bool = False) -> FeedPage:
         """What follows; an empty page if nothing does.  Raises what reading raises."""
-        return await self._pages.ask(Question(position, cloud))
+        return await self._pages.ask(FeedQuery(position, cloud))
 
     async def log(self) -> UUID:
         """Which log it is; there must be an event in it."""
@@ -64,7 +64,7 @@ class Feed:
         assert self._log is not None, "it has an event"
         return self._log
 
-    async def _of_all(self, questions: Sequence[Question]) -> Sequence[Page | Exception]:
+    async def _of_all(self, questions: Sequence[FeedQuery]) -> Sequence[FeedPage | Exception]:
         wanted = list(dict.fromkeys(question.position for question in questions))
         read = await asyncio.gather(*map(self._rows, wanted), return_exceptions=True)
         rows = dict(zip(wanted, read, strict=True))
@@ -78,17 +78,17 @@ class Feed:
     async def _rows(self, after: int) -> list[Row]:
         return await self._queries.events(after=after, limit=PAGE_EVENTS)
 
-    async def _page(self, asked: Question, rows: list[Row] | BaseException) -> Page:
+    async def _page(self, asked: FeedQuery, rows: list[Row] | BaseException) -> FeedPage:
         if isinstance(rows, BaseException):
             raise rows
         log = await self.log() if rows and asked.cloud else None
         last = rows[-1]["position"] if rows else asked.position
         text = b"".join(_message(row, log) for row in rows)
-        return Page(text, last, len(rows) == PAGE_EVENTS)
+        return FeedPage(text, last, len(rows) == PAGE_EVENTS)
 
 
-def _answer(found: Page | BaseException) -> Page | Exception:
-    if isinstance(found, Page | Exception):
+def _answer(found: FeedPage | BaseException) -> FeedPage | Exception:
+    if isinstance(found, FeedPage | Exception):
         return found
     raise found
 

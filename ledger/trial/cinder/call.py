@@ -20,7 +20,7 @@ SERVICE_ROLE = "service"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Call:
+class CinderCall:
     """One request: the caller, the microversion, and the JSON body."""
 
     model: CinderModel
@@ -64,7 +64,7 @@ class Call:
             raise CinderFault(404, "The resource could not be found.")
 
 
-Handler = Callable[[Call], Awaitable[web.Response]]
+Handler = Callable[[CinderCall], Awaitable[web.Response]]
 
 
 def wrong(name: str, value: Any, why: str) -> CinderFault:
@@ -72,7 +72,7 @@ def wrong(name: str, value: Any, why: str) -> CinderFault:
 
 
 async def may_delete(
-    call: Call, *, attachment_id: str | None = None, volume_id: str | None = None
+    call: CinderCall, *, attachment_id: str | None = None, volume_id: str | None = None
 ) -> None:
     """Return if this caller may delete; else raise Cinder's error (CVE-2023-2088)."""
     if call.is_service:

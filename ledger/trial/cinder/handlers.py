@@ -13,7 +13,7 @@ from uuid import UUID
 from aiohttp import web
 
 from ledger.trial.cinder import views
-from ledger.trial.cinder.call import NO_SUCH_ACTION, Call, Handler, may_delete, wrong
+from ledger.trial.cinder.call import NO_SUCH_ACTION, CinderCall, Handler, may_delete, wrong
 from ledger.trial.cinder.model.actions import volume_action
 from ledger.trial.cinder.model.backups import backup_create, backup_restore
 from ledger.trial.cinder.model.backups import view as backup_view
@@ -34,7 +34,7 @@ S = TypeVar("S", Snapshot, Backup)
 R = TypeVar("R", Volume, Attachment, Snapshot, Backup)
 
 
-def _page(call: Call, rows: Iterable[R]) -> list[R]:
+def _page(call: CinderCall, rows: Iterable[R]) -> list[R]:
     """The rows after `marker`, at most `limit`; by default the newest first."""
     query = call.request.query
     listed = _sorted(query.get("sort"), rows)
@@ -68,7 +68,7 @@ def _sorted(by: str | None, rows: Iterable[R]) -> list[R]:
 # --- volumes -------------------------------------------------------------------------------------
 
 
-async def volume_create(call: Call) -> web.Response:
+async def volume_create(call: CinderCall) -> web.Response:
     wanted = call.part("volume")
     kind = wanted.get("volume_type") or call.model.driver
     size = wanted.get("size")
@@ -100,7 +100,7 @@ async def volume_create(call: Call) -> web.Response:
     return web.json_response({"volume": view}, status=202)
 
 
-async def volume_show(call: Call) -> web.Response:
+async def volume_show(call: CinderCall) -> web.Response:
     with call.model.lock:
         volume = call.model.read_volume(call.volume_id)
         if not call.is_admin and volume.project_id != call.project:
@@ -109,12 +109,12 @@ async def volume_show(call: Call) -> web.Response:
     return web.json_response({"volume": view})
 
 
-async def volume_encryption(call: Call) -> web.Response:
+async def volume_encryption(call: CinderCall) -> web.Response:
     with call.model.lock:
         return web.json_response(views.encryption(call.model.current(call.volume_id)))
 
 
-async def volume_list(call: Call) -> web.Response:
+async def volume_list(call: CinderCall) -> web.Response:
     query = call.request.query
     every = query.get("all_tenants", "0").lower() in ("1", "true") and call.is_admin
     metadata = _metadata_filter(query.get("metadata", "{}"))
@@ -149,25 +149,25 @@ def _metadata_filter(text: str) -> dict[str, str]:
     return found
 
 
-async def volume_delete(call: Call) -> web.Response:
+async def volume_delete(call: CinderCall) -> web.Response:
     with call.model.lock:
         call.model.delete_volume(call.volume_id)
     return web.Response(status=202)
 
 
-async def snapshot_list(call: Call) -> web.Response:
+async def snapshot_list(call: CinderCall) -> web.Response:
     with call.model.lock:
         rows = _page(call, _of_volume(call, call.model.snapshots.values()))
         return web.json_response({"snapshots": [snapshot_view(row) for row in rows]})
 
 
-async def backup_list(call: Call) -> web.Response:
+async def backup_list(call: CinderCall) -> web.Response:
     with call.model.lock:
         rows = _page(call, _of_volume(call, call.model.backups.values()))
         return web.json_response({"backups": [backup_view(row) for row in rows]})
 
 
-def _of_volume(call: Call, rows: Iterable[S]) -> list[S]:
+def _of_volume(call: CinderCall, rows: Iterable[S]) -> list[S]:
     """Those of the volume that is asked for; of all projects for administrators who want them."""
     query = call.request.query
     every = query.get("all_tenants", "0").lower() in ("1", "true") and call.is_admin
@@ -182,7 +182,7 @@ def _of_volume(call: Call, rows: Iterable[S]) -> list[S]:
 # --- attachments ---------------------------------------------------------------------------------
 
 
-async def attachment_create(call: Call) -> web.Response:
+async def attachment_create(call: CinderCall) -> web.Response:
     call.need(views.NEW_ATTACH)
     wanted = call.part("attachment")
     allowed = {"volume_uuid", "instance_uuid", "connector"}
@@ -224,14 +224,14 @@ def _check_uuid(name: str, value: Any) -> None:
         raise wrong(name, value, f"{value!r} is not a 'uuid'") from None
 
 
-async def attachment_show(call: Call) -> web.Response:
+async def attachment_show(call: CinderCall) -> web.Response:
     call.need(views.NEW_ATTACH)
     with call.model.lock:
         view = views.attachment_detail(call.model.shown_attachment(call.attachment_id))
     return web.json_response({"attachment": view})
 
 
-async def attachment_list(call: Call) -> web.Response:
+async def attachment_list(call: CinderCall) -> web.Response:
     call.need(views.NEW_ATTACH)
     query = dict(call.request.query)
     every = query.pop("all_tenants", None) is not None and call.is_admin
@@ -248,7 +248,7 @@ async def attachment_list(call: Call) -> web.Response:
     return web.json_response({"attachments": listed})
 
 
-def _is_own(call: Call, row: Attachment) -> bool:
+def _is_own(call: CinderCall, row: Attachment) -> bool:
     """Of a volume of the caller's project; one that is gone is nobody's."""
     volume = call.model.volumes.get(row.volume_id)
     return volume is not None and volume.project_id == call.project
@@ -267,7 +267,7 @@ def _matches(row: Attachment, filters: dict[str, str]) -> bool:
     )
 
 
-async def attachment_update(call: Call) -> web.Response:
+async def attachment_update(call: CinderCall) -> web.Response:
     call.need(views.NEW_ATTACH)
     wanted = call.part("attachment")
     _check(wanted, {"connector"}, "connector")
@@ -281,7 +281,7 @@ async def attachment_update(call: Call) -> web.Response:
     return web.json_response({"attachment": view})
 
 
-async def attachment_delete(call: Call) -> web.Response:
+async def attachment_delete(call: CinderCall) -> web.Response:
     call.need(views.NEW_ATTACH)
     with call.model.lock:
         call.model.attachment(call.attachment_id)
@@ -292,7 +292,7 @@ async def attachment_delete(call: Call) -> web.Response:
     return web.json_response({"attachments": listed})
 
 
-async def attachment_action(call: Call) -> web.Response:
+async def attachment_action(call: CinderCall) -> web.Response:
     call.need(views.COMPLETE)
     if list(call.body) != ["os-complete"]:
         raise CinderFault(400, NO_SUCH_ACTION.format(", ".join(call.body)))

@@ -25,7 +25,7 @@ from aiohttp import web
 from host_agent.shared.faults import Fault, Faults
 from ledger.trial.cinder import views
 from ledger.trial.cinder.admin import ADMIN_ROUTES
-from ledger.trial.cinder.call import Call, Handler
+from ledger.trial.cinder.call import CinderCall, Handler
 from ledger.trial.cinder.compute import ComputeCheck
 from ledger.trial.cinder.handlers import ROUTES
 from ledger.trial.cinder.model.model import CinderModel
@@ -91,7 +91,7 @@ class CinderServer:
         response.headers["x-openstack-request-id"] = f"req-{self.model.new_id()}"
         return response
 
-    async def _perform(self, call: str, handler: Handler, asked: Call) -> web.Response:
+    async def _perform(self, call: str, handler: Handler, asked: CinderCall) -> web.Response:
         ids = _ids(self.model, asked)
         with self.model.lock:
             self.model.remembers = self.faults.looks_back
@@ -108,7 +108,7 @@ class CinderServer:
                 self.store.save(self.model)
         return response
 
-    async def _call(self, request: web.Request, version: views.Microversion) -> Call:
+    async def _call(self, request: web.Request, version: views.Microversion) -> CinderCall:
         user, _, project = request.headers.get("X-Auth-Token", "").partition(":")
         in_path = request.match_info.get("project")
         if in_path is not None and in_path != (project or user):
@@ -119,7 +119,7 @@ class CinderServer:
                 body = await request.json()
             except ValueError:
                 raise CinderFault(400, "Malformed request body") from None
-        return Call(
+        return CinderCall(
             model=self.model,
             compute=self.compute,
             request=request,
@@ -171,7 +171,7 @@ def _about(request: web.Request, fault: Fault) -> str:
     return f"{fault.message} ({request.path})" if missing else fault.message
 
 
-def _ids(model: CinderModel, asked: Call) -> dict[str, str | None]:
+def _ids(model: CinderModel, asked: CinderCall) -> dict[str, str | None]:
     """The ids that a fault rule may match: those known before the call."""
     match = asked.request.match_info
     row = model.attachments.get(match.get("attachment_id", ""))

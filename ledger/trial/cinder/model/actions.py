@@ -7,13 +7,13 @@ from typing import Any
 from aiohttp import web
 
 from ledger.trial.cinder import views
-from ledger.trial.cinder.call import NO_SUCH_ACTION, Call, Handler, may_delete, wrong
+from ledger.trial.cinder.call import NO_SUCH_ACTION, CinderCall, Handler, may_delete, wrong
 from ledger.trial.cinder.model import legacy, migration
 from ledger.trial.cinder.model import work as cinder_work
 from ledger.trial.cinder.model.rows import Attachment, CinderFault, Volume
 
 
-async def volume_action(call: Call) -> web.Response:
+async def volume_action(call: CinderCall) -> web.Response:
     if len(call.body) != 1:
         raise CinderFault(400, "Malformed request body")
     [name] = call.body
@@ -24,12 +24,12 @@ async def volume_action(call: Call) -> web.Response:
     return await _ACTIONS[name](call)
 
 
-def _inner(call: Call) -> dict[str, Any]:
+def _inner(call: CinderCall) -> dict[str, Any]:
     [inner] = call.body.values()
     return inner if isinstance(inner, dict) else {}
 
 
-async def _old_flow(call: Call) -> web.Response:
+async def _old_flow(call: CinderCall) -> web.Response:
     [name] = call.body
     inner = _inner(call)
     if name in legacy.GUARDED:
@@ -41,13 +41,13 @@ async def _old_flow(call: Call) -> web.Response:
     return web.json_response(answer) if answer is not None else web.Response(status=202)
 
 
-async def _reset_status(call: Call) -> web.Response:
+async def _reset_status(call: CinderCall) -> web.Response:
     with call.model.lock:
         call.model.reset_status(call.volume_id, _inner(call))
     return web.Response(status=202)
 
 
-async def _force_detach(call: Call) -> web.Response:
+async def _force_detach(call: CinderCall) -> web.Response:
     """Terminates the connection and detaches; each of the two needs the check of `may_delete`."""
     inner = _inner(call)
     await may_delete(call, volume_id=call.volume_id)
@@ -62,14 +62,14 @@ async def _force_detach(call: Call) -> web.Response:
 # --- migration -----------------------------------------------------------------------------------
 
 
-async def _migrate(call: Call) -> web.Response:
+async def _migrate(call: CinderCall) -> web.Response:
     with call.model.lock:
         volume = call.model.volume(call.volume_id)
         _start_migration(call, volume, migration.migrate(call.model, volume, _inner(call)))
     return web.Response(status=202)
 
 
-async def _retype(call: Call) -> web.Response:
+async def _retype(call: CinderCall) -> web.Response:
     with call.model.lock:
         volume = call.model.volume(call.volume_id)
         target = migration.retype(call.model, volume, _inner(call))
@@ -78,13 +78,13 @@ async def _retype(call: Call) -> web.Response:
     return web.Response(status=202)
 
 
-def _start_migration(call: Call, volume: Volume, target: Volume) -> None:
+def _start_migration(call: CinderCall, volume: Volume, target: Volume) -> None:
     if not migration.copied_by_cinder(call.model, volume, target):
         call.later(_ask_for_swaps(call, volume, target, call.model.attachments_of(volume.id)))
 
 
 async def _ask_for_swaps(
-    call: Call, volume: Volume, target: Volume, rows: list[Attachment]
+    call: CinderCall, volume: Volume, target: Volume, rows: list[Attachment]
 ) -> None:
     """One swap for each attachment; the compute service reports the end by a completion."""
     try:
@@ -95,7 +95,7 @@ async def _ask_for_swaps(
             migration.fail(call.model, volume, target)
 
 
-async def _complete(call: Call) -> web.Response:
+async def _complete(call: CinderCall) -> web.Response:
     inner = _inner(call)
     if "new_volume" not in inner:
         raise wrong("os-migrate_volume_completion", inner, "'new_volume' is a required property")
@@ -106,7 +106,7 @@ async def _complete(call: Call) -> web.Response:
     return web.json_response({"save_volume_id": kept})
 
 
-async def _extend(call: Call) -> web.Response:
+async def _extend(call: CinderCall) -> web.Response:
     """Done at once; then each server that has the volume is told."""
     size = int(_inner(call)["new_size"])
     with call.model.lock:
@@ -125,7 +125,7 @@ async def _extend(call: Call) -> web.Response:
     return web.Response(status=202)
 
 
-async def _extended(call: Call) -> web.Response:
+async def _extended(call: CinderCall) -> web.Response:
     call.need(views.EXTEND_COMPLETION)
     with call.model.lock:
         volume = call.model.current(call.volume_id)
@@ -134,7 +134,7 @@ async def _extended(call: Call) -> web.Response:
     return web.Response(status=202)
 
 
-async def _reimage(call: Call) -> web.Response:
+async def _reimage(call: CinderCall) -> web.Response:
     """Written after the answer; then the server that the volume is reserved for is told."""
     call.need(views.REIMAGE)
     inner = _inner(call)
@@ -148,7 +148,7 @@ async def _reimage(call: Call) -> web.Response:
     return web.Response(status=202)
 
 
-async def _written(call: Call, volume: Volume) -> None:
+async def _written(call: CinderCall, volume: Volume) -> None:
     with call.model.lock:
         if volume.imaging is not None:
             volume.end_imaging()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from ledger.trial.cinder.call import Call
+from ledger.trial.cinder.call import CinderCall
 from ledger.trial.cinder.model.model import CinderModel
 from ledger.trial.cinder.model.rows import DEFAULT_USER, Backup, CinderFault, Volume
 
@@ -54,13 +54,13 @@ def view(backup: Backup) -> dict[str, object]:
     return {"id": backup.id, "name": backup.name, "volume_id": backup.volume_id, "links": []}
 
 
-async def backup_create(call: Call) -> web.Response:
+async def backup_create(call: CinderCall) -> web.Response:
     with call.model.lock:
         made = add(call.model, str(call.part("backup").get("volume_id")))
         return web.json_response({"backup": view(made)}, status=202)
 
 
-async def backup_restore(call: Call) -> web.Response:
+async def backup_restore(call: CinderCall) -> web.Response:
     with call.model.lock:
         id_ = call.request.match_info["backup_id"]
         made = restored(call.model, id_, project_id=call.project, user_id=call.user)

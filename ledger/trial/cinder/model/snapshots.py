@@ -6,20 +6,20 @@ from typing import Any
 
 from aiohttp import web
 
-from ledger.trial.cinder.call import Call
+from ledger.trial.cinder.call import CinderCall
 from ledger.trial.cinder.model.connection import data_file, file_of
 from ledger.trial.cinder.model.model import CinderModel
 from ledger.trial.cinder.model.rows import CinderFault, Snapshot, Volume
 
 
-async def snapshot_create(call: Call) -> web.Response:
+async def snapshot_create(call: CinderCall) -> web.Response:
     wanted = call.part("snapshot")
     with call.model.lock:
         made = call.model.add_snapshot(str(wanted.get("volume_id")), name=wanted.get("name"))
         return web.json_response({"snapshot": view(made)}, status=202)
 
 
-async def snapshot_show(call: Call) -> web.Response:
+async def snapshot_show(call: CinderCall) -> web.Response:
     with call.model.lock:
         found = call.model.snapshot(call.request.match_info["snapshot_id"])
         if not call.is_admin and found.project_id != call.project:
@@ -27,7 +27,7 @@ async def snapshot_show(call: Call) -> web.Response:
         return web.json_response({"snapshot": view(found)})
 
 
-async def snapshot_action(call: Call) -> web.Response:
+async def snapshot_action(call: CinderCall) -> web.Response:
     fields = call.part("os-update_snapshot_status")
     with call.model.lock:
         if not call.is_admin:
