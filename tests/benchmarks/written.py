@@ -112,7 +112,7 @@ def _sizes(connection: psycopg.Connection) -> Counter[str]:
 
 def read(connection: psycopg.Connection, begin: str, end: str) -> Written:
     """What is in the WAL between two places of it."""
-    names = dict(connection.execute(_NAMES).fetchall())
+    names: dict[str, str] = dict(connection.execute(_NAMES).fetchall())
     [(data, version)] = connection.execute(
         "SELECT current_setting('data_directory'), current_setting('server_version_num')::int"
     ).fetchall()

@@ -336,7 +336,7 @@ def test_the_write_moves_no_mark_back(
 
     with psycopg.RawCursor(db) as cursor:
         place = _place(db)
-        gone = Replacement(place, ["h"], [])
+        gone = Replacement(place, [{"host": "h"}], [])
         assert advance(cursor, {"hosts": Mark(2, 0)}, to, [gone], "") == []
 
     assert tracked(db, "hosts") == 2
@@ -353,7 +353,7 @@ def test_the_write_replaces_no_row_that_is_beyond_where_it_was_folded_from(
     before = tables(db)["hosts"]
 
     with psycopg.RawCursor(db) as cursor:
-        again = Replacement(_place(db), ["h"], before)
+        again = Replacement(_place(db), [], before)
         with pytest.raises(psycopg.errors.UniqueViolation):
             advance(cursor, {"hosts": Mark(1, 0)}, 2, [again], "")
 
