@@ -79,29 +79,26 @@ SELECT position, recorded_at, topic, originator_id::text, originator_version, ho
 
 -- name: advance
 -- Records how far projections have come, with their rows ({changes} are those of each
--- table: `remove`, `add`, `replace`), and tells everybody: of those that are still where these rows were folded
--- from, and never back.  What another process is writing right now is left out, not waited
--- for; then nobody can say what has moved ($5).
+-- table: `remove`, `add`, `replace`), and tells everybody: of those that are still where these
+-- rows were folded from, and never back.  What another process is writing right now is left out,
+-- not waited for; then nobody can say what has moved ($5).  That is known by the lock of a number
+-- (the other use of it is `lock_live`), which writes nothing, as one of the row would; who comes just
+-- after finds the row moved.
 WITH mine AS (
-    SELECT t.projection
+    UPDATE tracking AS t SET position = $4, held = NULL
       FROM unnest($1::text[], $2::int[]) AS expected (projection, rebuilds)
-      JOIN tracking AS t USING (projection, rebuilds)
-     WHERE t.position = $3 AND $3 < $4
-     ORDER BY t.projection
-       FOR UPDATE OF t SKIP LOCKED
+     WHERE t.projection = expected.projection AND t.rebuilds = expected.rebuilds
+       AND t.position = $3 AND $3 < $4
+       AND pg_try_advisory_xact_lock(hashtextextended(t.projection, t.tableoid::bigint))
+    RETURNING t.projection
 ),
 {changes}
-moved AS (
-    UPDATE tracking SET position = $4, held = NULL
-     WHERE projection = ANY(ARRAY(SELECT projection FROM mine))
-    RETURNING projection
-),
 told AS (
     SELECT pg_notify(
                'ledger_projected', CASE WHEN count(*) = cardinality($1::text[]) THEN $5 ELSE '' END)
-      FROM moved HAVING count(*) > 0
+      FROM mine HAVING count(*) > 0
 )
-SELECT moved.projection FROM moved LEFT JOIN told ON true;
+SELECT mine.projection FROM mine LEFT JOIN told ON true;
 
 -- name: remove
 -- A part of `advance`: deletes the rows that have some primary keys, as far as they are not beyond

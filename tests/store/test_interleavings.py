@@ -31,6 +31,7 @@ from projections.running.runner import ProjectionRunner, catch_up, connect
 from projections.running.tables import ProjectionError, RowBeyondMarkError
 from projections.running.writes import Mark, Replacement, TablePlace, advance, columns
 from tests.store.following import register, tracked, wait_until
+from tests.store.histories import LOCK
 from tests.store.test_projector import counting, fill, tables
 from tests.tiers import every
 
@@ -167,7 +168,7 @@ def _trouble(
             case 2:
                 locking.rollback()
                 name = chance.choice(ALL).name
-                locking.execute("SELECT FROM tracking WHERE projection = %s FOR UPDATE", [name])
+                locking.execute(LOCK, {"names": [name]})
             case 3:
                 locking.rollback()
             case _:
