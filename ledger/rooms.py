@@ -27,9 +27,9 @@ from host_agent.shared.platform.lines import within
 P = ParamSpec("P")
 T = TypeVar("T")
 
-#: Who waits so long for a place, of those who do not wait for ever, is late; an answer of Cinder
-#: takes less.
-LATE_S = 2.0
+#: Who waits so long for a place, of those who do not wait for ever, is late: longer than a burst,
+#: or a Cinder that is slow for a moment, keeps anybody.
+LATE_S = 5.0
 
 
 class FullError(Exception):
