@@ -26,7 +26,7 @@ from tests.benchmarks.servers import server
 CYCLES = {Size.QUICK: 100, Size.FULL: 1_000}
 WAL_KB, KEPT_KB = 50.0, 25.0
 #: Relations below this are added up.
-SHOWN_KB = 0.15
+SHOWN_KB = 0.5
 #: `rmgr: Heap len (rec/tot): 59/ 59, ... lsn: 0/1, ... blkref #0: rel 1663/5/16389 ...`
 _RECORD = re.compile(r"^rmgr: (\S+)\s+len \(rec/tot\):\s*(\d+)/\s*(\d+)")
 _RELATION = re.compile(r"blkref #\d+: rel \d+/\d+/(\d+)")
