@@ -4,6 +4,11 @@ Only so many are inside at once, and of one asker so many; who asks has so many 
 waits for a place needs no thread, and is passed by those of other askers if its own asker has its
 share.  Used for Cinder (ledger.http.limits.bulkheads, ledger.core.dispatcher) and Keystone
 (ledger.auth.keystone).
+
+They go in by turns, until the first of them has waited LATE_S: then more comes than can be done.
+By turns all would wait as long as they may, to be refused, or to be served at last when nobody
+wants the answer any more; so the last goes in first.  Those it passes are refused in time, and told
+to come again.
 """
 
 from __future__ import annotations
@@ -14,12 +19,17 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from contextvars import copy_context
-from typing import ParamSpec, TypeVar
+from math import inf
+from typing import NamedTuple, ParamSpec, TypeVar
 
 from host_agent.shared.platform.lines import within
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+#: Who waits so long for a place, of those who do not wait for ever, is late: longer than a burst,
+#: or a Cinder that is slow for a moment, keeps anybody.
+LATE_S = 5.0
 
 
 class FullError(Exception):
@@ -31,6 +41,14 @@ class FullError(Exception):
         self.total = total
 
 
+class _Waiting(NamedTuple):
+    """Who waits for a place; since `late_at` it is too long (the loop's time)."""
+
+    asker: str
+    place: asyncio.Future[None]
+    late_at: float
+
+
 class Room:
     """At most `threads` inside at once, and `per_asker` of one asker."""
 
@@ -39,12 +57,12 @@ class Room:
         self._per_asker = per_asker
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix=name)
         self._inside = Counter[str]()
-        self._waiting: deque[tuple[str, asyncio.Future[None]]] = deque()
+        self._waiting: deque[_Waiting] = deque()
 
     @property
     def waiting(self) -> int:
         """How many wait for a place."""
-        return sum(not place.done() for _, place in self._waiting)
+        return sum(not each.place.done() for each in self._waiting)
 
     async def let_in(
         self,
@@ -68,13 +86,15 @@ class Room:
         if self._has_place(asker):
             self._take(asker)
             return
-        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((asker, place))
+        loop = asyncio.get_running_loop()
+        late_at = inf if place_s is None else loop.time() + LATE_S
+        mine = _Waiting(asker, loop.create_future(), late_at)
+        self._waiting.append(mine)
         try:
             async with asyncio.timeout(place_s):
-                await place
+                await mine.place
         except BaseException as error:
-            self._give_up(asker, place)
+            self._give_up(mine)
             if not isinstance(error, TimeoutError):
                 raise
             raise FullError(self._inside[asker], self._inside.total()) from None
@@ -86,25 +106,29 @@ class Room:
         self._free -= 1
         self._inside[asker] += 1
 
-    def _give_up(self, asker: str, place: asyncio.Future[None]) -> None:
-        if place.done() and not place.cancelled():
-            self._leave(asker)  # it was given in the same moment
+    def _give_up(self, mine: _Waiting) -> None:
+        if mine.place.done() and not mine.place.cancelled():
+            self._leave(mine.asker)  # it was given in the same moment
             return
         with suppress(ValueError):
-            self._waiting.remove((asker, place))
+            self._waiting.remove(mine)
 
     def _leave(self, asker: str) -> None:
-        """To the first that waits, of an asker that may have it."""
+        """To one that waits, of an asker that may have it."""
         self._free += 1
         self._inside[asker] -= 1
         if not self._inside[asker]:
             del self._inside[asker]
-        for each in self._waiting:
-            if not each[1].done() and self._has_place(each[0]):
-                self._waiting.remove(each)
-                self._take(each[0])
-                each[1].set_result(None)
-                return
+        if next_one := self._next():
+            self._waiting.remove(next_one)
+            self._take(next_one.asker)
+            next_one.place.set_result(None)
+
+    def _next(self) -> _Waiting | None:
+        """The first of those who may go in; if that is late, the last of them."""
+        may = [x for x in self._waiting if not x.place.done() and self._has_place(x.asker)]
+        late = bool(may) and may[0].late_at <= asyncio.get_running_loop().time()
+        return next(reversed(may) if late else iter(may), None)
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)

@@ -43,7 +43,7 @@ def text_of(
 
 def _moved(after: int, replacements: Sequence[Replacement]) -> Iterator[Moved]:
     """A command that was there before, of which some steps are done now, is news to nobody."""
-    for place, _, rows in replacements:
+    for place, _, rows, _ in replacements:
         match place.table:
             case "mailbox" | "hosts":
                 for row in rows:

@@ -23,7 +23,7 @@ from psycopg.types.string import TextLoader
 import sql
 from projections.base import LoggedEvent, Projection, Row, originator
 from projections.running.reader import logged
-from projections.running.writes import Mark, Replacement, TablePlace, array, columns
+from projections.running.writes import Keyed, Mark, Replacement, TablePlace, array, columns
 
 ROWS_KEPT_MAX = 2_000  # of each projection; at times twice as many, 45 MB in all
 Rows = dict[str, Any]  # by key: a row, or a State; None: there is none
@@ -153,22 +153,17 @@ class Tables:
 
     def replacements(self, change: Change) -> Iterator[Replacement]:
         """What there is to write.  Raises ProjectionError for a state without a row."""
-        gone = [key for key, row in change.old.items() if row is not None]
-        rows = [self._row(row) for row in change.new.values() if row is not None]
-        if gone or rows:
-            yield Replacement(self._place, gone, rows)
+        old, new = ({key: row for key, row in each.items() if row is not None} for each in change)
+        there = {(key,): {self._projection.key: key} for key in old}
+        yield from _replacement(
+            self._place, there, {(key,): self._row(row) for key, row in new.items()}
+        )
         for derived, place in zip(self._projection.derived, self._derived, strict=True):
-            gone, rows = [], []
-            for key, row in change.new.items():
-                last = change.old[key]
-                before = derived.rows(last) if last is not None else []
-                after = derived.rows(row) if row is not None else []
-                if before != after:
-                    rows += after
-                    if before:
-                        gone.append(key)
-            if gone or rows:
-                yield Replacement(place, gone, rows)
+            before, after = (
+                place.keyed(row for one in each.values() for row in derived.rows(one))
+                for each in (old, new)
+            )
+            yield from _replacement(place, before, after)
 
     def keep(self, change: Change, mark: Mark) -> None:
         """The change is written, and the projection at `mark`."""
@@ -179,6 +174,14 @@ class Tables:
         if len(self._kept) > 2 * ROWS_KEPT_MAX:
             oldest = len(self._kept) - ROWS_KEPT_MAX
             self._kept = dict(islice(self._kept.items(), oldest, None))
+
+
+def _replacement(place: TablePlace, before: Keyed, after: Keyed) -> Iterator[Replacement]:
+    """What makes the rows before those after; nothing if they are the same."""
+    gone = [row for key, row in before.items() if key not in after]
+    new = {key: row for key, row in after.items() if before.get(key) != row}
+    if gone or new:
+        yield Replacement(place, gone, [*new.values()], known=not before.keys().isdisjoint(new))
 
 
 @cache

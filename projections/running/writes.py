@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
-from itertools import count, repeat
+from itertools import count
 from typing import Any, LiteralString, NamedTuple
 
 import orjson
@@ -31,6 +31,7 @@ class Mark(NamedTuple):
     rebuilds: int
 
 
+Keyed = dict[tuple[Any, ...], Row]  # rows by their primary keys
 Marks = dict[str, Mark]  # by the projection's name; all of one group are at one position
 
 
@@ -41,12 +42,16 @@ def position_of(marks: Marks) -> int:
 
 
 class Column(NamedTuple):
-    """A column of a table, and how its values are sent: `array` makes one text of many."""
+    """A column of a table, and how its values are sent: `array` makes one text of many.
+
+    `key`: it is of the primary key.
+    """
 
     name: str
     type: LiteralString
     given: LiteralString
     array: Callable[[Sequence[Any]], str]
+    key: bool = False
 
 
 class TablePlace(NamedTuple):
@@ -58,27 +63,35 @@ class TablePlace(NamedTuple):
     key_type: LiteralString
     columns: tuple[Column, ...]
 
+    def keyed(self, rows: Iterable[Row]) -> Keyed:
+        """Rows by their primary keys."""
+        names = [each.name for each in self.columns if each.key]
+        return {tuple(row[name] for name in names): row for row in rows}
+
 
 class Replacement(NamedTuple):
-    """New rows for a table, in the place of those of some keys."""
+    """What changes in a table: rows that go (their primary keys are enough), and rows as they are
+    to be.  `known`: some of these are there already.
+    """
 
     place: TablePlace
-    gone: list[str]
+    gone: list[Row]
     rows: list[Row]
+    known: bool = True
 
 
 def columns(connection: psycopg.Connection[Any], table: LiteralString) -> tuple[Column, ...]:
     """The columns that a table has now."""
     rows = connection.execute(sql.query("projections", "columns"), {"table": table})
-    return tuple(column(name, type_) for name, type_ in rows)
+    return tuple(column(*each) for each in rows)
 
 
-def column(name: str, type_: LiteralString) -> Column:
+def column(name: str, type_: LiteralString, key: bool = False) -> Column:
     if type_ == "jsonb":
-        return Column(name, type_, type_, _documents)
+        return Column(name, type_, type_, _documents, key)
     if type_.endswith("[]"):  # PostgreSQL has matrices, but no arrays of arrays
-        return Column(name, type_, "text", _arrays)
-    return Column(name, type_, type_, _values)
+        return Column(name, type_, "text", _arrays, key)
+    return Column(name, type_, type_, _values, key)
 
 
 def array(items: Iterable[str]) -> str:
@@ -108,45 +121,84 @@ def advance(
         to,
         news,
     ]
-    for place, gone, rows in replacements:
-        parameters.append(array(gone))
-        names = [each.name for each in place.columns]
-        values = zip(*(map(row.get, names) for row in rows), strict=True)
-        parameters += [
-            each.array(these)
-            for each, these in zip(place.columns, values if rows else repeat(()), strict=False)
-        ]
-    text = _advance(tuple(replacement.place for replacement in replacements))
+    parts = []
+    for replacement in replacements:
+        for part in _parts(replacement):
+            parts.append(part[:2])
+            parameters += part.arrays()
+    text = _advance(tuple(parts))
     return [name for (name,) in cursor.execute(text, parameters)]
 
 
+class _Part(NamedTuple):
+    """A part of the statement: `query` makes it, for a table, of rows."""
+
+    place: TablePlace
+    query: LiteralString
+    rows: Sequence[Row]
+
+    def arrays(self) -> Iterator[str]:
+        """The values of each column that it gives."""
+        for each in given(self.place, self.query):
+            yield each.array([row.get(each.name) for row in self.rows])
+
+
+def _parts(replacement: Replacement) -> Iterator[_Part]:
+    place, gone, rows, known = replacement
+    if gone:
+        yield _Part(place, "remove", gone)
+    if rows:
+        yield _Part(place, "replace" if known else "add", rows)
+
+
+def given(place: TablePlace, query: LiteralString) -> tuple[Column, ...]:
+    """The columns whose values a part gives; of rows that go, those of the primary key."""
+    if query != "remove":
+        return place.columns
+    return tuple(each for each in place.columns if each.key)
+
+
 @cache
-def _advance(places: tuple[TablePlace, ...]) -> bytes:
+def _advance(parts: tuple[tuple[TablePlace, LiteralString], ...]) -> bytes:
     """One statement for all the tables, so that it is one round trip and one transaction."""
     numbers = count(6)
-    changes = [_replace(nth, place, numbers) for nth, place in enumerate(places)]
+    changes = [_part(nth, place, query, numbers) for nth, (place, query) in enumerate(parts)]
     whole: Any = sql.query("projections", "advance").decode()
     return compose.SQL(whole).format(changes=compose.SQL("\n").join(changes)).as_bytes()
 
 
-def _replace(nth: int, place: TablePlace, numbers: Iterator[int]) -> compose.Composed:
-    """The part of one table; parameters are its keys, then each column's values."""
-    one: Any = sql.query("projections", "replace").decode().rstrip(";")
-    comma = compose.SQL(", ")
+def _part(
+    nth: int, place: TablePlace, query: LiteralString, numbers: Iterator[int]
+) -> compose.Composed:
+    """The part of one table; parameters are each column's values."""
+    one: Any = sql.query("projections", query).decode().rstrip(";")
+    comma, keys = compose.SQL(", "), [each for each in place.columns if each.key]
     marked = any(each.name == "position" for each in place.columns)
     return compose.SQL(one).format(
         nth=compose.SQL(str(nth)),
         name=compose.Literal(place.projection),
         table=compose.Identifier(place.table),
-        key=compose.Identifier(place.key),
-        gone=compose.SQL(f"${next(numbers)}::{place.key_type}[]"),
-        within=compose.SQL("position <= $3" if marked else "true"),
+        within=compose.SQL("t.position <= $3" if marked else "true"),
+        keys=comma.join(compose.Identifier("r", each.name) for each in keys),
+        same=compose.SQL(" AND ").join(_format("t.{0} = r.{0}", each) for each in keys),
         columns=comma.join(compose.Identifier(each.name) for each in place.columns),
+        changes=comma.join(_changed(each) for each in place.columns if not each.key),
         values=comma.join(
-            compose.SQL(f"unnest(${next(numbers)}::{each.given}[])::{each.type}")
-            for each in place.columns
+            _format(f"unnest(${next(numbers)}::{each.given}[])::{each.type} AS {{0}}", each)
+            for each in given(place, query)
         ),
     )
+
+
+def _changed(each: Column) -> compose.Composed:
+    """How a column gets its value: one that is the same keeps what is stored outside of the row."""
+    if each.type in ("jsonb", "text"):
+        return _format("{0} = CASE WHEN t.{0} = r.{0} THEN t.{0} ELSE r.{0} END", each)
+    return _format("{0} = r.{0}", each)
+
+
+def _format(text: LiteralString, each: Column) -> compose.Composed:
+    return compose.SQL(text).format(compose.Identifier(each.name))
 
 
 def _values(values: Sequence[Any]) -> str:

@@ -78,46 +78,63 @@ SELECT position, recorded_at, topic, originator_id::text, originator_version, ho
  ORDER BY position;
 
 -- name: advance
--- Records how far projections have come, with their rows ({changes} are `replace`, once for
--- each table), and tells everybody: of those that are still where these rows were folded
--- from, and never back.  What another process is writing right now is left out, not waited
--- for; then nobody can say what has moved ($5).
+-- Records how far projections have come, with their rows ({changes} are those of each
+-- table: `remove`, `add`, `replace`), and tells everybody: of those that are still where these
+-- rows were folded from, and never back.  What another process is writing right now is left out,
+-- not waited for; then nobody can say what has moved ($5).  That is known by the lock of a number
+-- (the other use of it is `lock_live`), which writes nothing, as one of the row would; who comes just
+-- after finds the row moved.
 WITH mine AS (
-    SELECT t.projection
+    UPDATE tracking AS t SET position = $4, held = NULL
       FROM unnest($1::text[], $2::int[]) AS expected (projection, rebuilds)
-      JOIN tracking AS t USING (projection, rebuilds)
-     WHERE t.position = $3 AND $3 < $4
-     ORDER BY t.projection
-       FOR UPDATE OF t SKIP LOCKED
+     WHERE t.projection = expected.projection AND t.rebuilds = expected.rebuilds
+       AND t.position = $3 AND $3 < $4
+       AND pg_try_advisory_xact_lock(hashtextextended(t.projection, t.tableoid::bigint))
+    RETURNING t.projection
 ),
 {changes}
-moved AS (
-    UPDATE tracking SET position = $4, held = NULL
-     WHERE projection = ANY(ARRAY(SELECT projection FROM mine))
-    RETURNING projection
-),
 told AS (
     SELECT pg_notify(
                'ledger_projected', CASE WHEN count(*) = cardinality($1::text[]) THEN $5 ELSE '' END)
-      FROM moved HAVING count(*) > 0
+      FROM mine HAVING count(*) > 0
 )
-SELECT moved.projection FROM moved LEFT JOIN told ON true;
+SELECT mine.projection FROM mine LEFT JOIN told ON true;
 
--- name: replace
--- A part of `advance`: rows, given as an array for each column, in the place of those of some
--- keys.  The arrays are gone through in step, without a table made of each as behind FROM.  The
--- deletion is counted so as to come first.  A row that is beyond where the new one was folded
--- from is not deleted ({within}), and the new one refused by the primary key.
+-- name: remove
+-- A part of `advance`: deletes the rows that have some primary keys, as far as they are not beyond
+-- where that was folded from ({within}).  A row with less than a key is not there.
 gone_{nth} AS (
-    DELETE FROM {table}
-     WHERE {key} = ANY({gone}) AND {within}
-       AND EXISTS (SELECT FROM mine WHERE projection = {name})
-    RETURNING 1
-),
+    DELETE FROM {table} AS t
+     USING (SELECT {values}) AS r
+     WHERE {same} AND {within} AND EXISTS (SELECT FROM mine WHERE projection = {name})
+),;
+
+-- name: add
+-- A part of `advance`: new rows, given as an array for each column.  The arrays are gone through in
+-- step, without a table made of each as behind FROM.  One that is there already is refused by the
+-- primary key.
 new_{nth} AS (
     INSERT INTO {table} ({columns})
     SELECT {values}
-     WHERE (SELECT count(*) FROM gone_{nth}) >= 0
+     WHERE EXISTS (SELECT FROM mine WHERE projection = {name})
+),;
+
+-- name: replace
+-- A part of `advance`: rows of which some are there already.  Those are updated where they stand:
+-- no index has to learn of a row that only some other columns of it changed, and what is large and
+-- the same is not stored again ({changes}).  A row that is beyond where the new one was folded from
+-- is not updated ({within}), and the new one refused by the primary key.
+rows_{nth} AS MATERIALIZED (SELECT {values}),
+kept_{nth} AS (
+    UPDATE {table} AS t SET {changes}
+      FROM rows_{nth} AS r
+     WHERE {same} AND {within} AND EXISTS (SELECT FROM mine WHERE projection = {name})
+    RETURNING {keys}
+),
+new_{nth} AS (
+    INSERT INTO {table} ({columns})
+    SELECT {columns} FROM rows_{nth} AS r
+     WHERE NOT EXISTS (SELECT FROM kept_{nth} AS t WHERE {same})
        AND EXISTS (SELECT FROM mine WHERE projection = {name})
 ),;
 
@@ -133,8 +150,10 @@ WITH mine AS (
 UPDATE tracking SET held = %(why)s WHERE projection = (SELECT projection FROM mine);
 
 -- name: columns
--- The columns of a table, in order, and their types.
-SELECT attname, format_type(atttypid, atttypmod)
+-- The columns of a table, in order, their types, and whether they are of its primary key.
+SELECT attname, format_type(atttypid, atttypmod),
+       attnum = ANY(coalesce((SELECT conkey FROM pg_constraint
+                               WHERE conrelid = attrelid AND contype = 'p'), '{}')) AS is_key
   FROM pg_attribute
  WHERE attrelid = to_regclass(%(table)s) AND attnum > 0 AND NOT attisdropped
  ORDER BY attnum;

@@ -85,8 +85,14 @@ SELECT format('ANALYZE rebuild.%%I (%%s)', c.relname, string_agg(format('%%I', a
 SELECT set_config('lock_timeout', '300ms', true);
 
 -- name: lock_live
--- Nobody advances the projections that are read from here on; waits for it.
-SELECT FROM {live}.tracking WHERE projection = ANY(%(names)s) ORDER BY projection FOR UPDATE;
+-- Nobody advances the projections that are read from here on; waits for it.  First the numbers that
+-- `advance` locks, then the rows, which are all that 0.2.0 looks at.
+WITH numbers AS MATERIALIZED (
+    SELECT projection, pg_advisory_xact_lock(hashtextextended(projection, tableoid::bigint))
+      FROM {live}.tracking WHERE projection = ANY(%(names)s) ORDER BY projection
+)
+SELECT t.projection FROM numbers JOIN {live}.tracking AS t USING (projection)
+ ORDER BY t.projection FOR UPDATE OF t;
 
 -- name: as_read
 -- For the rest of the transaction names are those of the tables that are read.

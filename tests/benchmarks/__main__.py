@@ -27,7 +27,7 @@ from tests.benchmarks.figures import Size
 
 PARTS = (
     *("append", "rebuild", "reads", "agents", "cycle", "shortcuts", "storm", "look", "meanwhile"),
-    "console",
+    *("console", "written", "overload"),
 )
 #: Needs a cloud that `make bench-nova` starts.
 NOVA = "nova"

@@ -23,6 +23,7 @@ class Line:
         self._port = port
         self._head = f"Host: 127.0.0.1\r\nX-Auth-Token: {token}\r\n"
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self.head = b""  # of the last answer, in lower case
 
     async def ask(
         self, method: str, path: str, body: Any = None, **headers: str
@@ -36,7 +37,7 @@ class Line:
             reader, writer = await self._open()
             writer.write(f"{head}{kind}\r\n".encode() + data)
             async with asyncio.timeout(ANSWER_S):
-                return await _answer(reader)
+                return await self._answer(reader)
         except BaseException:
             self.close()
             raise
@@ -53,11 +54,12 @@ class Line:
                 self._streams[1].close()
             self._streams = None
 
+    async def _answer(self, reader: asyncio.StreamReader) -> tuple[int, dict[str, Any]]:
+        self.head = (await reader.readuntil(b"\r\n\r\n")).lower()
+        body = await reader.readexactly(int(self.said(b"content-length") or 0))
+        return int(self.head[9:12]), orjson.loads(body) if body.startswith(b"{") else {}
 
-async def _answer(reader: asyncio.StreamReader) -> tuple[int, dict[str, Any]]:
-    head = (await reader.readuntil(b"\r\n\r\n")).lower()
-    status = int(head[9:12])
-    _, found, rest = head.partition(b"content-length:")
-    length = int(rest.split(b"\r\n", 1)[0]) if found else 0
-    body = await reader.readexactly(length)
-    return status, orjson.loads(body) if body.startswith(b"{") else {}
+    def said(self, header: bytes) -> bytes:
+        """What the head of the last answer says there, in lower case; b"" if nothing."""
+        _, _, rest = self.head.partition(b"\r\n" + header + b":")
+        return rest.split(b"\r\n", 1)[0].strip()

@@ -6,12 +6,14 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 
 from host_agent.shared.contract.ports import VolumeView
 from host_agent.shared.platform.lines import left_s
+from ledger import rooms
 from ledger.http.limits import bulkheads
 from ledger.http.limits.bulkheads import BULKHEADS, CINDER_THREADS, CinderRoom
 from ledger.http.problem import ApiError
@@ -197,6 +199,34 @@ async def test_a_place_that_is_given_up_is_anothers() -> None:
     go_on.set()
     assert [await first, await third] == ["answered"] * 2
     room.close()
+
+
+@pytest.mark.parametrize(
+    ("late_s", "place_s", "order"),
+    [(60.0, 60.0, "abcd"), (0.0, 60.0, "adcb"), (0.0, None, "abcd")],
+    ids=["in turns", "too much", "who waits for ever"],
+)
+async def test_the_last_goes_in_first_when_the_first_has_waited_for_long(
+    late_s: float, place_s: float | None, order: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rooms, "LATE_S", late_s)
+    room, go_on, inside = rooms.Room("test", 1, 1), threading.Event(), threading.Event()
+    done: list[str] = []
+
+    def ask(name: str) -> None:
+        inside.set()
+        go_on.wait(FOR_EVER_S)
+        done.append(name)
+
+    waiting = []
+    for name in "abcd":
+        waiting.append(asyncio.create_task(room.let_in("one", partial(ask, name), place_s=place_s)))
+        await asyncio.to_thread(inside.wait, SOON_S)
+    await so(lambda: room.waiting == 3, "three wait")
+    go_on.set()
+    await asyncio.gather(*waiting)
+    room.close()
+    assert "".join(done) == order
 
 
 async def test_what_asks_cinder_has_an_end_set_to_it(monkeypatch: pytest.MonkeyPatch) -> None:

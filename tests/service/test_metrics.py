@@ -17,6 +17,7 @@ from tests.doubles.direct_cinder import DirectCinder
 from tests.service.api_world import HOST, OTHER, Api, eventually
 from tests.service.test_api_v1 import parked_detach
 from tests.store.drifting import Seen, begin_look, end_look
+from tests.store.histories import LOCK
 
 HELD_S = 20
 
@@ -182,17 +183,15 @@ async def test_a_projection_that_is_held_back_shows_its_lag(api: Api) -> None:
     server = await api.server()
     lag = "ledger_projection_lag_{} operations"
     assert (await shown(api))[lag.format("events")] == 0
-    async with api.components.queries._pool.connection() as connection:
-        held = "SELECT FROM tracking WHERE projection = 'operations' FOR UPDATE"
-        async with connection.transaction():
-            await connection.execute(held)
-            attaching = asyncio.create_task(api.attach(server, api.volume()))
+    async with api.components.queries._pool.connection() as line, line.transaction():
+        await line.execute(LOCK, {"names": ["operations"]})
+        attaching = asyncio.create_task(api.attach(server, api.volume()))
 
-            async def late() -> bool:
-                page = await shown(api)
-                return page[lag.format("events")] > 0 and page[lag.format("seconds")] > 0
+        async def late() -> bool:
+            page = await shown(api)
+            return page[lag.format("events")] > 0 and page[lag.format("seconds")] > 0
 
-            await eventually(late, "the projection is late")
+        await eventually(late, "the projection is late")
     await (await attaching).read()
     assert (await shown(api))[lag.format("seconds")] == 0
 

@@ -14,7 +14,9 @@ from functools import partial
 from typing import Any
 
 import orjson
+from psycopg import sql as compose
 
+import sql
 from aggregates.base import Event, EventContext
 from aggregates.errors import DomainError
 from aggregates.operation import OperationState
@@ -203,3 +205,8 @@ def _change_mind(world: World, operation_id: str, chance: random.Random) -> None
 def stored_events(world: World) -> list[tuple[IndexedEvent, EventContext]]:
     """The world's log in the form the recorder takes."""
     return [(MAPPER.to_stored_event(event), context) for event, context in world.store.log]
+
+
+#: Keeps the projections `names` from being advanced until the transaction ends, as a rebuild does.
+_LOCK: Any = sql.query("rebuild", "lock_live").decode()
+LOCK = compose.SQL(_LOCK).format(live=compose.Identifier("public"))

@@ -31,6 +31,7 @@ from projections.running.runner import ProjectionRunner, catch_up, connect
 from projections.running.tables import ProjectionError, RowBeyondMarkError
 from projections.running.writes import Mark, Replacement, TablePlace, advance, columns
 from tests.store.following import register, tracked, wait_until
+from tests.store.histories import LOCK
 from tests.store.test_projector import counting, fill, tables
 from tests.tiers import every
 
@@ -167,7 +168,7 @@ def _trouble(
             case 2:
                 locking.rollback()
                 name = chance.choice(ALL).name
-                locking.execute("SELECT FROM tracking WHERE projection = %s FOR UPDATE", [name])
+                locking.execute(LOCK, {"names": [name]})
             case 3:
                 locking.rollback()
             case _:
@@ -336,7 +337,7 @@ def test_the_write_moves_no_mark_back(
 
     with psycopg.RawCursor(db) as cursor:
         place = _place(db)
-        gone = Replacement(place, ["h"], [])
+        gone = Replacement(place, [{"host": "h"}], [])
         assert advance(cursor, {"hosts": Mark(2, 0)}, to, [gone], "") == []
 
     assert tracked(db, "hosts") == 2
@@ -353,7 +354,7 @@ def test_the_write_replaces_no_row_that_is_beyond_where_it_was_folded_from(
     before = tables(db)["hosts"]
 
     with psycopg.RawCursor(db) as cursor:
-        again = Replacement(_place(db), ["h"], before)
+        again = Replacement(_place(db), [], before)
         with pytest.raises(psycopg.errors.UniqueViolation):
             advance(cursor, {"hosts": Mark(1, 0)}, 2, [again], "")
 

@@ -27,6 +27,7 @@ from ledger.upkeep import long_work
 from ledger.upkeep.rebuild import rebuild
 from projections.catalog import ALL
 from tests.stack import DEADLINE_S, eventually
+from tests.store.histories import LOCK
 from tests.store.test_interleavings import Watch
 from tests.store.test_projector import fill, tables
 
@@ -118,7 +119,7 @@ class Faults:
         """Keep one projection from being written for a while, so that they stand apart."""
         with psycopg.connect(self._dsn) as locking:
             name = self._chance.choice(ALL).name
-            locking.execute("SELECT FROM tracking WHERE projection = %s FOR UPDATE", [name])
+            locking.execute(LOCK, {"names": [name]})
             time.sleep(self._chance.uniform(0, 0.3))
 
     def rebuild(self) -> None:

@@ -30,7 +30,7 @@ from projections.running.projector import Projector
 from projections.running.runner import connect
 from projections.running.tables import Tables, prepare
 from tests.store.following import poisoned, register, tracked, wait_until
-from tests.store.histories import MAPPER, Folded, logged, scenario, stored_events
+from tests.store.histories import LOCK, MAPPER, Folded, logged, scenario, stored_events
 from tests.tiers import one_then_further
 
 TABLES = [
@@ -156,7 +156,7 @@ def test_a_projection_that_another_process_is_at_stops_no_other(
     projector = Projector(projecting, ALL)
     projector.catch_up()
     with psycopg.connect(database_url) as other:
-        other.execute("SELECT FROM tracking WHERE projection = 'hosts' FOR UPDATE")
+        other.execute(LOCK, {"names": ["hosts"]})
         position = register(ledger, "i")
         projector.catch_up()
         positions = dict(projector.positions)

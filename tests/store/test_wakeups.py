@@ -230,7 +230,7 @@ async def test_news_that_do_not_follow_what_is_known_leave_a_gap_to_ask_for(
 async def test_who_waits_for_mappings_is_woken_by_an_operation_that_parks(wakeups: Wakeups) -> None:
     parked = {"operation_id": "o", "state": "parked", "bound": False, "due_at": None}
     place = TablePlace("operations", "operations", "operation_id", "uuid", ())
-    text = news_module.text_of(["operations"], 0, 1, [Replacement(place, ["o"], [parked])])
+    text = news_module.text_of(["operations"], 0, 1, [Replacement(place, [], [parked])])
     assert wakeups._noticed(News.read(text)) == {ANY_EVENT, bound_key("o"), ended_key("o")}
 
 
@@ -238,7 +238,7 @@ async def test_a_command_of_which_steps_are_done_now_is_news_to_nobody(wakeups: 
     """Its host has it: woken, its agent's poll would look and find nothing."""
     place = TablePlace("operations", "mailbox", "operation_id", "uuid", ())
     rows = [{"host": "had-it", "position": 7}, {"host": "gets-it", "position": 8}]
-    text = news_module.text_of(["operations"], 7, 9, [Replacement(place, ["o"], rows)])
+    text = news_module.text_of(["operations"], 7, 9, [Replacement(place, [], rows)])
     assert wakeups._noticed(News.read(text)) == {ANY_EVENT, host_key("gets-it")}
 
 

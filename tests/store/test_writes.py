@@ -60,9 +60,9 @@ def test_a_nul_arrives_as_a_replacement(arrived: Any) -> None:
 
 
 def test_columns_are_those_that_the_table_has_now(db: psycopg.Connection[Any]) -> None:
-    db.execute("CREATE TEMP TABLE t (a uuid[], gone int, b varchar(3))")
+    db.execute("CREATE TEMP TABLE t (a uuid[], gone int, b varchar(3) PRIMARY KEY)")
     db.execute("ALTER TABLE t DROP COLUMN gone")
     assert columns(db, "t") == (
         column("a", "uuid[]"),
-        column("b", "character varying(3)"),
+        column("b", "character varying(3)", key=True),
     )
