@@ -126,6 +126,13 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
         ),
     ),
     "event restore": (("--from /archive", "all of that back"),),
+    "forward": (
+        (
+            "siem --to https://siem.example.org/ledger --format ocsf --token-file /run/token",
+            "what happens, to a SIEM",
+        ),
+        ("audit --to file:///var/log/ledger.cadf --format cadf", "into a file that is rotated"),
+    ),
     "projection list": (("", "how far each is, and what holds it back"),),
     "projection rebuild": (("operations", "make one anew while the old one is read"),),
     "db status": (("--config ledger.toml", "0 if the schema is the one of this version"),),

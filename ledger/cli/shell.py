@@ -58,6 +58,7 @@ COMMANDS = {
     "flow list": "ledger.cli.operations.flow:List",
     "flow show": "ledger.cli.operations.flow:Show",
     "flow verify": "ledger.cli.operations.flow:Verify",
+    "forward": "ledger.cli.log.forward:Forward",
     "history attachment": "ledger.cli.log.history:OfAttachment",
     "history host": "ledger.cli.log.history:OfHost",
     "history operation": "ledger.cli.log.history:OfOperation",
