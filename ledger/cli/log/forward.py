@@ -81,8 +81,7 @@ def _follow(dsn: str, reader: Reader, target: Target, arguments: argparse.Namesp
         raise CliError(
             str(error),
             ExitCode.REFUSED,
-            "Put them back (event restore), or go on behind them: "
-            f"--after {error.last_position}.",
+            f"Put them back (event restore), or go on behind them: --after {error.last_position}.",
         ) from None
 
 
