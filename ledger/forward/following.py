@@ -86,7 +86,7 @@ class Reader:
     def end(self) -> tuple[int, UUID | None]:
         """Where the log ends, and which one it is; None: it has no event yet."""
         row = self._runner.run(self._queries.checkpoint())
-        return row["position"], row["log"]
+        return row["position"], row["log"] and UUID(row["log"])
 
     def events(self, log: UUID, place: Place) -> list[Told]:
         """Raises DetachedError rather than passing some over."""

@@ -107,7 +107,7 @@ class Http:
     def _judge(self, answer: requests.Response) -> None:
         if answer.ok and not answer.is_redirect:
             return
-        said = answer.raw.read(_ANSWER_BYTES, decode_content=True).decode(errors="replace")
+        said = next(answer.iter_content(_ANSWER_BYTES), b"").decode(errors="replace")
         text = f"{self._url} answers {answer.status_code}: {said}"
         if answer.status_code >= _SERVER_ERROR or answer.status_code in _LATER:
             raise AwayError(text)
