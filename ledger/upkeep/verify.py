@@ -92,7 +92,7 @@ def verify(
     marks = {each.checkpoint for each in held if each.checkpoint.position > start.position}
     for mark in (*sorted(marks, key=lambda mark: mark.position), end.checkpoint):
         after = verifier.checkpoint.position
-        for page in _pages(connection, archive, after, mark.position):
+        for page in pages(connection, archive, after, mark.position):
             verifier.feed(page)
             also(page)
             yield Statement(verifier.checkpoint, None, end.log), end.checkpoint.position
@@ -122,7 +122,7 @@ def _refuse_foreign(statement: Statement, end: Statement) -> None:
         )
 
 
-def _pages(
+def pages(
     connection: psycopg.Connection[Any], archive: Archive | None, after: int, until: int
 ) -> Iterator[list[ChainRow]]:
     """The events between two positions, from wherever they are whole."""
