@@ -118,6 +118,11 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "event tail": (("-f json", "what happens, as it happens"),),
     "event checkpoint": (("> checkpoint.json", "where the log ends, to be kept elsewhere"),),
+    "event sign": (("--key log.pem --to /checkpoints", "how the log ends, for a timer"),),
+    "event prove": (
+        ("1200 --from /checkpoints > event.tlog-proof", "one event, for who sees no other"),
+        ("--since old.checkpoint --from /checkpoints", "that the log has only grown since"),
+    ),
     "event verify": (("--checkpoint checkpoint.json", "that nothing up to there was changed"),),
     "event archive": (
         (

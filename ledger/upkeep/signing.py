@@ -1,7 +1,7 @@
 """Signed checkpoints of the log, in a directory that others can have (decision 0117).
 
 Theory of operation.  The directory has the newest `checkpoint`, all of them in `checkpoints/` by
-their size, and the tree (ledger.upkeep.tiles).  Each time only what is new is read, and followed
+their size, the tree (ledger.upkeep.tiles), and the public key.  Each time only what is new is read, and followed
 along the hash chain; before that the old end is held against the tree, and the tree against the
 signature that was made of it.  So nothing is signed that does not go on where the last signature
 ended: not a log that was put back from a backup, nor one whose end was changed.
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -100,23 +100,24 @@ class Signed:
     def tiles(self, size: int) -> Tiles:
         return Tiles(self._directory, size)
 
-    def put(self, note: str, size: int) -> None:
-        for path in (self._directory / "checkpoints" / str(size), self._directory / "checkpoint"):
+    def put(self, note: str, size: int, key: Key) -> None:
+        """The newest comes last: it is what the others are there for."""
+        texts = {"public-key": f"{key}\n", f"checkpoints/{size}": note, "checkpoint": note}
+        for name, text in texts.items():
+            path = self._directory / name
             path.parent.mkdir(exist_ok=True)
             with becomes(path) as file:
-                file.write(note.encode())
+                file.write(text.encode())
 
 
 def sign(
     connection: psycopg.Connection[Any], signed: Signed, signer: Signer, archive: Archive | None
-) -> Iterator[Checkmark]:
+) -> Generator[Checkmark]:
     """Sign how the log ends now, if it is further than the last time.
 
     Raises SigningError; BrokenChainError and DetachedError as `verify` does.
     """
-    log = head(connection).log
-    if log is None:
-        raise SigningError("the log is empty")
+    log = log_of(connection)
     key = signer.key(log)
     tiles = _tree(signed, key)
     since = _same_end(connection, archive, tiles, log)
@@ -136,7 +137,15 @@ def sign(
         new = Checkpoint(key.name, tiles.size, tiles.root())
         if old:
             check_proof.check_consistency(old, new, tiles.consistency(old.size))
-        signed.put(signer.sign(key, new), new.size)
+        signed.put(signer.sign(key, new), new.size, key)
+
+
+def log_of(connection: psycopg.Connection[Any]) -> UUID:
+    """Which log it is.  Raises SigningError for one that has no event yet."""
+    log = head(connection).log
+    if log is None:
+        raise SigningError("the log is empty")
+    return log
 
 
 def _tree(signed: Signed, key: Key) -> Tiles:
