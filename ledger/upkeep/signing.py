@@ -1,10 +1,10 @@
 """Signed checkpoints of the log, in a directory that others can have (decision 0117).
 
 Theory of operation.  The directory has the newest `checkpoint`, all of them in `checkpoints/` by
-their size, the tree (ledger.upkeep.tiles), and the public key.  Each time only what is new is read, and followed
-along the hash chain; before that the old end is held against the tree, and the tree against the
-signature that was made of it.  So nothing is signed that does not go on where the last signature
-ended: not a log that was put back from a backup, nor one whose end was changed.
+their size, the tree (ledger.upkeep.tiles), and the public key.  Each time only what is new is read,
+and followed along the hash chain; before that the old end is held against the tree, and the tree
+against the signature that was made of it.  So nothing is signed that does not go on where the last
+signature ended: not a log that was put back from a backup, nor one whose end was changed.
 
 The key is OpenSSL's business: it reads the file, whatever protects it, and signs.
 """

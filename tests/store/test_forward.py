@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import ssl
@@ -22,6 +23,7 @@ import psycopg
 import pytest
 
 from ledger.cli import shell
+from ledger.cli.log.forward import Forward
 from ledger.forward import following, targets
 from ledger.forward.following import ForwardError, Reader, forward
 from ledger.forward.forms import FORMS
@@ -497,3 +499,15 @@ def test_the_command_ends_in_words_where_it_cannot_go_on(
     assert f"the log ends at position {hosts}, and {hosts + 5} was told already" in told
     with pytest.raises(SystemExit):
         shell.main(["forward", "No Name", *to])
+
+
+def test_the_lines_of_the_manual_are_commands() -> None:
+    text = (Path(__file__).parents[2] / "docs/audit.md").read_text()
+    text = text.partition("## Sent to another")[2].partition("\n## ")[0]
+    [block] = re.findall(r"```console\n(.*?)```", text, re.DOTALL)
+    typed = [line.split()[3:] for line in block.splitlines()]
+    assert len(typed) == 3
+    for words in typed:
+        command = Forward(shell.Shell(), None, cmd_name="forward")
+        parsed = command.get_parser("forward").parse_args(words)
+        assert target_of(parsed.to, parsed.format, token=None, cacert=None) is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -30,6 +31,7 @@ from tests.store.months import Past, day, rechain
 
 Db = psycopg.Connection[Any]
 EVENTS = 12
+PAGE = (Path(__file__).parents[2] / "docs/audit.md").read_text()
 Out = pytest.CaptureFixture[str]
 
 
@@ -392,6 +394,43 @@ def test_detached_months_are_signed_and_proven_from_their_files(
     done = auditor.check(auditor.prove(str(gone), *files))
     assert json.loads(done.stdout)["position"] == gone
     assert auditor.sign() == kept, "what was signed is not read again"
+
+
+@pytest.mark.slow
+def test_the_manual_is_typed(
+    log: LedgerRecorder, auditor: Auditor, database_url: str, tmp_path: Path
+) -> None:
+    text = PAGE.partition("## Proofs for others")[2]
+    blocks = re.findall(r"```console\n(.*?)```", text, re.DOTALL)
+    make, prove, check = ("".join(block).replace("$ ", "") for block in blocks)
+    shutil.copy(check_proof.__file__, tmp_path)
+
+    def typed(lines: str) -> str:
+        lines = lines.replace("/etc/attachment-ledger/", "").replace("/srv/checkpoints", "signed")
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", lines],
+            cwd=tmp_path,
+            env={
+                "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
+                "LEDGER_DATABASE_URL": database_url,
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert typed(make).startswith("attachment-ledger/")
+    (auditor.directory / "checkpoint").rename(tmp_path / "earlier.checkpoint")
+    shutil.copy(tmp_path / "earlier.checkpoint", auditor.directory / "checkpoint")
+    shutil.copy(auditor.directory / "public-key", tmp_path)
+    append(log, 5)
+    typed(make.splitlines()[1])
+    typed(prove)
+    said = typed(check)
+    assert f'"position": {EVENTS}' in said
+    assert f"The log of {EVENTS + 5} events begins with the log of {EVENTS}." in said
 
 
 @settings(
