@@ -406,7 +406,7 @@ def test_the_manual_is_typed(
     shutil.copy(check_proof.__file__, tmp_path)
 
     def typed(lines: str) -> str:
-        lines = lines.replace("/etc/attachment-ledger/", "").replace("/srv/checkpoints", "signed")
+        lines = lines.replace("/etc/attachment-ledger/", "").replace(" /checkpoints", " signed")
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", lines],
             cwd=tmp_path,
