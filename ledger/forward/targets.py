@@ -148,9 +148,7 @@ class Syslog:
             raise AwayError(f"{self._address[0]} port {self._address[1]}: {error}") from None
 
     def _usable(self) -> socket.socket:
-        """The line that there is, unless the other side has closed it; or a new one."""
-        if self._line is not None and _is_closed(self._line):
-            self._drop()
+        """The line that there is, or a new one.  What is sent on one that was closed comes back."""
         if self._line is not None:
             return self._line
         line = socket.create_connection(self._address, SEND_S)
@@ -170,24 +168,15 @@ class Syslog:
         return b"%d %s" % (len(message), message)
 
 
-def _is_closed(line: socket.socket) -> bool:
-    """Whether it ended.  What a receiver says is passed over: it has nothing to say."""
-    line.setblocking(False)
-    try:
-        return not line.recv(_ANSWER_BYTES)
-    except (BlockingIOError, ssl.SSLWantReadError):
-        return False
-    finally:
-        line.settimeout(SEND_S)
-
-
 def _acknowledged(line: socket.socket, until: float) -> None:
-    """Wait until nothing is left of what was sent; TimeoutError."""
+    """Wait until nothing is left of what was sent.  Raises OSError."""
     left = array.array("i", [1])
     while True:
         fcntl.ioctl(line.fileno(), termios.TIOCOUTQ, left)
         if not left[0]:
             return
+        if error := line.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            raise OSError(error, os.strerror(error))
         if time.monotonic() > until:
             raise TimeoutError("it does not take what it is sent")
         time.sleep(_LOOK_S)
