@@ -40,3 +40,13 @@ class RequestReads(LogReads):
 
     async def refusal(self, request_id: str) -> Row | None:
         return await self._one("refusal", request_id=request_id)
+
+    async def refusals_after(
+        self, after: str | None, after_id: str, late_s: float, limit: int
+    ) -> list[Row]:
+        """Those refused behind a moment (ISO 8601), and an id of that moment, and no less than
+        `late_s` ago, in order.
+        """
+        return await self._all(
+            "refusals_after", after=after, after_id=after_id, late_s=late_s, limit=limit
+        )

@@ -118,6 +118,11 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "event tail": (("-f json", "what happens, as it happens"),),
     "event checkpoint": (("> checkpoint.json", "where the log ends, to be kept elsewhere"),),
+    "event sign": (("--key log.pem --to /checkpoints", "how the log ends, for a timer"),),
+    "event prove": (
+        ("1200 --from /checkpoints > event.tlog-proof", "one event, for who sees no other"),
+        ("--since old.checkpoint --from /checkpoints", "that the log has only grown since"),
+    ),
     "event verify": (("--checkpoint checkpoint.json", "that nothing up to there was changed"),),
     "event archive": (
         (
@@ -126,6 +131,13 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
         ),
     ),
     "event restore": (("--from /archive", "all of that back"),),
+    "forward": (
+        (
+            "siem --to https://siem.example.org/ledger --format ocsf --token-file /run/token",
+            "what happens, to a SIEM",
+        ),
+        ("audit --to file:///var/log/ledger.cadf --format cadf", "into a file that is rotated"),
+    ),
     "projection list": (("", "how far each is, and what holds it back"),),
     "projection rebuild": (("operations", "make one anew while the old one is read"),),
     "db status": (("--config ledger.toml", "0 if the schema is the one of this version"),),

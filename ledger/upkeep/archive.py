@@ -170,7 +170,7 @@ class Archive:
         """
         verifier = Verifier(before)
         data = self.directory / f"events-{name}.jsonl.gz"
-        with _becomes(data) as file:
+        with becomes(data) as file:
             with gzip.GzipFile("", "wb", _COMPRESSION, file, mtime=0) as lines:
                 for page in pages:
                     verifier.feed(page)
@@ -182,7 +182,7 @@ class Archive:
             month=name, log=log, before=before, after=verifier.checkpoint, sha256=_sha256(data)
         )
         self.check(month)
-        with _becomes(self.directory / f"events-{name}.json") as file:
+        with becomes(self.directory / f"events-{name}.json") as file:
             file.write(orjson.dumps(month.as_json(), option=orjson.OPT_INDENT_2))
 
 
@@ -216,7 +216,7 @@ def _sha256(path: Path) -> str:
 
 
 @contextmanager
-def _becomes(path: Path) -> Iterator[IO[bytes]]:
+def becomes(path: Path) -> Iterator[IO[bytes]]:
     """A new file that gets its name when all of it is on the disk, or not at all."""
     part = path.with_name(f".{path.name}.part")
     with part.open("wb") as file:

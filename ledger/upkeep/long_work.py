@@ -87,16 +87,16 @@ def run(dsn: str, name: str, work: Work, watch: Callable[[Progress], None]) -> C
         dsn, autocommit=True, application_name=f"attachment-ledger {name}"[:63]
     ) as connection:
         connection.answer_s = LONG_ANSWER_S
-        step = begun = _take(connection, name)
+        step = begun = noted = _take(connection, name)
         began_at, noted_at = time.monotonic(), float("-inf")
         try:
             with closing(work(begun)) as steps:
                 for step in steps:
                     now = time.monotonic()
                     watch(Progress(name, *step[:2], step.done - begun.done, now - began_at))
-                    if now - noted_at >= NOTE_INTERVAL_S:
+                    if step != noted and now - noted_at >= NOTE_INTERVAL_S:
                         _note(connection, name, step)
-                        noted_at = now
+                        noted, noted_at = step, now
         except BaseException:
             with suppress(psycopg.Error):  # this connection may be what failed
                 _note(connection, name, step)

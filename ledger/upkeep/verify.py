@@ -12,7 +12,7 @@ past proves nothing, so nothing of that is used.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from itertools import islice
 from typing import Any, LiteralString, NamedTuple
@@ -24,6 +24,9 @@ import psycopg
 import sql
 from ledger.log.chain import GENESIS, BrokenChainError, ChainRow, Checkpoint, Verifier, decode
 from ledger.upkeep.archive import Archive, ArchivedEvent, Month
+from ledger.upkeep.check_proof import Checkpoint as Signed
+from ledger.upkeep.check_proof import leaf_hash
+from ledger.upkeep.tiles import Roots
 from projections.running.detached import ENDINGS, DetachedError, detached
 
 PAGE_EVENTS = 5_000
@@ -92,7 +95,7 @@ def verify(
     marks = {each.checkpoint for each in held if each.checkpoint.position > start.position}
     for mark in (*sorted(marks, key=lambda mark: mark.position), end.checkpoint):
         after = verifier.checkpoint.position
-        for page in _pages(connection, archive, after, mark.position):
+        for page in pages(connection, archive, after, mark.position):
             verifier.feed(page)
             also(page)
             yield Statement(verifier.checkpoint, None, end.log), end.checkpoint.position
@@ -109,6 +112,34 @@ def verify(
     yield end, end.checkpoint.position
 
 
+class SignedRoots:
+    """Holds a log, from its first event on, against what signed checkpoints say of it."""
+
+    def __init__(self, held: Sequence[Signed]) -> None:
+        self._held = sorted(held, key=lambda each: each.size)
+        self._roots = Roots()
+
+    def feed(self, page: Iterable[ChainRow]) -> None:
+        """The next events.  Raises BrokenChainError."""
+        for row in page:
+            self._roots.add(leaf_hash(row.canonical))
+            while self._held and self._held[0].size == self._roots.size:
+                self._compare(self._held.pop(0))
+
+    def _compare(self, signed: Signed) -> None:
+        if self._roots.root() != signed.root:
+            raise BrokenChainError(
+                1, signed.size, "the chain is consistent, but these are not the signed events"
+            )
+
+    def end(self) -> None:
+        """After the last event.  Raises BrokenChainError if a checkpoint is of more."""
+        for signed in self._held:
+            raise BrokenChainError(
+                self._roots.size + 1, signed.size, "the log ends before the signed checkpoint"
+            )
+
+
 def _refuse_foreign(statement: Statement, end: Statement) -> None:
     position = statement.checkpoint.position
     if position and statement.log != end.log:
@@ -122,7 +153,7 @@ def _refuse_foreign(statement: Statement, end: Statement) -> None:
         )
 
 
-def _pages(
+def pages(
     connection: psycopg.Connection[Any], archive: Archive | None, after: int, until: int
 ) -> Iterator[list[ChainRow]]:
     """The events between two positions, from wherever they are whole."""

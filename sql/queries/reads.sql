@@ -874,6 +874,15 @@ DELETE FROM refusals AS r
 -- One of them, by its primary key.
 SELECT * FROM refusals WHERE request_id = %(request_id)s;
 
+-- name: refusals_after
+-- Those behind one, in the order of time, but for the newest, which may not all be written.
+-- Reads the whole table, which is bounded.
+SELECT * FROM refusals
+ WHERE (refused_at, request_id)
+       > (coalesce(%(after)s::timestamptz, '-infinity'), %(after_id)s::text)
+   AND refused_at < clock_timestamp() - make_interval(secs => %(late_s)s)
+ ORDER BY refused_at, request_id LIMIT %(limit)s;
+
 -- name: drift
 -- What differs, the newest first, before a found_position: of one state, of those that ask for
 -- somebody ('open'), or all.  `scope`: of the servers of a project.  The index of each table by its

@@ -24,8 +24,9 @@ from tests.service.cli_stub import OPERATION, Stub
 ROOT = Path(__file__).parents[2]
 GROUP = f"openstack.{API_NAME}.v1"
 #: Commands that ask no service: they read settings, other clouds, or only this program.
-LOCAL = {"config", "db", "demo", "event archive", "event restore", "event verify", "projection"}
-LOCAL |= {"complete", "flow", "serve", "sim", "survey"}
+LOCAL = {"config", "db", "demo", "event archive", "projection"}
+LOCAL |= {"event restore", "event sign", "event prove", "event verify"}
+LOCAL |= {"complete", "flow", "forward", "serve", "sim", "survey"}
 
 
 class Done(NamedTuple):

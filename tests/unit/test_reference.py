@@ -306,7 +306,7 @@ def test_a_command_line_in_a_document_can_be_typed(document: Path, tmp_path: Pat
         words = shlex.split(line.partition("  #")[0].partition(" > ")[0], comments=True)
         kind, name, rest = shell.command_manager.find_command(words)
         kind(shell, None).get_parser(name).parse_args(
-            [str(tmp_path) if word == "/archive" else word for word in rest]
+            [str(tmp_path) if word in {"/archive", "/checkpoints"} else word for word in rest]
         )
 
 

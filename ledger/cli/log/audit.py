@@ -13,6 +13,8 @@ from ledger.cli.local.settings import add_config, database
 from ledger.cli.log.archived import add_archive, archive_errors
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ledger.upkeep.replay import LogReplay
     from ledger.upkeep.verify import Statement
 
@@ -40,7 +42,8 @@ class Verify(Command):
             action="append",
             default=[],
             metavar="FILE",
-            help="the log up to this checkpoint must be the one that it was taken of (repeatable)",
+            help="the log up to this checkpoint, plain or signed, must be the one that it was "
+            "taken of (repeatable)",
         )
         parser.add_argument(
             "--since",
@@ -70,12 +73,17 @@ class Verify(Command):
         archive = Archive(parsed_args.archive) if parsed_args.archive else None
         with archive_errors():
             since = _read(parsed_args.since) if parsed_args.since else None
-            held = [_read(path) for path in parsed_args.checkpoint]
+            held, roots = _held(parsed_args.checkpoint)
+            if roots and since:
+                raise usage("a signed checkpoint is of the log from its first event on: no --since")
             with database(parsed_args) as dsn:
                 schema.check(dsn)
                 with psycopg.connect(dsn, autocommit=True) as connection:
-                    also = {"also": replay.feed} if replay else {}
-                    self._verify(connection, archive, since, held=held, **also)
+                    also = [replay.feed] if replay else []
+                    also += [roots.feed] if roots else []
+                    self._verify(connection, archive, since, held=held, also=_all_of(also))
+                    if roots:
+                        roots.end()
         if replay is not None:
             _tell(replay)
         return 0
@@ -118,14 +126,35 @@ def _tell(replay: LogReplay) -> None:
     note("It breaks none of the ledger's rules.")
 
 
+def _held(paths: list[Path]) -> tuple[list[Statement], Any]:
+    """What checkpoints say: of the chain, and those that are signed of the tree (None: none)."""
+    from ledger.cli.log.proof import signed
+    from ledger.upkeep.verify import SignedRoots
+
+    ours = [path for path in paths if _bytes(path).startswith(b"attachment-ledger/")]
+    plain = [_read(path) for path in paths if path not in ours]
+    return plain, SignedRoots(list(map(signed, ours))) if ours else None
+
+
+def _all_of(takers: list[Any]) -> Callable[[Any], None]:
+    def take(page: Any) -> None:
+        for each in takers:
+            each(page)
+
+    return take
+
+
 def _read(path: Path) -> Statement:
     from ledger.upkeep.verify import Statement
 
+    return Statement.parse(_bytes(path))
+
+
+def _bytes(path: Path) -> bytes:
     try:
-        text = path.read_bytes()
+        return path.read_bytes()
     except OSError as error:
         raise usage(f"{path} cannot be read: {error.strerror}") from None
-    return Statement.parse(text)
 
 
 def _text(checkpoint: dict[str, Any]) -> str:

@@ -1,0 +1,108 @@
+"""`forward`: the events of the log, and refused requests, told to another system as they come."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ledger.cli.base import Command
+from ledger.cli.errors import CliError, ExitCode, usage
+from ledger.cli.local.settings import add_config, database
+
+if TYPE_CHECKING:
+    from ledger.forward.following import Reader
+    from ledger.forward.targets import Target
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
+FORMS = ("cadf", "cloudevents", "ocsf")
+
+
+class Forward(Command):
+    """Tell every event of the log, and requests that were refused, to another system, for ever.
+
+    Each at least once, in the order of the log.  How far <consumer> is stands in the database: the
+    same command goes on there, on whichever machine.  While the target is away it waits; what the
+    target refuses ends it (exit code 4).
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        add = parser.add_argument
+        add("name", type=_name, metavar="<consumer>", help="whose position it is, e.g. siem")
+        add(
+            "--to",
+            required=True,
+            metavar="URL",
+            help="https://HOST/PATH, file:///PATH, syslog+tls://HOST[:PORT], syslog://HOST[:PORT]",
+        )
+        add("--format", choices=FORMS, required=True, help="the form of each event")
+        add("--token-file", type=Path, metavar="FILE", help="a bearer token for the HTTP server")
+        add(
+            "--after",
+            type=int,
+            metavar="POSITION",
+            help="go on behind this position of the log, in place of where it was",
+        )
+        add_config(parser)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        from ledger.forward.following import Reader
+        from ledger.log import schema
+
+        target = _target(parsed_args, self.app.options.cacert)
+        with database(parsed_args) as dsn:
+            schema.check(dsn)
+            with Reader.opened(dsn) as reader:
+                _follow(dsn, reader, target, parsed_args)
+        return 0
+
+
+def _follow(dsn: str, reader: Reader, target: Target, arguments: argparse.Namespace) -> None:
+    from ledger.forward.following import ForwardError, forward
+    from ledger.forward.forms import FORMS as MADE
+    from ledger.upkeep.long_work import BusyError, Checkmark, run
+    from projections.running.detached import DetachedError
+
+    def work(begun: Checkmark) -> Any:
+        return forward(reader, begun, MADE[arguments.format], target, after=arguments.after)
+
+    try:
+        run(dsn, f"forward {arguments.name}", work, lambda _: None)
+    except BusyError as error:
+        raise CliError(
+            f"{error}.", ExitCode.REFUSED, "How far it is: attachment-ledger projection list"
+        ) from None
+    except ForwardError as error:
+        raise CliError(str(error), ExitCode.REFUSED, error.hint) from None
+    except DetachedError as error:
+        raise CliError(
+            str(error),
+            ExitCode.REFUSED,
+            f"Put them back (event restore), or go on behind them: --after {error.last_position}.",
+        ) from None
+
+
+def _target(arguments: argparse.Namespace, cacert: str | None) -> Target:
+    from ledger.forward.targets import target_of
+
+    token = None
+    if arguments.token_file:
+        try:
+            token = arguments.token_file.read_text().strip()
+        except OSError as error:
+            raise usage(f"{arguments.token_file} cannot be read: {error.strerror}") from None
+    try:
+        return target_of(arguments.to, arguments.format, token=token, cacert=cacert)
+    except (ValueError, OSError) as error:
+        raise usage(f"{error}.") from None
+
+
+def _name(text: str) -> str:
+    if not _NAME.fullmatch(text):
+        raise argparse.ArgumentTypeError(
+            f"must be of small letters, digits and hyphens, not {text!r}"
+        )
+    return text
