@@ -1,4 +1,4 @@
-"""The fabric as its tests see it: two virtual machines, Cinder in the first, and our service here."""
+"""The fabric as its tests see it: two virtual machines, Cinder in one, and our service here."""
 
 from __future__ import annotations
 
