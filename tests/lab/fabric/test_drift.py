@@ -1,9 +1,8 @@
-"""What somebody does by hand on a hypervisor with real storage: found, mended, nothing else touched."""
+"""What somebody does by hand on a hypervisor with real storage: found, mended, all else left."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -83,7 +82,7 @@ def attachment(volume: str) -> str:
 
 
 class Behind:
-    """A server with a volume of each storage on the hypervisor, and what is done behind its back."""
+    """A server with a volume of each storage, and what is done behind its back."""
 
     def __init__(self, server: Server, new_volume: Make) -> None:
         self.server = server
@@ -341,4 +340,3 @@ def test_looks_find_nothing_while_flows_run(new_server: NewServer, new_volume: M
     assert len(seen) > 1
     assert [sorted(each) for each in seen if {name for name, _ in each} - ELSEWHERE] == []
     assert connected() == ""
-    json.dumps(seen)
