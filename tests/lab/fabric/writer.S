@@ -1,6 +1,6 @@
 # A guest without an operating system that writes: the first sector of the volume that it boots from.
 #
-# Eighteen times a second, by the BIOS: its count to sector COUNTS + count, then to sector HEAD, from
+# Twice a second, by the BIOS: its count to sector COUNTS + count, then to sector HEAD, from
 # which it goes on when it is started again.  What fails is written again until it does not.
 .equ HEAD, 1
 .equ COUNTS, 2048
@@ -19,7 +19,10 @@ begin:
   call transfer
   sti
 next:
+  mov $9, %cx
+tick:
   hlt
+  loop tick
   xor %ax, %ax
   mov %ax, %es
   incl %es:BUFFER
