@@ -180,8 +180,6 @@ def test_a_hypervisor_dies_and_comes_back_to_its_other_servers(
     for volume in kept.values():
         stays.ask_attach(volume)
         settled()
-    stays.act("os-start")
-    stays.wait_status("ACTIVE")
     if how == "hung":  # so the fence is true: it writes no more
         vm(f"virsh -q suspend {moving.server.name}", on=2)
     with fenced(how):

@@ -18,6 +18,7 @@ SRC = Path(__file__).parent
 SETTLE_S = 400  # for anything, under emulation on a busy machine
 PROJECT = "11111111111111111111111111111111"
 HOSTS = (1, 2)
+BUSY = 503  # the service, of a Cinder that is slow under emulation
 #: Without an operating system: on virtio-scsi QEMU lets go of a disk without asking the guest.
 XML = f"""<domain type='qemu'><name>{{name}}</name><uuid>{{id}}</uuid>
   <metadata><nova:instance xmlns:nova='http://openstack.org/xmlns/libvirt/nova/1.1'>
@@ -91,7 +92,11 @@ def ledger(method: str, path: str, body: dict[str, Any] | None = None) -> Any:
 
 
 def _asked(method: str, url: str, headers: dict[str, str], body: dict[str, Any] | None) -> Any:
-    answer = requests.request(method, url, json=body, headers=headers, timeout=300)
+    def asked() -> requests.Response | None:
+        answer = requests.request(method, url, json=body, headers=headers, timeout=300)
+        return answer if answer.status_code != BUSY else None  # nothing was begun: ask again
+
+    answer = wait_until(asked, f"{method} {url} to be answered")
     assert answer.ok, f"{method} {url}: {answer.status_code} {answer.text}"
     return answer.json() if answer.text else {}
 
