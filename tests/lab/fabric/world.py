@@ -92,11 +92,11 @@ def ledger(method: str, path: str, body: dict[str, Any] | None = None) -> Any:
 
 
 def _asked(method: str, url: str, headers: dict[str, str], body: dict[str, Any] | None) -> Any:
-    def asked() -> requests.Response | None:
+    def asked() -> list[requests.Response]:
         answer = requests.request(method, url, json=body, headers=headers, timeout=300)
-        return answer if answer.status_code != BUSY else None  # nothing was begun: ask again
+        return [answer] if answer.status_code != BUSY else []  # nothing was begun: ask again
 
-    answer = wait_until(asked, f"{method} {url} to be answered")
+    [answer] = wait_until(asked, f"{method} {url} to be answered")
     assert answer.ok, f"{method} {url}: {answer.status_code} {answer.text}"
     return answer.json() if answer.text else {}
 
