@@ -40,7 +40,7 @@ def wait_until(condition: Callable[[], Any], what: str) -> Any:
     while not (answer := condition()):
         if time.monotonic() > end:
             raise TimeoutError(f"not within {SETTLE_S} s: {what}")
-        time.sleep(0.5)
+        time.sleep(2)  # each question costs the processors that it waits for
     return answer
 
 
