@@ -24,7 +24,7 @@ contracts() { # of storage, against the VM's kernel; before anything of Cinder's
 
 flows() {
   local status=0
-  LAB_TIER=fabric "$LAB_VENV/bin/pytest" -m lab --durations=0 "$FAB_SRC" "${OPTIONS[@]}" || status=$?
+  LAB_TIER=fabric "$LAB_VENV/bin/pytest" -m lab -o faulthandler_timeout=3600 --durations=0 "$FAB_SRC" "${OPTIONS[@]}" || status=$?
   [ $status = 0 ] || { [ $status = 5 ] && [ ${#OPTIONS[@]} -gt 0 ]; } || return $status
 }
 
