@@ -1,7 +1,7 @@
 """Guests that move between two hypervisors, with volumes on real iSCSI (two paths) and NVMe/TCP.
 
 The guest boots from its first volume and writes to it all the time (writer.S); what is on the other
-one was written before.  The storage is the first hypervisor's, so the second is the one that dies.
+one was written before.  The storage is the first hypervisor's, so the second is the one that hangs.
 """
 
 from __future__ import annotations
@@ -12,13 +12,11 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.lab.fabric.world import (
-    HOSTS,
     Server,
     beginning,
     cinder,
     command,
     connected,
-    dies,
     guests,
     host_name,
     ledger,
@@ -105,15 +103,6 @@ def new_moving(new_server: NewServer, new_volume: Make, kinds: list[str]) -> Cal
     return make
 
 
-@contextlib.contextmanager
-def killed(when: str, *, on: int) -> Iterator[None]:
-    """The agent there dies at that point of what is begun here, and is started again."""
-    vm(f"echo {when} >/run/die", on=on)
-    yield
-    dies(on)
-    script("ledger.sh", "agent", on=on)
-
-
 def migrate(moving: Moving, number: int) -> None:
     body = {"host": host_name(number), "block_migration": "auto"}
     moving.server.act("os-migrateLive", body)
@@ -129,60 +118,31 @@ def test_a_guest_moves_live_and_back_and_never_stops_writing(
     moving.assert_whole()
 
 
-@lio
-@pytest.mark.parametrize(
-    ("when", "on"), [("after login", 2), ("after nvme-connect", 2), ("after remove", 1)]
-)
-def test_an_agent_is_killed_in_a_live_migration(
-    when: str, on: int, new_moving: Callable[..., Moving]
-) -> None:
-    moving = new_moving(1)
-    with killed(when, on=on):
-        migrate(moving, 2)
-    moving.assert_on(2)
-    moving.assert_whole()
-
-
-@lio
-def test_a_path_is_lost_while_a_guest_moves(new_moving: Callable[..., Moving]) -> None:
-    moving = new_moving(1)
-    vm("ip address del 10.90.0.2/32 dev lo")
-    migrate(moving, 2)
-    moving.assert_on(2)
-    vm("ip address replace 10.90.0.2/32 dev lo")
-    moving.assert_whole()
-
-
 @contextlib.contextmanager
-def fenced(how: str) -> Iterator[None]:
-    """The second hypervisor does not answer, and is fenced; it is back afterwards."""
-    script("vm.sh", {"power": "off", "hung": "freeze"}[how], on=2)
-    evidence = ("--reason", "does not answer", "--evidence", "its power is off")
+def hung() -> Iterator[None]:
+    """The second hypervisor does not answer, and is fenced; it goes on afterwards."""
+    script("vm.sh", "freeze", on=2)
+    evidence = ("--reason", "does not answer", "--evidence", "its guest is paused")
     command("host", "fence", host_name(2), *evidence, "--force")  # it answered just now
     try:
         yield
     finally:
-        if how == "hung":
-            script("vm.sh", "thaw", on=2)
+        script("vm.sh", "thaw", on=2)
         command("host", "unfence", host_name(2), "--reason", "it is back")
-        script("vm.sh", "up", on=2)
-        script("ledger.sh", "agent", on=2)
 
 
 @lio
-@pytest.mark.parametrize("how", ["power", "hung"])
-def test_a_hypervisor_dies_and_comes_back_to_its_other_servers(
-    how: str, new_moving: Callable[..., Moving], new_server: NewServer, new_volume: Make
+def test_a_hypervisor_hangs_and_comes_back_to_its_other_servers(
+    new_moving: Callable[..., Moving], new_server: NewServer, new_volume: Make
 ) -> None:
-    """After a hang it has guest, sessions and maps of its dead life; what stays is not touched."""
+    """It has guest, sessions and maps of its dead life; what stays is not touched."""
     moving, stays = new_moving(2), new_server(2)
     kept = {kind: new_volume(kind) for kind in ("lio", "nvmet")}
     for volume in kept.values():
         stays.ask_attach(volume)
         settled()
-    if how == "hung":  # so the fence is true: it writes no more
-        vm(f"virsh -q suspend {moving.server.name}", on=2)
-    with fenced(how):
+    vm(f"virsh -q suspend {moving.server.name}", on=2)  # so the fence is true: it writes no more
+    with hung():
         last = written(moving.boots)
         moving.server.act("evacuate", {"host": host_name(1)})
         settled()
@@ -194,7 +154,7 @@ def test_a_hypervisor_dies_and_comes_back_to_its_other_servers(
     wait_until(lambda: moving.server.name not in guests(2), "the old host to clear up")
     wait_until(lambda: len(records(2)) == len(kept), "what is of its dead life to be released")
     assert moving.server.reads(moving.other, PATTERN)
-    assert_kept(stays, kept, how)
+    assert_kept(stays, kept)
     for server in (stays, moving.server):
         ledger("DELETE", f"/v2.1/servers/{server.id}")
         settled()
@@ -206,81 +166,10 @@ def records(on: int) -> list[str]:
     return vm("find /var/lib/agent -name '*.json'", on=on).split()
 
 
-def assert_kept(server: Server, kept: dict[str, str], how: str) -> None:
+def assert_kept(server: Server, kept: dict[str, str]) -> None:
     """The server that stayed has its volumes there, and nothing else is connected."""
-    if how == "power":
-        server.wait_status("SHUTOFF")
-        server.act("os-start")
-        server.wait_status("ACTIVE")
-        settled()
     for volume in kept.values():
         assert attached_hosts(volume) == [host_name(2)]
         assert beginning(server.sources()[volume], on=2) == volume
     wait_until(lambda: len(set(sessions(2))) == 1, "only its own target to be logged in")
     assert kept["lio"] in sessions(2)[0]
-
-
-@pytest.mark.parametrize("kind", ["lio", "nvmet"])
-def test_two_hypervisors_have_one_volume_and_one_lets_go(
-    kind: str, new_server: NewServer, new_volume: Make
-) -> None:
-    volume = new_volume(f"{kind}-multi")
-    servers = [new_server(number) for number in HOSTS]
-    for server in servers:
-        server.ask_attach(volume)
-        settled()
-        server.act("os-start")
-        server.wait_status("ACTIVE")
-    here, there = servers
-    assert attached_hosts(volume) == [host_name(1), host_name(2)]
-    here.write(volume, 3)
-    assert there.reads(volume, 3)
-    there.write(volume, 4)
-    assert here.reads(volume, 4)
-    here.ask_detach(volume)
-    settled()
-    assert connected(1) == ""
-    assert attached_hosts(volume) == [host_name(2)]
-    assert beginning(there.sources()[volume], on=2) == volume
-    there.write(volume, 5)
-    there.ask_detach(volume)
-    settled()
-    assert volumes()[volume] == "available"
-    assert connected() == ""
-
-
-@lio
-def test_a_guest_is_shelved_and_comes_back_on_the_other_hypervisor_though_agents_die(
-    new_moving: Callable[..., Moving],
-) -> None:
-    moving = new_moving(1)
-    with killed("after remove", on=1):
-        moving.server.act("shelve")
-    settled()
-    assert moving.server.status == "SHELVED_OFFLOADED"
-    assert connected() == ""
-    assert [volumes()[each] for each in moving.volumes] == ["reserved"] * 2
-    with killed("after login", on=2):
-        moving.server.act("unshelve", {"host": host_name(2)})
-    settled()
-    moving.server.wait_status("ACTIVE")
-    moving.assert_on(2)
-    moving.assert_whole()
-
-
-@lio
-@pytest.mark.parametrize(("decision", "number"), [("confirmResize", 2), ("revertResize", 1)])
-def test_a_guest_is_moved_cold(
-    decision: str, number: int, new_moving: Callable[..., Moving]
-) -> None:
-    moving = new_moving(1)
-    moving.server.act("migrate", {"host": host_name(2)})
-    settled()
-    assert moving.server.status == "VERIFY_RESIZE"
-    assert moving.server.name in guests(2, running=True)
-    wait_written(moving.boots)
-    moving.server.act(decision)
-    settled()
-    moving.server.wait_status("ACTIVE")
-    moving.assert_on(number)
-    moving.assert_whole()
