@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,12 +15,8 @@ from tests.lab.fabric.world import (
     Server,
     beginning,
     cinder,
-    connected,
-    guests,
     host_name,
     ledger,
-    operations,
-    sessions,
     settled,
     vm,
     volumes,
@@ -194,149 +189,3 @@ def subsystem(host: int) -> str:
     """Of Cinder's: each host has one (cinder.volume.targets.nvmet)."""
     names = vm("ls /sys/kernel/config/nvmet/subsystems").split()
     return next(name for name in names if name.endswith(host_name(host)))
-
-
-def test_a_volume_in_use_without_a_path_is_found_until_it_has_one(
-    new_server: NewServer, new_volume: Make
-) -> None:
-    """Nothing is done about it unasked: its paths come back."""
-    behind = Behind(new_server(HOST), new_volume)
-    vm("for a in 1 2; do ip address del 10.90.0.$a/32 dev lo; done")
-    wait_until(lambda: vm("multipath -ll", on=HOST).count("failed") >= 2, "multipathd to see it")
-    state = "cat /sys/class/nvme/nvme*/state"
-    wait_until(lambda: vm(state, on=HOST) != "live", "the controller of NVMe to see it")
-    found = set(findings_of("paths_faulty", confirmed()))
-    vm("for a in 1 2; do ip address replace 10.90.0.$a/32 dev lo; done")
-    [session] = set(sessions(HOST))
-    things = {f"multipath_map/{behind.wwid()}", f"iscsi_session/{session}"}
-    assert found == things | {f"nvme_subsystem/{subsystem(HOST)}"}
-    wait_until(
-        lambda: vm("multipath -ll", on=HOST).count("active ready") == 2, "both paths to be back"
-    )
-    wait_until(lambda: vm(state, on=HOST) == "live", "the controller to be back")
-    look()
-    assert findings_of("paths_faulty", findings("open")) == []
-    behind.assert_untouched()
-
-
-def findings_of(drift_class: str, found: dict[tuple[str, str], Any]) -> list[str]:
-    return sorted(key for name, key in found if name == drift_class)
-
-
-def test_another_volume_under_the_right_serial_is_found_and_is_not_let_go(
-    new_server: NewServer, new_volume: Make
-) -> None:
-    behind = Behind(new_server(HOST), new_volume)
-    server, volume = behind.server, behind.kept["lio"]
-    right, wrong = (server.sources()[behind.kept[kind]] for kind in ("lio", "nvmet"))
-    replace(server, volume, right, wrong)
-    look()
-    found = findings("open")
-    assert ("disk_source_differs", f"{server.id}/{volume}") in found
-    server.ask_detach(volume)
-    wait_until(
-        lambda: not [each for each in operations() if each["state"] == "running"], "its refusal"
-    )
-    assert volumes()[volume] != "available"
-    assert beginning(right, on=HOST) == volume, "it is connected still"
-    assert server.sources()[volume] == wrong, "nobody has touched the guest's disk"
-    replace(server, volume, wrong, right)
-    for each in operations():
-        ledger("POST", f"/v1/operations/{each['operation_id']}/retry", {"reason": "it is back"})
-    settled()
-    look()
-    assert findings_of("disk_source_differs", findings("open")) == []
-
-
-def replace(server: Server, serial: str, before: str, after: str) -> None:
-    """The device of a disk of the guest, live and as it is defined."""
-    name = server.name
-    xml = f"/tmp/{name}-disk.xml"
-    show = f"virsh -q dumpxml {name}"
-    cut = f"python3 -c '{CUT}' {serial} >{xml}"
-    vm(
-        f"set -e; {show} | {cut}; virsh -q detach-disk {name} {before} --persistent;"
-        f"sed -i s#{before}#{after}# {xml}; virsh -q attach-device {name} {xml} --persistent",
-        on=HOST,
-    )
-
-
-#: The disk of a definition that has this serial, without what libvirt added.
-CUT = (
-    "import sys; from xml.etree import ElementTree as E; "
-    'd = next(d for d in E.parse(sys.stdin).iterfind("devices/disk") '
-    'if d.findtext("serial") == sys.argv[1]); '
-    '[d.remove(d.find(t)) for t in ("alias", "address", "backingStore") '
-    "if d.find(t) is not None]; "
-    'print(E.tostring(d, "unicode"))'
-)
-
-
-def test_what_dm_crypt_keeps_open_is_not_disconnected(
-    new_server: NewServer, new_volume: Make
-) -> None:
-    """It parks, with all that is connected left as it is; a retry, when it is closed, ends it."""
-    behind = Behind(new_server(HOST), new_volume)
-    volume = behind.kept["lio"]
-    device = behind.server.sources()[volume]
-    vm(
-        f"echo secret | cryptsetup open --type plain -c aes-xts-plain64 -s 256 {device} left",
-        on=HOST,
-    )
-    behind.server.ask_detach(volume)
-    wait_until(lambda: [each for each in operations() if each["state"] == "parked"], "it to park")
-    assert volumes()[volume] != "available"
-    assert beginning(device, on=HOST) == volume
-    assert len(sessions(HOST)) == 2
-    found = confirmed()
-    assert {name for name, _ in found} - ELSEWHERE == {"operation_parked"}
-    vm("cryptsetup close left", on=HOST)
-    [parked] = operations()
-    ledger("POST", f"/v1/operations/{parked['operation_id']}/retry", {"reason": "it is closed"})
-    settled()
-    assert volumes()[volume] == "available"
-    assert sessions(HOST) == []
-    assert beginning(behind.server.sources()[behind.kept["nvmet"]], on=HOST) == behind.kept["nvmet"]
-
-
-@contextlib.contextmanager
-def looking() -> Iterator[list[Any]]:
-    """Looks all the time, one after the other; what they confirmed."""
-    seen: list[Any] = []
-    over = threading.Event()
-
-    def every() -> None:
-        while not over.is_set():
-            look()
-            seen.append(findings("confirmed"))
-
-    thread = threading.Thread(target=every)
-    thread.start()
-    try:
-        yield seen
-    finally:
-        over.set()
-        thread.join()
-
-
-def test_looks_find_nothing_while_flows_run(new_server: NewServer, new_volume: Make) -> None:
-    server = new_server(1)
-    kinds = ("lio", "nvmet")
-    with looking() as seen:
-        server.act("os-start")
-        server.wait_status("ACTIVE")
-        have = [new_volume(kind) for kind in kinds]
-        for volume in have:
-            server.ask_attach(volume)
-            settled()
-        for number in (2, 1):
-            body = {"host": host_name(number), "block_migration": "auto"}
-            server.act("os-migrateLive", body)
-            settled()
-            assert server.name in guests(number, running=True)
-        for volume in have:
-            server.ask_detach(volume)
-            settled()
-    assert len(seen) > 1
-    assert [sorted(each) for each in seen if {name for name, _ in each} - ELSEWHERE] == []
-    assert connected() == ""
