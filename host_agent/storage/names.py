@@ -14,8 +14,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-#: udev makes its names after the kernel has shown the device.  In seconds.
-UDEV_S_MAX, POLL_S = 5.0, 0.05
+#: udev makes its names after the kernel has shown the device: on a host under load, more than 5 s
+#: after.  In seconds.
+UDEV_S_MAX, POLL_S = 30.0, 0.05
 
 #: Of what identifies a device in sysfs, how udev begins its name.  Not by the model and
 #: serial number of its NVMe controller: all namespaces of that have these.

@@ -40,6 +40,7 @@ disk() {
   dpkg-deb --fsys-tarfile "$LAB_DIR"/guest/linux-image-*.deb | tar -C "$r" -xf - ./lib/modules
   chroot "$r" depmod "$(ls "$r/lib/modules")"
   cp -a "$FAB_SRC/root/." "$r/"; chmod 755 "$r/usr/sbin/fabric-rc"; chown -R 0:0 "$r/etc" "$r/usr/sbin/fabric-rc"
+  gcc -m32 -nostdlib -Wl,-Ttext=0,--oformat=binary,--build-id=none -o "$r/opt/writer" "$FAB_SRC/writer.S"
   cp "$FAB_SRC/nvmet.py" "$FAB_SRC/fab_service.py" "$r"/opt/cinder/lib/python3*/site-packages/
   # Everybody is root there: a Python started for each command would cost seconds.
   printf '#!/bin/sh\nshift; exec "$@"\n' >"$r/opt/cinder/bin/cinder-rootwrap"
@@ -67,6 +68,6 @@ part system "$(echo "$PACKAGES" | sha256sum)" system
 AGENT=$LAB_ROOT/requirements-agent.lock CINDER=$LAB_SRC/requirements-cinder.txt
 part agent "$(sum "$AGENT")" environment agent --require-hashes -r "$AGENT"
 part cinder "$(sum "$CINDER")" environment cinder -r "$CINDER"
-part disk "$(sum $(find "$FAB_SRC" -type f ! -name '*test*' | sort) "$LAB_DIR/guest/.made-by" \
+part disk "$(sum $(find "$FAB_SRC"/{root,initramfs,build.sh,nvmet.py,fab_service.py,writer.S} -type f | sort) "$LAB_DIR/guest/.made-by" \
   "$FAB_IMAGE"/.{system,agent,cinder} "$LAB_ROOT/requirements.lock")" disk
 say "image: $(du -sh "$FAB_IMAGE/disk" | cut -f1)"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator, Iterator
+from uuid import uuid4
 
 import pytest
 
@@ -25,8 +26,9 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     """With a test that fails, the end of the agent's log, and what is under way."""
     report = yield
     if report.failed:
-        report.sections.append(("log of the agent", world.log_end()))
-        report.sections.append(("operations", world.as_json(world.operations())))
+        for host in world.HOSTS:
+            report.sections.append((f"log of agent {host}", world.log_end(host)))
+        report.sections.append(("operations", world.as_json(world.latest()[:5])))
     return report
 
 
@@ -34,18 +36,27 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 def _processes_run() -> Iterator[None]:
     """However a test ends, the next one finds both paths and the agent, and nothing connected."""
     yield
-    world.script("vm.sh", "up")
-    world.vm("rm -f /run/die; for a in 1 2; do ip address replace 10.90.0.$a/32 dev lo; done")
+    for host in world.HOSTS:
+        world.script("vm.sh", "up", on=host)
+        world.vm("rm -f /run/die", on=host)
+    world.vm("for a in 1 2; do ip address replace 10.90.0.$a/32 dev lo; done")
     world.script("cinder.sh")
-    world.script("ledger.sh", "agent")
+    for host in world.HOSTS:
+        world.script("ledger.sh", "agent", on=host)
     for server in world.SERVERS:
-        if server.name in world.vm("virsh -q list --all --name"):
+        if server.name in world.guests(1):
             _let_go(server)
+    for server_id in _known() - {server.id for server in world.SERVERS}:
+        world.ledger("DELETE", f"/v2.1/servers/{server_id}")
     world.wait_until(lambda: not world.operations(), "the operations to end")
     for volume, status in world.volumes().items():
         if status == "available":
             world.cinder("DELETE", f"/volumes/{volume}")
     world.wait_until(lambda: not world.connected(), "all connections to end")
+
+
+def _known() -> set[str]:
+    return {each["id"] for each in world.ledger("GET", "/v2.1/servers")["servers"]}
 
 
 def _let_go(server: world.Server) -> None:
@@ -67,6 +78,19 @@ def servers() -> list[world.Server]:
 
     world.wait_until(active, "the service to know the servers")
     return world.SERVERS
+
+
+@pytest.fixture
+def new_server() -> Callable[[int], world.Server]:
+    """Makes a guest that is off, which the service knows; deleted afterwards."""
+
+    def make(on: int) -> world.Server:
+        made = world.Server(f"moving-{uuid4().hex[:6]}", str(uuid4()))
+        made.define(on)
+        world.wait_until(lambda: made.id in _known(), "the service to know the server")
+        return made
+
+    return make
 
 
 @pytest.fixture

@@ -1,5 +1,5 @@
 #!/bin/bash
-# ledger.sh up|down|agent|agent_off: our service here, with a PostgreSQL of its own, and its agent in the VM.
+# ledger.sh up|down|agent|agent_off: our service here, with a PostgreSQL of its own, and its agent in the VM FAB_VM.
 . "$(dirname "$0")/env.sh"
 DSN_FILE=$LAB_DIR/run/postgres.dsn
 
@@ -21,17 +21,24 @@ user_id = "operator"
 project_id = "$FAB_PROJECT_ID"
 roles = ["admin", "operator"]
 [[tokens]]
-name = "agent"
+name = "agent-1"
 token = "$LAB_AGENT_TOKEN"
-user_id = "agent"
+user_id = "agent-1"
 project_id = "service"
 roles = ["agent"]
-host = "$FAB_HOST"
+host = "fabric-1"
+[[tokens]]
+name = "agent-2"
+token = "$LAB_AGENT_TOKEN_2"
+user_id = "agent-2"
+project_id = "service"
+roles = ["agent"]
+host = "fabric-2"
 C
   cinder_section "http://127.0.0.1:$LAB_CINDER_PORT"
 }
 
-agent_toml() {
+agent_toml() { # token
   cat <<C
 [agent]
 host = "$FAB_HOST"
@@ -39,14 +46,17 @@ lock_path = "/var/lib/agent/locks"
 log_level = "info"
 [ledger]
 url = "http://127.0.0.1:$LAB_LEDGER_PORT"
-token = "$LAB_AGENT_TOKEN"
+token = "$1"
 [libvirt]
 uri = "qemu:///system"
 virt_type = "qemu"
 detach_attempts = 2
 detach_timeout_s = 20.0
+shutdown_timeout_s = 5.0
+migration_uri = "qemu+tcp://10.90.1.$FAB_VM/system"
+migration_address = "10.90.1.$FAB_VM"
 [brick]
-my_ip = "10.90.0.1"
+my_ip = "10.90.1.$FAB_VM"
 use_multipath = true
 mount_point_base = "/var/lib/agent/mnt"
 [keys]
@@ -56,7 +66,9 @@ C
 }
 
 agent() { # words for its command line: in the VM, by which it may be told to die (dying_agent.py)
-  agent_toml | vm 'umask 077; mkdir -p /etc/attachment-ledger /var/lib/agent; cat >/etc/attachment-ledger/agent.toml'
+  local token=$LAB_AGENT_TOKEN
+  [ "$FAB_VM" = 1 ] || token=$LAB_AGENT_TOKEN_2
+  agent_toml "$token" | vm 'umask 077; mkdir -p /etc/attachment-ledger /var/lib/agent; cat >/etc/attachment-ledger/agent.toml'
   vm "! pgrep -F /var/lib/agent/locks/agent.lock >/dev/null 2>&1 || exit 0
 setsid /opt/agent/bin/python /opt/project/tests/lab/fabric/dying_agent.py run --config /etc/attachment-ledger/agent.toml $* >>/var/log/agent.log 2>&1 </dev/null &"
   wait_for 200 "the agent" vm 'pgrep -F /var/lib/agent/locks/agent.lock'
@@ -76,7 +88,6 @@ up() {
     { cat "$LAB_DIR/log/db.log" >&2; return 1; }
   spawn ledger "$LAB_VENV/bin/attachment-ledger" serve --config "$LAB_DIR/etc/ledger.toml"
   wait_port ledger "$LAB_LEDGER_PORT"
-  agent
 }
 
 down() { stop ledger; stop postgres; }

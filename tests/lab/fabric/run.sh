@@ -1,5 +1,5 @@
 #!/bin/bash
-# run.sh [pytest options]: `make lab TIER=fabric`: image, VM, Cinder, service and agent; the tests; down.
+# run.sh [pytest options]: `make lab TIER=fabric`: image, VMs, Cinder, service and agents; the tests; down.
 # The exit status is 0 if all tests passed and nothing was left behind.  LAB_KEEP=1 leaves it up.
 . "$(dirname "$0")/env.sh"
 OPTIONS=("$@") SUMMARY=() FAILED=0
@@ -13,6 +13,9 @@ stage() { # name command...: remember how it went and how long it took
 }
 
 boot() { "$FAB_SRC/vm.sh" up && "$FAB_SRC/vm.sh" put; }
+second() { FAB_VM=2 boot; } # when the contracts, which take long, need the processors no more
+
+ledger() { "$FAB_SRC/ledger.sh" up && "$FAB_SRC/ledger.sh" agent && FAB_VM=2 "$FAB_SRC/ledger.sh" agent; }
 
 contracts() { # of storage, against the VM's kernel; before anything of Cinder's is there
   vm "cd /opt/project && PYTHONPATH=/opt/pytest LEDGER_LAB_KERNEL=1 /opt/agent/bin/python -m pytest -c /dev/null \
@@ -21,19 +24,26 @@ contracts() { # of storage, against the VM's kernel; before anything of Cinder's
 
 flows() {
   local status=0
-  LAB_TIER=fabric "$LAB_VENV/bin/pytest" -m lab --durations=0 "$FAB_SRC" "${OPTIONS[@]}" || status=$?
+  LAB_TIER=fabric "$LAB_VENV/bin/pytest" -m lab -o faulthandler_timeout=3600 --durations=0 "$FAB_SRC" "${OPTIONS[@]}" || status=$?
   [ $status = 0 ] || { [ $status = 5 ] && [ ${#OPTIONS[@]} -gt 0 ]; } || return $status
 }
 
 down() { # fails if something is left
-  "$FAB_SRC/ledger.sh" down && "$FAB_SRC/vm.sh" down || return 1
+  "$FAB_SRC/ledger.sh" down && FAB_VM=2 "$FAB_SRC/vm.sh" down && "$FAB_SRC/vm.sh" down || return 1
   find "$LAB_DIR" -mindepth 1 -maxdepth 1 ! -name guest ! -name image ! -name log -exec rm -rf {} +
+}
+
+logs() { # number
+  running "vm-$1" >/dev/null || return 0
+  mkdir -p "$LAB_DIR/log/vm-$1"
+  FAB_VM=$1 "$FAB_SRC/vm.sh" run 'cd /var/log && tar -cf - agent.log libvirt $(ls cinder.log 2>/dev/null)' |
+    tar -C "$LAB_DIR/log/vm-$1" -xf - || true
 }
 
 finish() { # however it ends: a signal, too
   trap - EXIT
   [ $FAILED = 0 ] || say "failed; logs are in $LAB_DIR/log"
-  if running vm >/dev/null; then vm 'cd /var/log && tar -cf - agent.log cinder.log' 2>/dev/null | tar -C "$LAB_DIR/log" -xf - || true; fi
+  logs 1; logs 2
   [ -n "${LAB_KEEP:-}" ] || stage down down || true
   printf '\n=== lab, fabric (%d s)\n' $SECONDS
   printf '%s\n' "${SUMMARY[@]}"
@@ -46,7 +56,8 @@ trap finish EXIT
 stage image "$FAB_SRC/build.sh" || exit
 stage boot boot || exit
 stage contracts contracts || true
+stage second second || exit
 stage cinder "$FAB_SRC/cinder.sh" || exit
-stage ledger "$FAB_SRC/ledger.sh" up || exit
+stage ledger ledger || exit
 stage flows flows || true
 stage rules "$LAB_VENV/bin/attachment-ledger" event verify --rules --config "$LAB_DIR/etc/ledger.toml" || true

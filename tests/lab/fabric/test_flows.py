@@ -17,10 +17,11 @@ from tests.lab.fabric.world import (
     beginning,
     cinder,
     connected,
+    dies,
     lv,
-    operations,
     script,
     sessions,
+    settled,
     vm,
     volumes,
     wait_until,
@@ -33,11 +34,6 @@ BY_ID = {"lio": "/dev/disk/by-id/dm-uuid-mpath-", "nvmet": "/dev/disk/by-id/nvme
 MIB = 1 << 20
 SECOND = "10.90.0.2"
 kinds = pytest.mark.parametrize("kind", list(BY_ID))
-
-
-def settled() -> None:
-    """Cinder is asked once, afterwards: under emulation it answers in seconds."""
-    wait_until(lambda: not operations(), "the operations to end")
 
 
 def attach(server: Server, volume: str) -> None:
@@ -195,10 +191,10 @@ def test_the_hypervisor_loses_power_and_its_server_is_started_again(
     script("vm.sh", "up")
     script("cinder.sh")
     script("ledger.sh", "agent")
-    wait_until(lambda: server.status == "SHUTOFF", "the service to see that the guest is off")
+    server.wait_status("SHUTOFF")
     assert server.attachments() == [volume]
     server.act("os-start")
-    wait_until(lambda: server.status == "ACTIVE", "the server to run")
+    server.wait_status("ACTIVE")
     vm(f"virsh -q suspend {server.name}")
     settled()
     has_its_data(server, volume, "lio")
@@ -235,11 +231,6 @@ def test_the_agent_is_killed_in_a_detach(
     script("ledger.sh", "agent")
     settled()
     wait_free(volume)
-
-
-def dies() -> None:
-    running = "pgrep -F /var/lib/agent/locks/agent.lock || true"
-    wait_until(lambda: not vm(f"ls /run/die 2>/dev/null; {running}"), "the agent to die")
 
 
 def test_a_path_is_lost_in_use_and_still_down_when_it_is_detached(

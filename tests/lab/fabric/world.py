@@ -1,4 +1,4 @@
-"""The fabric as its tests see it: the virtual machine, Cinder in it, and our service here."""
+"""The fabric as its tests see it: two virtual machines, Cinder in one, and our service here."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ import requests
 SRC = Path(__file__).parent
 SETTLE_S = 400  # for anything, under emulation on a busy machine
 PROJECT = "11111111111111111111111111111111"
-#: It never boots a system, and is paused all the time: on virtio-scsi QEMU lets go of a disk
-#: without asking the guest.
+HOSTS = (1, 2)
+BUSY = 503  # the service, of a Cinder that is slow under emulation
+#: Without an operating system: on virtio-scsi QEMU lets go of a disk without asking the guest.
 XML = f"""<domain type='qemu'><name>{{name}}</name><uuid>{{id}}</uuid>
   <metadata><nova:instance xmlns:nova='http://openstack.org/xmlns/libvirt/nova/1.1'>
     <nova:name>{{name}}</nova:name>
@@ -39,7 +40,7 @@ def wait_until(condition: Callable[[], Any], what: str) -> Any:
     while not (answer := condition()):
         if time.monotonic() > end:
             raise TimeoutError(f"not within {SETTLE_S} s: {what}")
-        time.sleep(0.5)
+        time.sleep(2)  # each question costs the processors that it waits for
     return answer
 
 
@@ -55,18 +56,23 @@ LEDGER = ENV["LEDGER_URL"]
 CINDER = f"http://127.0.0.1:{ENV['LAB_CINDER_PORT']}/v3/{PROJECT}"
 
 
-def script(name: str, *words: str) -> None:
+def host_name(number: int) -> str:
+    return f"fabric-{number}"
+
+
+def script(name: str, *words: str, on: int = 1) -> None:
     done = subprocess.run(
-        [str(SRC / name), *words], env=ENV, check=False, capture_output=True, text=True
-    )
+        [str(SRC / name), *words], env=ENV | {"FAB_VM": str(on)}, check=False,
+        capture_output=True, text=True,
+    )  # fmt: skip
     assert done.returncode == 0, f"{name} {' '.join(words)}: {done.stdout} {done.stderr}"
 
 
-def vm(command: str, text: str | None = None, *, check: bool = True) -> str:
-    """What a command in the virtual machine prints."""
+def vm(command: str, text: str | None = None, *, on: int = 1, check: bool = True) -> str:
+    """What a command in a virtual machine prints."""
     done = subprocess.run(
-        [str(SRC / "vm.sh"), "run", command], env=ENV, input=text or "", check=False,
-        capture_output=True, text=True,
+        [str(SRC / "vm.sh"), "run", command], env=ENV | {"FAB_VM": str(on)}, input=text or "",
+        check=False, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0 or not check, f"{command}: {done.stdout} {done.stderr}"
     return done.stdout.strip()
@@ -80,13 +86,17 @@ def cinder(method: str, path: str, body: dict[str, Any] | None = None) -> Any:
 def ledger(method: str, path: str, body: dict[str, Any] | None = None) -> Any:
     headers = {
         "X-Auth-Token": ENV["LAB_OPERATOR_TOKEN"],
-        "OpenStack-API-Version": "compute 2.89",
+        "OpenStack-API-Version": "compute 2.95",
     }
     return _asked(method, LEDGER + path, headers, body)
 
 
 def _asked(method: str, url: str, headers: dict[str, str], body: dict[str, Any] | None) -> Any:
-    answer = requests.request(method, url, json=body, headers=headers, timeout=300)
+    def asked() -> list[requests.Response]:
+        answer = requests.request(method, url, json=body, headers=headers, timeout=300)
+        return [answer] if answer.status_code != BUSY else []  # nothing was begun: ask again
+
+    [answer] = wait_until(asked, f"{method} {url} to be answered")
     assert answer.ok, f"{method} {url}: {answer.status_code} {answer.text}"
     return answer.json() if answer.text else {}
 
@@ -101,32 +111,64 @@ def backend(volume: str) -> str:
     return str(found["os-vol-host-attr:host"]).split("@")[1].split("#")[0]
 
 
+def latest() -> list[Any]:
+    return list(ledger("GET", "/v1/operations?limit=20")["operations"])
+
+
 def operations() -> list[Any]:
     """Those that are under way, or parked."""
-    found = ledger("GET", "/v1/operations?limit=20")["operations"]
-    return [each for each in found if each["state"] != "finished"]
+    return [each for each in latest() if each["state"] != "finished"]
+
+
+def settled() -> None:
+    """Cinder is asked once, afterwards: under emulation it answers in seconds."""
+    wait_until(lambda: not operations(), "the operations to end")
+
+
+def command(*words: str) -> None:
+    """Our own command line, as an operator."""
+    program = f"{ENV['LAB_VENV']}/bin/attachment-ledger"
+    done = subprocess.run([program, *words], env=ENV, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, f"{' '.join(words)}: {done.stdout} {done.stderr}"
 
 
 @dataclass(frozen=True)
 class Server:
-    """A server of the service, and its guest in the virtual machine."""
+    """A server of the service, and its guest in a virtual machine."""
 
     name: str
     id: str
 
     @property
+    def shown(self) -> Any:
+        return ledger("GET", f"/v2.1/servers/{self.id}")["server"]
+
+    @property
     def status(self) -> str:
-        return str(ledger("GET", f"/v2.1/servers/{self.id}")["server"]["status"])
+        return str(self.shown["status"])
+
+    @property
+    def host(self) -> int:
+        """The number of the virtual machine where the service has it."""
+        return int(self.shown["OS-EXT-SRV-ATTR:host"][-1])
+
+    def define(self, on: int = 1) -> None:
+        """As a guest that somebody has defined there."""
+        if self.name not in guests(on):
+            xml = XML.format(**vars(self))
+            vm("cat >/tmp/guest.xml; virsh -q define /tmp/guest.xml", xml, on=on)
 
     def start(self) -> None:
-        """As a guest that somebody has defined there, and that runs, paused."""
-        if self.name not in vm("virsh -q list --all --name"):
-            vm("cat >/tmp/guest.xml; virsh -q define /tmp/guest.xml", XML.format(**vars(self)))
+        """On the first, and paused all the time."""
+        self.define()
         if "paused" not in vm(f"virsh domstate {self.name}"):
             vm(f"virsh -q start --paused {self.name}")
 
-    def act(self, name: str) -> None:
-        ledger("POST", f"/v2.1/servers/{self.id}/action", {name: None})
+    def act(self, name: str, body: dict[str, Any] | None = None) -> None:
+        ledger("POST", f"/v2.1/servers/{self.id}/action", {name: body})
+
+    def wait_status(self, status: str) -> None:
+        wait_until(lambda: self.status == status, f"{self.name} to be {status}")
 
     def attachments(self) -> list[str]:
         """The volumes of the server, by the service."""
@@ -151,7 +193,7 @@ class Server:
 
     def size(self, serial: str) -> int:
         """Bytes, as the guest has it."""
-        told = vm(f"virsh -q domblkinfo {self.name} {self._target(serial)}")
+        told = self._vm(f"virsh -q domblkinfo {self.name} {self._target(serial)}")
         return int(next(line.split()[1] for line in told.splitlines() if "Capacity" in line))
 
     def write(self, serial: str, pattern: int) -> None:
@@ -167,7 +209,7 @@ class Server:
         log = f"/var/log/libvirt/qemu/{self.name}.log"
         asked = f"qemu-io -d ua-{serial} {json.dumps(command)}"
         send = f"virsh qemu-monitor-command {self.name} --hmp '{asked}'"
-        told = vm(f"at=$(stat -c %s {log}); {send}; tail -c +$((at + 1)) {log}")
+        told = self._vm(f"at=$(stat -c %s {log}); {send}; tail -c +$((at + 1)) {log}")
         assert "1 MiB, 1 ops" in told, told
         return told
 
@@ -185,10 +227,18 @@ class Server:
         return next(f"/dev/sd{letter}" for letter in "bcdefg" if f"sd{letter}" not in taken)
 
     def _xml(self, options: str = "") -> ET.Element:
-        return ET.fromstring(vm(f"virsh -q dumpxml {self.name} {options}"))
+        return ET.fromstring(self._vm(f"virsh -q dumpxml {self.name} {options}"))
+
+    def _vm(self, command: str) -> str:
+        return vm(command, on=self.host)
 
 
-SERVERS = [Server(f"fabric-{n}", f"77777777-2222-4333-8444-00000000000{n}") for n in (1, 2)]
+SERVERS = [Server(f"guest-{n}", f"77777777-2222-4333-8444-00000000000{n}") for n in (1, 2)]
+
+
+def guests(on: int, *, running: bool = False) -> list[str]:
+    """The names of those that run there, or of all that are defined or run."""
+    return vm(f"virsh -q list --name {'--state-running' if running else '--all'}", on=on).split()
 
 
 def lv(volume: str) -> str:
@@ -196,26 +246,60 @@ def lv(volume: str) -> str:
     return f"/dev/fab/volume-{volume}"
 
 
-def beginning(device: str) -> str:
+def beginning(device: str, *, on: int = 1) -> str:
     """What a volume says of itself: `make` has written its id to it, past the fabric."""
-    return vm(f"dd if={device} bs=512 count=1 iflag=direct status=none | tr -d '\\0'")
+    return vm(f"dd if={device} bs=512 count=1 iflag=direct status=none | tr -d '\\0'", on=on)
 
 
-def connected() -> str:
+def let_write(volume: str) -> None:
+    """A guest that boots from it writes to it all the time (writer.S)."""
+    vm(f"dd if=/opt/writer of={lv(volume)} bs=512 oflag=direct status=none")
+
+
+def written(volume: str) -> int:
+    """How often it has written, as the storage has it."""
+    read = f"dd if={lv(volume)} bs=512 skip=1 count=1 iflag=direct status=none"
+    return int(vm(f"{read} | od -An -tu4 -N4"))
+
+
+def wait_written(volume: str) -> int:
+    before = written(volume)
+    wait_until(lambda: written(volume) > before, f"a guest to write to {volume}")
+    return before
+
+
+def missing(volume: str) -> str:
+    """The first of its counts that the storage does not have."""
+    read = f"dd if={lv(volume)} bs=512 skip=2049 count={written(volume)} iflag=direct status=none"
+    return vm(f"{read} | od -An -v -tu4 -w512 | awk '$1 != NR {{ print NR; exit }}'")
+
+
+def connected(*hosts: int) -> str:
     """Sessions, SCSI disks, maps, namespaces and records of connections: all that may be left."""
+    return "\n".join(filter(None, map(_connected, hosts or HOSTS)))
+
+
+def _connected(on: int) -> str:
     return vm(
         "cat /sys/class/iscsi_session/*/targetname 2>/dev/null;"
         "ls /sys/class/block | grep -E '^(sd|nvme)'; dmsetup ls --target multipath | grep -v '^No';"
-        "ls /var/lib/agent/locks | grep json; find /var/lib/agent -name '*.json'; true"
+        "ls /var/lib/agent/locks | grep json; find /var/lib/agent -name '*.json'; true",
+        on=on,
     )
 
 
-def sessions() -> list[str]:
-    return vm("cat /sys/class/iscsi_session/*/targetname 2>/dev/null || true").split()
+def sessions(on: int = 1) -> list[str]:
+    return vm("cat /sys/class/iscsi_session/*/targetname 2>/dev/null || true", on=on).split()
 
 
-def log_end() -> str:
-    lines = vm("tail -n 400 /var/log/agent.log", check=False).splitlines()
+def dies(on: int = 1) -> None:
+    """The agent, where `/run/die` told it to."""
+    running = "pgrep -F /var/lib/agent/locks/agent.lock || true"
+    wait_until(lambda: not vm(f"ls /run/die 2>/dev/null; {running}", on=on), "the agent to die")
+
+
+def log_end(on: int) -> str:
+    lines = vm("tail -n 400 /var/log/agent.log", on=on, check=False).splitlines()
     return "\n".join([line for line in lines if '"level": "debug"' not in line][-40:])
 
 
