@@ -170,8 +170,16 @@ def test_after_changes_it_goes_back_once_nova_has_them(watched: Watched) -> None
     refused = server_of(act(watched, "hand_back"), server)
     assert (refused["state"], refused["sql"].count("deleted = id")) == ("stays", 1)
     seen = replace(seen_server(server.shown()), mappings=(seen_mapping(mapping.shown(server.id)),))
-    facts = {"locked": True, "local_disks": False, "networks": False}
-    database = NovaDatabase(ServerFacts(seen=seen, attachments=(), volumes={}, **facts))
+    database = NovaDatabase(
+        ServerFacts(
+            seen=seen,
+            locked=True,
+            local_disks=False,
+            networks=False,
+            attachments=(),
+            volumes={},
+        )
+    )
     assert database.execute(refused["sql"]) == [1, 1]
     server.mappings = [
         Mapping(each.volume_id, str(each.attachment_id), f"/dev/{each.device}", each.id)
