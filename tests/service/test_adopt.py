@@ -4,6 +4,8 @@ PostgreSQL, a simulated Nova and its Cinder over HTTP, and an agent on the host 
 
 from __future__ import annotations
 
+import re
+import shlex
 from dataclasses import replace
 from typing import Any
 
@@ -16,14 +18,18 @@ from host_agent.shared.contract.ports import Disk
 from host_agent.shared.faults import Faults
 from host_agent.simulated.adapters import SimulatedBrick, SimulatedGuests
 from host_agent.simulated.host_state import HostState
+from ledger.cli import shell
 from ledger.nova_beside.reads import seen_mapping, seen_server
 from tests.doubles.direct_cinder import DirectCinder
 from tests.doubles.nova_database import NovaDatabase
 from tests.doubles.simulated_nova import Mapping, Server
 from tests.service.watched_world import Watched
-from tests.stack import eventually
+from tests.stack import ADMIN, ROOT, eventually
 
 pytestmark = pytest.mark.slow
+
+PAGE = (ROOT / "docs/adopt.md").read_text()
+COMMANDS = re.findall(r"^ *\$ attachment-ledger (.*)$", PAGE, re.MULTILINE)
 
 HOST = "hv1"
 WHY = "rack 3 goes first"
@@ -190,3 +196,45 @@ def test_after_changes_it_goes_back_once_nova_has_them(watched: Watched) -> None
     watched.next_looks()
     (row,) = watched.attachments(volume=second)
     assert (row["origin"], row["state"]) == ("nova", "attached")
+
+
+@pytest.mark.further
+def test_the_page_leads_over_and_back(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nova, stack = watched.nova, watched.stack
+    server, volume = nova.boot("db"), watched.volume()
+    mapping = nova.attach(server, volume)
+    server.locked = True
+    nova.disabled.add(HOST)
+    on_the_host(watched, server, mapping)
+    stack.start_service()
+    watched.until("volumes", volume, "BlockDeviceMapping.DevicePlugged")
+    monkeypatch.setenv("LEDGER_URL", stack.url(""))
+    monkeypatch.setenv("LEDGER_TOKEN", ADMIN)
+    told: dict[str, str] = {}
+
+    def typed(command: str) -> None:
+        capsys.readouterr()
+        assert shell.main(shlex.split(command.replace("SERVER", server.id))) == 0, command
+        told[command] = capsys.readouterr().out
+
+    over, back = COMMANDS[:3], COMMANDS[-2:]
+    for command in over:
+        typed(command)
+    assert f"{server.id} db: adoptable" in told[over[0]]
+    assert "rack 3 goes first" in told[over[2]]
+    stack.servers[server.id] = HOST
+    stack.start_agent(HOST)
+    stack.wait_for_host(HOST)
+    eventually(lambda: stack.get(f"/v1/hosts/{HOST}").json()["guests"] == 1, "it shows its guest")
+    for command in COMMANDS[3:-2]:
+        typed(command)
+    assert "completed" in told["attachment refresh --host hv1 --wait"]
+    stack.agents[HOST].kill()
+    _contact_is_over(watched)
+    for command in back:
+        typed(command)
+    assert told[back[0]].strip() == "", "Nova has it as it is"
+    assert f"{server.id} db: handed_back" in told[back[1]]
+    assert {each.split(" ")[0] for each in nova.asked} == {"GET"}
