@@ -9,7 +9,6 @@ import shlex
 from dataclasses import replace
 from typing import Any
 
-import psycopg
 import pytest
 
 from handlers.requests.adopt import ServerFacts
@@ -33,6 +32,8 @@ COMMANDS = re.findall(r"^ *\$ attachment-ledger (.*)$", PAGE, re.MULTILINE)
 
 HOST = "hv1"
 WHY = "rack 3 goes first"
+#: Two of the agent's polls.
+DOWN_S = 10.0
 
 
 def on_the_host(watched: Watched, server: Server, *mappings: Mapping) -> None:
@@ -147,9 +148,11 @@ def test_before_anything_was_done_a_host_goes_back_at_no_cost(watched: Watched) 
     assert act(watched, "hand_back", code=409)["code"] == "not_adopted_host"
 
 
-def _contact_is_over(watched: Watched) -> None:
-    with psycopg.connect(watched.stack.database_url, autocommit=True) as connection:
-        connection.execute("UPDATE host_contact SET seen_at = now() - interval '1 hour'")
+def _ends(watched: Watched) -> None:
+    """The agent does, and is missed."""
+    watched.stack.agents[HOST].kill()
+    path = f"/v1/hosts/{HOST}"
+    eventually(lambda: not watched.stack.get(path).json()["alive"], "its agent is missed")
 
 
 def test_after_changes_it_goes_back_once_nova_has_them(watched: Watched) -> None:
@@ -160,6 +163,7 @@ def test_after_changes_it_goes_back_once_nova_has_them(watched: Watched) -> None
     server.locked = True
     nova.disabled.add(HOST)
     on_the_host(watched, server, mapping)
+    stack.host_down_after_s = DOWN_S
     stack.start_service()
     watched.until("volumes", first, "BlockDeviceMapping.DevicePlugged")
     act(watched, "adopt")
@@ -171,8 +175,7 @@ def test_after_changes_it_goes_back_once_nova_has_them(watched: Watched) -> None
     stack.completed(stack.attach(server.id, second))
 
     assert act(watched, "hand_back", code=409)["code"] == "host_answers"
-    stack.agents[HOST].kill()
-    _contact_is_over(watched)
+    _ends(watched)
     refused = server_of(act(watched, "hand_back"), server)
     assert (refused["state"], refused["sql"].count("deleted = id")) == ("stays", 1)
     seen = replace(seen_server(server.shown()), mappings=(seen_mapping(mapping.shown(server.id)),))
@@ -208,6 +211,7 @@ def test_the_page_leads_over_and_back(
     server.locked = True
     nova.disabled.add(HOST)
     on_the_host(watched, server, mapping)
+    stack.host_down_after_s = DOWN_S
     stack.start_service()
     watched.until("volumes", volume, "BlockDeviceMapping.DevicePlugged")
     monkeypatch.setenv("LEDGER_URL", stack.url(""))
@@ -231,8 +235,7 @@ def test_the_page_leads_over_and_back(
     for command in COMMANDS[3:-2]:
         typed(command)
     assert "completed" in told["attachment refresh --host hv1 --wait"]
-    stack.agents[HOST].kill()
-    _contact_is_over(watched)
+    _ends(watched)
     for command in back:
         typed(command)
     assert told[back[0]].strip() == "", "Nova has it as it is"
