@@ -24,6 +24,7 @@ class AttachmentState(StrEnum):
     ATTACHED = "attached"  # Cinder was told -> connecting, disconnected
     DISCONNECTED = "disconnected"  # proven or waived -> connecting, deleted
     DELETED = "deleted"
+    RENAMED = "renamed"  # it has another id here now -> reserved
 
 
 class Attachment(Aggregate):
@@ -93,6 +94,15 @@ class Attachment(Aggregate):
 
         to: str
 
+    class Renamed(Event):
+        """It is not over, but has another id here from now on (`now`).
+
+        What Cinder's old calls made has the id of Cinder's row for who watches, and one of ours
+        where it is the ledger's (S1); so it is renamed as it is adopted, and as it is handed back.
+        """
+
+        now: str
+
     class Disowned(Event):
         """Cinder made it, and no step has it: `why`.  From here on nobody may take it over, and
         whoever finds it deletes it.
@@ -104,7 +114,8 @@ class Attachment(Aggregate):
 
     S = AttachmentState
     TRANSITIONS: ClassVar = {
-        AttachmentCreated: (frozenset({None}), S.RESERVED),
+        AttachmentCreated: (frozenset({None, S.RENAMED}), S.RESERVED),
+        Renamed: (frozenset({S.ATTACHED}), S.RENAMED),
         Disowned: (frozenset({None}), S.DELETED),
         ConnectorUpdated: (
             frozenset({S.RESERVED, S.CONNECTING, S.CONNECTED, S.ATTACHED, S.DISCONNECTED}),
@@ -128,7 +139,6 @@ class Attachment(Aggregate):
         self.legacy = False
         self.disowned = False
         self.origin: str | None = None  # whose it is, if it is only watched
-        self._renamed = False  # it is not over, but has another id here (see `record`)
 
     def about(self) -> About:
         return About(
@@ -143,13 +153,11 @@ class Attachment(Aggregate):
             case self.AttachmentCreated():
                 self.volume_id, self.server_id = event.volume_id, event.server_id
                 self.legacy, self.access_mode = event.legacy, event.access_mode
-                self.origin, self._renamed = event.origin, False
+                self.origin = event.origin
             case self.Adopted():
                 self.origin = None
             case self.HandedBack():
                 self.origin = event.to
-            case self.Deleted():
-                self._renamed = event.seen is not None and event.converted_to is not None
             case self.Disowned():
                 self.volume_id, self.server_id = event.volume_id, event.server_id
                 self.disowned = True
@@ -160,13 +168,7 @@ class Attachment(Aggregate):
                 self.volume_id = event.volume_id
 
     def record(self, kind: type[Event], **fields: Any) -> None:
-        """One host at a time: whoever had it has proven, or an operator vouched, that it let go.
-
-        What Cinder's old calls made has an id of its row for who watches, and one of ours where it
-        is the ledger's: as it is adopted and handed back, the one stands for the other.
-        """
-        if kind is self.AttachmentCreated and self._renamed:
-            self.state = None
+        """One host at a time: whoever had it has proven, or an operator vouched, that it let go."""
         if kind is self.ConnectorUpdated and self.may_be_connected and fields["host"] != self.host:
             raise errors.SecondHostError(
                 id=str(self.id), state=self.state, host=self.host, other=fields["host"]

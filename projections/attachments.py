@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from aggregates.attachment import Attachment
+from aggregates.attachment import Attachment, AttachmentState
 from projections.base import Derived, LoggedEvent, Projection, Row, origin_of, originator
 
 _STATE_AFTER = {kind.TOPIC: state.value for kind, (_, state) in Attachment.TRANSITIONS.items()}
+_STATE_AFTER[Attachment.Renamed.TOPIC] = AttachmentState.DELETED.value  # by this id nobody has it
 
 
 #: Of a span whose begin and end were not seen, but done.
@@ -50,7 +51,7 @@ def _new(event: LoggedEvent) -> Row:
 
 
 def _created(row: Row, event: LoggedEvent) -> Row:
-    """Anew, if it was not over, but had another id here for a while (Attachment.record)."""
+    """Anew, if it was not over, but had another id here for a while (Attachment.Renamed)."""
     return {"origin": origin_of(event), "ended_at": None} if row.get("ended_at") else {}
 
 
@@ -108,6 +109,7 @@ _CHANGES: dict[str, Callable[[Row, LoggedEvent], Row]] = {
     Attachment.Disconnected.TOPIC: _released,
     Attachment.Deleted.TOPIC: _deleted,
     Attachment.Disowned.TOPIC: _deleted,
+    Attachment.Renamed.TOPIC: _deleted,
     Attachment.AttachmentCreated.TOPIC: _created,
     Attachment.Adopted.TOPIC: lambda _row, _event: {"origin": None},
     Attachment.HandedBack.TOPIC: lambda _, event: {"origin": event.body["to"]},

@@ -107,6 +107,7 @@ class Stack:
 
     cinder: RunningCinder
     auth, settings = "tokens", ""  # of the service, besides what all of them have
+    host_down_after_s = 30.0
 
     def __init__(
         self,
@@ -194,7 +195,8 @@ class Stack:
         )
         return (
             f'database_url = "{self.database_url}"\nauth = "{self.auth}"\n'
-            f"host_down_after_s = 30.0\n[listen]\nport = {self.ports[number]}\n{self._tls()}"
+            f"host_down_after_s = {self.host_down_after_s}\n"
+            f"[listen]\nport = {self.ports[number]}\n{self._tls()}"
             f'[cinder]\nendpoint = "{self.cinder.endpoint}"\n'
             f"{self.settings}"
             f'[[tokens]]\nname = "admin"\ntoken = "{ADMIN}"\nuser_id = "admin"\n'

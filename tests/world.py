@@ -381,7 +381,7 @@ class World:
     def attachments(self) -> list[Attachment]:
         ids = {event.originator_id for event in events(self, Attachment.AttachmentCreated)}
         found = [self.store.load(Attachment, id_) for id_ in ids]
-        return [attachment for attachment in found if attachment.state != "deleted"]
+        return [each for each in found if each.state not in {"deleted", "renamed"}]
 
     def summary(self) -> dict[str, Any]:
         """What is true across ledger, Cinder and hosts, without ids and times."""

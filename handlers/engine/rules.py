@@ -235,12 +235,15 @@ def broken_by(append: StoredAppend) -> Iterator[tuple[LogRule, Any]]:
                 yield rule, event
 
 
+_OVER = {None, AttachmentState.DELETED, AttachmentState.RENAMED}
+
+
 def ownerless(all_of: Iterable[Aggregate], book: AggregateReader) -> Iterator[Attachment]:
     """The open attachments among these aggregates that nobody of them answers for."""
     known = list(all_of)
     told = {id_ for each in known if (id_ := _tells_of(each)) is not None}
     for each in known:
-        if not isinstance(each, Attachment) or each.state in {None, AttachmentState.DELETED}:
+        if not isinstance(each, Attachment) or each.state in _OVER:
             continue
         if each.origin is not None:
             continue  # whose it is answers for it

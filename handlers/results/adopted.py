@@ -72,8 +72,7 @@ def _stands_for(
     assert former.volume_id is not None, "it was created"
     host, at = former.host, seen.stored()
     ids = {"volume_id": former.volume_id, "server_id": former.server_id}
-    former.record(Attachment.Disconnected, converted_to=id_, seen=at)
-    former.record(Attachment.Deleted, converted_to=id_, seen=at)
+    former.record(Attachment.Renamed, now=id_)
     attachment, volume = book.get(Attachment, id_), book.get(Volume, former.volume_id)
     volume.record(
         Volume.Released, server_id=former.server_id, attachment_id=str(former.id), seen=at

@@ -322,6 +322,7 @@ SENTENCES: dict[str, Callable[[Body], str]] = {
     "Attachment.VolumeRenamed": _renamed,
     "Attachment.Deleted": _attachment_deleted,
     "Attachment.Adopted": _text("The ledger answers for the attachment from here on"),
+    "Attachment.Renamed": _text("The same connection has the id {now} here from now on"),
     "Attachment.HandedBack": _text("The attachment is handed back to {to}"),
     "Attachment.Disowned": _text("Attachment in Cinder that belongs to no step is given up: {why}"),
     "BlockDeviceMapping.MappingCreated": _text("Recorded as device {device_name} of the server"),

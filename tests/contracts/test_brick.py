@@ -433,6 +433,32 @@ def test_lp1785669_the_multipath_of_the_connect_is_what_a_disconnect_flushes(
     assert chosen == [True]
 
 
+def test_what_nova_compute_has_connected_is_disconnected_without_what_connecting_returned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of an adopted server the host has no record: by the connection os-brick finds all devices."""
+    from os_brick.initiator.connectors.iscsi import ISCSIConnector
+    from os_brick.initiator.linuxscsi import LinuxSCSI
+
+    removed: list[tuple[Any, ...]] = []
+
+    def devices(_connector: ISCSIConnector, *_: Any) -> dict[Any, Any]:
+        return {("portal", "iqn"): ({"sda", "sdb"}, set())}
+
+    def remove(_scsi: LinuxSCSI, names: set[str], force: bool, _exc: Any, *used: Any) -> None:
+        removed.append((sorted(names), force, *used))
+
+    paths = ["/dev/disk/by-path/ip-192.0.2.1:3260-iscsi-iqn:1-lun-1"]
+    monkeypatch.setattr(ISCSIConnector, "get_volume_paths", lambda *_: paths)
+    monkeypatch.setattr(ISCSIConnector, "_get_connection_devices", devices)
+    monkeypatch.setattr(ISCSIConnector, "_disconnect_connection", lambda *_, **__: None)
+    monkeypatch.setattr(LinuxSCSI, "remove_connection", remove)
+    portals = {"target_portals": ["192.0.2.1:3260", "192.0.2.2:3260"], "target_luns": [1, 1]}
+    info = {"driver_volume_type": "iscsi", "target_iqns": ["iqn:1", "iqn:1"], **portals}
+    real(tmp_path, use_multipath=True).disconnect(info)
+    assert removed == [(["sda", "sdb"], False, paths[0], False)], "both paths, flushed, not forced"
+
+
 def test_a_connect_tells_the_device_and_the_choice_of_multipath(
     tmp_path: Path, volume: ConnectionInfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:

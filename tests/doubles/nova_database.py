@@ -46,9 +46,13 @@ class NovaDatabase:
         )
         named = {each.volume_id for each in server.mappings or ()}
         old = [
-            SeenMapping(id=str(uuid4()), volume_id=v, attachment_id=None) for v in server.volumes
+            SeenMapping(id=str(uuid4()), volume_id=id_, attachment_id=None, device=holder.device)
+            for id_ in server.volumes
+            if id_ not in named
+            for holder in facts.volumes[id_].holders
+            if holder.server_id == server.id
         ]
-        for each in (*(server.mappings or ()), *(o for o in old if o.volume_id not in named)):
+        for each in (*(server.mappings or ()), *old):
             device = each.device and f"/dev/{each.device}"
             row_ = (each.volume_id, each.attachment_id, device, each.tag)
             self.connection.execute(

@@ -4,10 +4,11 @@ PostgreSQL, a simulated Nova and its Cinder over HTTP, and an agent on the host 
 
 from __future__ import annotations
 
+import re
+import shlex
 from dataclasses import replace
 from typing import Any
 
-import psycopg
 import pytest
 
 from handlers.requests.adopt import ServerFacts
@@ -16,17 +17,23 @@ from host_agent.shared.contract.ports import Disk
 from host_agent.shared.faults import Faults
 from host_agent.simulated.adapters import SimulatedBrick, SimulatedGuests
 from host_agent.simulated.host_state import HostState
+from ledger.cli import shell
 from ledger.nova_beside.reads import seen_mapping, seen_server
 from tests.doubles.direct_cinder import DirectCinder
 from tests.doubles.nova_database import NovaDatabase
 from tests.doubles.simulated_nova import Mapping, Server
 from tests.service.watched_world import Watched
-from tests.stack import eventually
+from tests.stack import ADMIN, ROOT, eventually
 
 pytestmark = pytest.mark.slow
 
+PAGE = (ROOT / "docs/adopt.md").read_text()
+COMMANDS = re.findall(r"^ *\$ attachment-ledger (.*)$", PAGE, re.MULTILINE)
+
 HOST = "hv1"
 WHY = "rack 3 goes first"
+#: Two of the agent's polls.
+DOWN_S = 10.0
 
 
 def on_the_host(watched: Watched, server: Server, *mappings: Mapping) -> None:
@@ -141,9 +148,11 @@ def test_before_anything_was_done_a_host_goes_back_at_no_cost(watched: Watched) 
     assert act(watched, "hand_back", code=409)["code"] == "not_adopted_host"
 
 
-def _contact_is_over(watched: Watched) -> None:
-    with psycopg.connect(watched.stack.database_url, autocommit=True) as connection:
-        connection.execute("UPDATE host_contact SET seen_at = now() - interval '1 hour'")
+def _ends(watched: Watched) -> None:
+    """The agent does, and is missed."""
+    watched.stack.agents[HOST].kill()
+    path = f"/v1/hosts/{HOST}"
+    eventually(lambda: not watched.stack.get(path).json()["alive"], "its agent is missed")
 
 
 def test_after_changes_it_goes_back_once_nova_has_them(watched: Watched) -> None:
@@ -154,6 +163,7 @@ def test_after_changes_it_goes_back_once_nova_has_them(watched: Watched) -> None
     server.locked = True
     nova.disabled.add(HOST)
     on_the_host(watched, server, mapping)
+    stack.host_down_after_s = DOWN_S
     stack.start_service()
     watched.until("volumes", first, "BlockDeviceMapping.DevicePlugged")
     act(watched, "adopt")
@@ -165,13 +175,20 @@ def test_after_changes_it_goes_back_once_nova_has_them(watched: Watched) -> None
     stack.completed(stack.attach(server.id, second))
 
     assert act(watched, "hand_back", code=409)["code"] == "host_answers"
-    stack.agents[HOST].kill()
-    _contact_is_over(watched)
+    _ends(watched)
     refused = server_of(act(watched, "hand_back"), server)
     assert (refused["state"], refused["sql"].count("deleted = id")) == ("stays", 1)
     seen = replace(seen_server(server.shown()), mappings=(seen_mapping(mapping.shown(server.id)),))
-    facts = {"locked": True, "local_disks": False, "networks": False}
-    database = NovaDatabase(ServerFacts(seen=seen, attachments=(), volumes={}, **facts))
+    database = NovaDatabase(
+        ServerFacts(
+            seen=seen,
+            locked=True,
+            local_disks=False,
+            networks=False,
+            attachments=(),
+            volumes={},
+        )
+    )
     assert database.execute(refused["sql"]) == [1, 1]
     server.mappings = [
         Mapping(each.volume_id, str(each.attachment_id), f"/dev/{each.device}", each.id)
@@ -182,3 +199,45 @@ def test_after_changes_it_goes_back_once_nova_has_them(watched: Watched) -> None
     watched.next_looks()
     (row,) = watched.attachments(volume=second)
     assert (row["origin"], row["state"]) == ("nova", "attached")
+
+
+@pytest.mark.further
+def test_the_page_leads_over_and_back(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nova, stack = watched.nova, watched.stack
+    server, volume = nova.boot("db"), watched.volume()
+    mapping = nova.attach(server, volume)
+    server.locked = True
+    nova.disabled.add(HOST)
+    on_the_host(watched, server, mapping)
+    stack.host_down_after_s = DOWN_S
+    stack.start_service()
+    watched.until("volumes", volume, "BlockDeviceMapping.DevicePlugged")
+    monkeypatch.setenv("LEDGER_URL", stack.url(""))
+    monkeypatch.setenv("LEDGER_TOKEN", ADMIN)
+    told: dict[str, str] = {}
+
+    def typed(command: str) -> None:
+        capsys.readouterr()
+        assert shell.main(shlex.split(command.replace("SERVER", server.id))) == 0, command
+        told[command] = capsys.readouterr().out
+
+    over, back = COMMANDS[:3], COMMANDS[-2:]
+    for command in over:
+        typed(command)
+    assert f"{server.id} db: adoptable" in told[over[0]]
+    assert "rack 3 goes first" in told[over[2]]
+    stack.servers[server.id] = HOST
+    stack.start_agent(HOST)
+    stack.wait_for_host(HOST)
+    eventually(lambda: stack.get(f"/v1/hosts/{HOST}").json()["guests"] == 1, "it shows its guest")
+    for command in COMMANDS[3:-2]:
+        typed(command)
+    assert "completed" in told["attachment refresh --host hv1 --wait"]
+    _ends(watched)
+    for command in back:
+        typed(command)
+    assert told[back[0]].strip() == "", "Nova has it as it is"
+    assert f"{server.id} db: handed_back" in told[back[1]]
+    assert {each.split(" ")[0] for each in nova.asked} == {"GET"}

@@ -33,6 +33,9 @@ from projections.reads.server_lists import PATTERNS, PatternError
 #: Nova's rule of who is shown a server's host.
 _HOST_RULE = "os_compute_api:os-extended-server-attributes"
 
+#: Pages of Nova's that have nothing but what is ours, one after the other.
+PAGES_MAX = 1_000
+
 #: Before the keys of metadata that say what is so, and that nobody sets.
 OWN_METADATA = "attachment-ledger:"
 
@@ -98,10 +101,10 @@ async def _listed(call: Call, view: Callable[[Call, Row], Awaitable[Row]]) -> we
 async def _theirs(call: Call, nova: Nova) -> web.StreamResponse | list[Row]:
     """Nova's last page, without those that it lists still and that are ours by now.
 
-    Or the answer, which is Nova's own: a refusal, or a page after which it has more.
+    Or the answer, which is Nova's own: a refusal, or a page after which it has more.  ApiError 502.
     """
     request = call.request
-    while True:
+    for _ in range(PAGES_MAX):
         said = await nova.whole(request)
         if said.status != HTTPStatus.OK:
             return said.response(call.request)
@@ -120,6 +123,7 @@ async def _theirs(call: Call, nova: Nova) -> web.StreamResponse | list[Row]:
         request = call.request.clone(
             rel_url=call.request.rel_url.update_query(marker=listed[-1]["id"])
         )
+    raise ApiError(502, "nova_broken", "Nova's list does not come to an end.")
 
 
 async def _rows(call: Call, marker: str | None, limit: int) -> tuple[list[Row], bool]:
