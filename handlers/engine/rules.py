@@ -340,7 +340,7 @@ class Replay:
 
 
 class _Book:
-    """A Reader of these aggregates; of `first` in their place, where it has them."""
+    """These aggregates; of `first` in their place, where it has them."""
 
     def __init__(
         self, known: Mapping[UUID, Aggregate], first: Mapping[UUID, Aggregate] | None = None
