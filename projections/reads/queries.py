@@ -291,8 +291,8 @@ class Queries(SurveyReads, DriftReads, OperationReads, ServerLists, RequestReads
         return [row["operation_id"] for row in await self._all("open_on_host", host=host)]
 
     async def hosts_by_state(self, silent_after_s: float) -> Row:
-        """How many hosts are `alive`, `silent` and `fenced`; of those that are alive, by how much
-        the worst clock is wrong, `clock_skew_max_s`.
+        """How many hosts are `alive`, `silent` and `fenced`; `unvouched`, of those that are not
+        fenced; of those that are alive, by how much the worst clock is wrong, `clock_skew_max_s`.
         """
         [row] = await self._all("hosts_by_state", silent_after_s=silent_after_s)
         return row

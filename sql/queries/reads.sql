@@ -761,7 +761,9 @@ SELECT operation_id FROM operations
 
 -- name: hosts_by_state
 -- Hosts counted by state, and the largest clock skew of those in contact, for metrics: one row.
+-- Those that nobody has vouched for since a restore are alive or silent, too.
 SELECT count(*) FILTER (WHERE h.fenced) AS fenced,
+       count(*) FILTER (WHERE h.unvouched AND NOT h.fenced) AS unvouched,
        count(*) FILTER (WHERE NOT h.fenced AND heard) AS alive,
        count(*) FILTER (WHERE NOT h.fenced AND NOT heard) AS silent,
        coalesce(max(abs(c.clock_ahead_s)) FILTER (WHERE heard), 0)::float8 AS clock_skew_max_s

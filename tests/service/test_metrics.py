@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from aggregates.finding import Finding
 from ledger.http.probes import health
 from ledger.log.application import Ledger
+from ledger.upkeep import restored
 from tests.doubles.direct_cinder import DirectCinder
 from tests.service.api_world import HOST, OTHER, Api, eventually
 from tests.service.test_api_v1 import parked_detach
@@ -177,6 +178,17 @@ async def test_hosts_are_counted_by_what_can_be_asked_of_them(api: Api) -> None:
     body = {"reason": "it burns", "evidence": "seen", "force": True}
     await api.ask("POST", f"/v1/hosts/{HOST}/fence", json=body)
     assert await counted() == [1, 0, 1]
+
+
+async def test_hosts_that_nobody_has_vouched_for_are_counted(api: Api, database_url: str) -> None:
+    await api.two_hosts()
+    assert (await shown(api))["ledger_hosts_unvouched"] == 0
+    await asyncio.to_thread(restored.mark, database_url, "db1 was lost", "root")
+
+    async def counted() -> bool:
+        return (await shown(api))["ledger_hosts_unvouched"] == 2
+
+    await eventually(counted, "both are in doubt")
 
 
 async def test_a_projection_that_is_held_back_shows_its_lag(api: Api) -> None:

@@ -43,7 +43,8 @@ class Forward(Command):
             "--after",
             type=int,
             metavar="POSITION",
-            help="go on behind this position of the log, in place of where it was",
+            help="go on behind this position of the log, in place of where it was; not for a unit: "
+            "each start would go there",
         )
         add_config(parser)
         return parser

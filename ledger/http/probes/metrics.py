@@ -75,6 +75,9 @@ _GAUGES: dict[str, tuple[str, ...]] = {
         "Hosts by state: alive, silent (no contact for host_down_after_s), fenced",
         "state",
     ),
+    "ledger_hosts_unvouched": (
+        "Hosts not fenced that nobody has vouched for since the ledger was restored",
+    ),
     "ledger_agents": (
         "Agents of hosts that are not fenced, by service version",
         "service_version",
@@ -144,6 +147,7 @@ class Counted:
             yield "ledger_projection_held", of, row["held"] is not None
         for state in ("alive", "silent", "fenced"):
             yield "ledger_hosts", (state,), self.hosts[state]
+        yield "ledger_hosts_unvouched", (), self.hosts["unvouched"]
         for version, count in self.agents.items():
             yield "ledger_agents", (str(version),), count
         yield "ledger_host_clock_skew_max_seconds", (), self.hosts["clock_skew_max_s"]
