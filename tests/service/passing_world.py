@@ -42,10 +42,10 @@ class Both:
             method, path, None, options.pop("version", "2.90"), headers=headers, **options
         )
 
-    async def watched(self) -> str:
+    async def watched(self, host: str = "hv1") -> str:
         """A server that was seen at Nova."""
         server_id = str(uuid4())
-        server = SeenServer(id=server_id, name="theirs", host="hv1", project_id=PROJECT)
+        server = SeenServer(id=server_id, name="theirs", host=host, project_id=PROJECT)
         sight = Sight(server_id=server_id, server=server, attachments=(), seen=_SEEN, asked=_SEEN)
         run_optimistically(
             self.api.components.requests._store,
@@ -54,9 +54,9 @@ class Both:
         await self.api.projected()
         return server_id
 
-    async def adopted(self) -> str:
+    async def adopted(self, host: str = "hv1") -> str:
         """A server that was seen at Nova, and handed over."""
-        server_id = await self.watched()
+        server_id = await self.watched(host)
         former = {"came_from": "nova", "reason": "rack 3", "epoch": 0}
 
         def change(unit: Unit) -> int:
