@@ -28,12 +28,12 @@ def test_a_host_is_what_its_events_say() -> None:
     assert (host.version, host.disabled, host.disabled_reason) == (4, False, None)
     host.unfence("never was")
     host.fence("no power", "BMC")
-    assert facts(host, "version", "epoch", "fenced", "suspect", "why") == {
+    assert facts(host, "version", "epoch", "fenced", "suspect", "fence_reason") == {
         "version": 5,
         "epoch": 1,
         "fenced": True,
         "suspect": True,
-        "why": "no power (BMC)",
+        "fence_reason": "no power (BMC)",
     }
     assert host.about() == About(host="h")
 
