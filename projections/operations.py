@@ -37,7 +37,6 @@ from handlers.engine.plan import (
     volumes_of,
 )
 from handlers.engine.verbs import LedgerVerb
-from host_agent.shared.contract.lane import Lane, stored
 from host_agent.shared.contract.messages import Command, CommandStep, Verb
 from host_agent.shared.contract.spans import span_of_run
 from host_agent.shared.contract.wire import plain
@@ -116,7 +115,7 @@ class Followed:
             "outcome": operation.outcome,
             "error": operation.first_error,
             "left_steps": operation.left if state is OperationState.PARKED else None,
-            "lanes": [_kept(lane) for lane in operation.lanes],
+            "lanes": plain(operation.lanes),
             "steps": list(_steps(operation, plan, unwinding=unwinding)),
             "unwinding": unwinding,
             "pivot_passed": pivot_passed(plan, history),
@@ -235,12 +234,6 @@ def _steps(operation: Operation, plan: Plan, *, unwinding: bool) -> Iterator[Row
                     if not undo or (step.undo and (key in due or key in history.records)):
                         record = history.of_step(lane, step.name, undo=undo)
                         yield {**about, **_step(step, record, undo=undo, active=key in due)}
-
-
-def _kept(lane: Lane) -> Row:
-    """As a plan has it, and with what 0.2.0 reads here without asking whether it is said."""
-    always = {"tag": lane.tag, "delete_on_termination": lane.delete_on_termination}
-    return {**stored(lane), **always}
 
 
 def _about(operation: Operation, plan: Plan, stage: Stage, lane: int) -> Row:

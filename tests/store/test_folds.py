@@ -22,10 +22,9 @@ from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import SERVER, ActiveRun, Operation, OperationState, StepStatus
 from handlers.engine.engine import Left, Park, Start, Wait, Work, decide, pivot_passed, unwinds
 from handlers.engine.plan import Place, lane_of, order_of, plan_of, volumes_of
-from host_agent.shared.contract.lane import Lane
 from host_agent.shared.contract.messages import Command
 from host_agent.shared.contract.spans import span_of_run
-from host_agent.shared.contract.wire import read
+from host_agent.shared.contract.wire import plain, read
 from projections.attachments import ATTACHMENTS
 from projections.base import LoggedEvent, Row
 from projections.catalog import ALL
@@ -56,7 +55,7 @@ def check_operation(watched: Watched, row: Row) -> None:
     assert row["state"] == operation.state
     assert row["outcome"] == operation.outcome
     assert row["error"] == operation.first_error
-    assert [read(lane, Lane) for lane in row["lanes"]] == operation.lanes
+    assert row["lanes"] == plain(operation.lanes)
     assert row["volume_ids"] == sorted(volumes_of(operation))
     assert row["unwinding"] == unwinds(plan, history)
     assert row["pivot_passed"] == pivot_passed(plan, history)

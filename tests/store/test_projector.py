@@ -27,7 +27,7 @@ from projections.operations import Followed
 from projections.running import projector as projector_module
 from projections.running import tables as tables_module
 from projections.running.projector import Projector
-from projections.running.runner import connect
+from projections.running.runner import catch_up, connect
 from projections.running.tables import Tables, prepare
 from tests.store.following import poisoned, register, tracked, wait_until
 from tests.store.histories import LOCK, MAPPER, Folded, logged, scenario, stored_events
@@ -164,6 +164,37 @@ def test_a_projection_that_another_process_is_at_stops_no_other(
     assert set(positions.values()) == {position}
     projector.catch_up()
     assert projector.positions["hosts"] == position
+
+
+def test_a_row_is_updated_where_it_stands(
+    ledger: Ledger, database_url: str, db: psycopg.Connection[Any]
+) -> None:
+    """And what lies outside of it, and is the same, is not stored again."""
+    large = "".join(str(uuid4()) for _ in range(200))
+
+    def fold(row: Row | None, event: LoggedEvent) -> Any:
+        return {**(HOSTS.fold(row, event) or {}), "fence_reason": large}
+
+    db.execute("CREATE TABLE done (what text)")
+    db.execute(
+        "CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS"
+        " $$ BEGIN INSERT INTO done VALUES (TG_OP); RETURN NULL; END $$"
+    )
+    db.execute(
+        "CREATE TRIGGER note AFTER INSERT OR UPDATE OR DELETE ON hosts"
+        " FOR EACH ROW EXECUTE FUNCTION note()"
+    )
+    [(outside,)] = db.execute(
+        "SELECT reltoastrelid::regclass::text FROM pg_class WHERE oid = 'hosts'::regclass"
+    ).fetchall()
+    stored = []
+    for number in range(2):
+        register(ledger, "h", number)
+        catch_up(database_url, [replace(HOSTS, fold=fold)])
+        stored.append(db.execute(f"SELECT DISTINCT chunk_id FROM {outside}").fetchall())
+
+    assert db.execute("SELECT what FROM done").fetchall() == [("INSERT",), ("UPDATE",)]
+    assert stored[0] == stored[1] != []
 
 
 def counting(folded: list[int]) -> Projection:
