@@ -15,7 +15,7 @@ from xml.etree import ElementTree as ET
 import requests
 
 SRC = Path(__file__).parent
-SETTLE_S = 400  # for anything, under emulation on a busy machine
+SETTLE_S = 900  # for anything, under emulation on a busy machine
 PROJECT = "11111111111111111111111111111111"
 HOSTS = (1, 2)
 BUSY = 503  # the service, of a Cinder that is slow under emulation
