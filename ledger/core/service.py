@@ -200,7 +200,8 @@ class Service:
         active = operation.is_active(report.run)
         if not new or (len(new) < len(report.results) and not active):
             return active, 0
-        execution, run = Execution(operation, unit), None
+        run = operation.active_run(report.run, name, new[0].step)
+        execution = Execution(operation, unit)
         for result in new:
             run = operation.active_run(report.run, name, result.step)
             if result.error is not None:
@@ -210,8 +211,7 @@ class Service:
                 execution.succeeded(run, result)
             except errors.IllegalTransitionError as refusal:
                 raise _ContradictedError(result.step, refusal) from refusal
-        if run is not None:
-            execution.hold_up(run, new[-1].step, self._clock())
+        execution.hold_up(run, new[-1].step, self._clock())
         deletion.advance(execution, self._clock())
         position = unit.save(within(context, operation))
         return operation.is_active(report.run), position

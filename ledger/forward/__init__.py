@@ -1,1 +1,1 @@
-"""The events of the log, told to others in the forms that they read (decision 0116)."""
+"""The events of the log, told to others in the forms that they read (decision 0115)."""

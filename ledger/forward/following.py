@@ -1,6 +1,6 @@
 """Follows the log for a target, from where that was the last time.
 
-Theory of operation (decision 0116).  How far a consumer is stands in the row of its long work
+Theory of operation (decision 0115).  How far a consumer is stands in the row of its long work
 (ledger.upkeep.long_work), in the database that has the log.  It moves once the target has taken a
 batch: a crash sends some again, and nothing is passed over.  A database that is put back from a
 backup takes that row with it, so what followed the backup is told anew.  One process at a time

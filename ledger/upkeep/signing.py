@@ -1,4 +1,4 @@
-"""Signed checkpoints of the log, in a directory that others can have (decision 0117).
+"""Signed checkpoints of the log, in a directory that others can have (decision 0116).
 
 Theory of operation.  The directory has the newest `checkpoint`, all of them in `checkpoints/` by
 their size, the tree (ledger.upkeep.tiles), and the public key.  Each time only what is new is read,

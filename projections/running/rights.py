@@ -33,8 +33,7 @@ _SERVICE = {
     "long_work": "SELECT, INSERT, UPDATE, DELETE",
     "drift": "SELECT",
 }
-#: Rows of projections are replaced, never updated (projections.running.writes).
-_OF_A_PROJECTION = "SELECT, INSERT, DELETE"
+_OF_A_PROJECTION = "SELECT, INSERT, UPDATE, DELETE"
 _VIEWS = ("attachments", "spans", "operations", "steps", "archived_months", "findings")
 _AUDITOR = {"event_log": "SELECT", **{f"audit.{view}": "SELECT" for view in _VIEWS}}
 SCHEMAS = {Kind.SERVICE: ("public",), Kind.AUDITOR: ("public", "audit")}

@@ -65,7 +65,7 @@ def without_claims(patch: Patch) -> None:
 def without_fences(patch: Patch) -> None:
     """Neither when an evacuation is accepted, nor before the guest is started elsewhere."""
     patch.setattr(actions, "_check_need", lambda *_: None)
-    patch.setattr(progress, "_distrust", lambda *_: None)
+    patch.setattr(progress.Execution, "_distrust", lambda *_: None)
 
 
 def without_proof(patch: Patch) -> None:
