@@ -375,9 +375,8 @@ async def test_one_that_waits_before_its_volume_exists_is_about_none(
 ) -> None:
     """The "" of events that were written before stopped the projection."""
     if written is not None:
-        row = progress.Execution._left_row
-        before = {"volume_id": written}
-        monkeypatch.setattr(progress.Execution, "_left_row", lambda *of: {**row(*of), **before})
+        told, before = progress.Execution._left_row, {"volume_id": written}
+        monkeypatch.setattr(progress.Execution, "_left_row", lambda *of: {**told(*of), **before})
     world = World(None)
     Broken(world, "cinder.volume_create")
     Broken(world, "cinder.volumes_made", ErrorKind.FINAL)
