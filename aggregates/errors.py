@@ -104,6 +104,12 @@ class ChangedSinceError(DomainError, code="changed_since"):
     """Server {server_id} is not as it was seen just now, so it was not adopted. Ask again."""
 
 
+class NovaComputeRunsError(DomainError, code="nova_compute_runs"):
+    """Nova says that its nova-compute on host {host} is up, as it was within the last minute; that
+    and the agent must not both work there. Stop and mask it: the agent comes again by itself.
+    """
+
+
 class NotObservedHostError(DomainError, code="not_observed_host"):
     """Host {host} is nobody else's, so there is nothing to adopt. A host is known by the servers
     that a look at Nova finds there.

@@ -127,6 +127,7 @@ class Host(Aggregate):
         self.disabled_reason: str | None = None
         self.origin: str | None = None  # whose it is; None: ours to work on
         self.came_from: str | None = None  # whose it was, if it is adopted
+        self.awaits_agent = False  # adopted, and no agent has come since
         self.suspect = False  # fenced, and has not shown since that it holds nothing of others
         self.unvouched = False  # the log may lack what became of it; see Restored
         self.restored = 0  # the epoch that the last Restored began
@@ -142,10 +143,12 @@ class Host(Aggregate):
                 self.name = event.name
                 self.service_version = event.service_version
                 self.capabilities, self.connector = event.capabilities, event.connector
+                self.awaits_agent = False
             case self.HostSeen():
                 self.name, self.origin = event.name, event.origin
             case self.Adopted():
                 self.origin, self.came_from = None, event.came_from
+                self.awaits_agent = True
             case self.HandedBack():
                 self.origin, self.came_from = event.to, None
             case self.Fenced():
@@ -187,7 +190,7 @@ class Host(Aggregate):
         """Take what the agent says of itself; saying nothing new records nothing."""
         facts = {"name": name, "service_version": service_version, "capabilities": capabilities}
         facts["connector"] = connector
-        if any(getattr(self, what) != value for what, value in facts.items()):
+        if self.awaits_agent or any(getattr(self, name) != now for name, now in facts.items()):
             self.record(self.HostRegistered, **facts)
 
     def refuse_observed(self) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 from aiohttp import web
+from keystoneauth1.exceptions import ClientException
 
 from handlers.engine.verbs import VERBS
 from host_agent.shared.contract.changes import Changes
@@ -76,6 +77,7 @@ async def register(call: Call) -> web.StreamResponse:
     name = await _own_host(call)
     async with call.inventory(name, REGISTRATION_BYTES_MAX, _registration) as registration:
         _refuse_foreign_connector(name, registration)
+        await _refuse_two(call, name)
         batcher = _heard(call, name)
         told = checked_told(call.request.headers.get(TOLD_HEADER))
         shown = await batcher.register(name, registration, call.context("registration"), told)
@@ -92,6 +94,17 @@ async def guests(call: Call) -> web.StreamResponse:
         _heard(call, name)
         again = await call.bulkheads.agents(changed, name, changes, call.context("registration"))
     return answer(Again(again=again))
+
+
+async def _refuse_two(call: Call, name: str) -> None:
+    """NovaComputeRunsError; ApiError 503 if Nova does not tell whether it works there, too."""
+    if (adopting := call.components.adopting) is None:
+        return
+    try:
+        await call.bulkheads.agents(adopting.refuse_two, name)
+    except ClientException as error:
+        text = f"Nova does not tell whether its nova-compute runs on host {name}: {error}"
+        raise ApiError(503, "nova_unread", text, Retry_After="5") from error
 
 
 def _registration(body: dict[str, Any]) -> Registration:

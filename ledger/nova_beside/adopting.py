@@ -132,6 +132,16 @@ class Adopting:
         if known_host.version and known_host.origin is None and known_host.came_from is None:
             raise errors.NotObservedHostError(host=host)
 
+    def refuse_two(self, host: str) -> None:
+        """Before an agent is let in on an adopted host for the first time: NovaComputeRunsError, as
+        long as Nova says that its own works there.  Raises what Reader.get raises.
+        """
+        if not self._store.load(Host, Host.id_of(host)).awaits_agent:
+            return
+        _, up = one_host.service(reader_of(self._settings, _at_once), host)
+        if up:
+            raise errors.NovaComputeRunsError(host=host)
+
     def _ours(self, facts: HostFacts) -> dict[str, Instance]:
         """Those of Nova's servers that the ledger has of itself, or has adopted."""
         ids = [UUID(each.seen.id) for each in facts.servers]

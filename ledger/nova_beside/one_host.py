@@ -26,7 +26,7 @@ OPEN = (
 def read(reader: Reader, host: str) -> HostFacts:
     """Raises what Reader.cloud raises."""
     reader.unread = []
-    disabled, up = _service(reader, host)
+    disabled, up = service(reader, host)
     moving = {
         row["instance_uuid"]: row["status"]
         for status in OPEN
@@ -43,7 +43,7 @@ def read(reader: Reader, host: str) -> HostFacts:
     return HostFacts(name=host, disabled=disabled, up=up, moving=moving, servers=servers)
 
 
-def _service(reader: Reader, host: str) -> tuple[bool | None, bool | None]:
+def service(reader: Reader, host: str) -> tuple[bool | None, bool | None]:
     """Whether its nova-compute is disabled, and up; None: Nova knows none there."""
     rows = _list(reader, "os-services", "services", host=host, binary="nova-compute")
     for row in rows:

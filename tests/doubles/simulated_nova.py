@@ -91,6 +91,7 @@ class SimulatedNova:
         self.servers: dict[str, Server] = {}
         self.asked: list[str] = []
         self.disabled: set[str] = set()  # hosts whose nova-compute is
+        self.down: set[str] = set()  # the same
         self.migrations: list[Row] = []
         self.broken: set[str] = set()
         self._lock = threading.RLock()
@@ -207,7 +208,7 @@ class SimulatedNova:
                 "host": host,
                 "binary": query["binary"],
                 "status": "disabled" if host in self.disabled else "enabled",
-                "state": "up",
+                "state": "down" if host in self.down else "up",
             }
             for host in sorted(filter(None, hosts))
         ]

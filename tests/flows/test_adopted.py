@@ -44,8 +44,9 @@ each_flow = pytest.mark.parametrize("scenario", by_turns(_THEIRS, 1), ids=lambda
 
 @each_flow
 def test_every_flow_ends_as_on_a_server_of_our_own(scenario: Scenario) -> None:
-    own, world = scenario.begin(), adopted(scenario.begin())
+    own = scenario.begin()
     assert own.run(scenario.ask(own)).outcome == "completed"
+    world = adopted(scenario.begin())
     operation = world.run(scenario.ask(world))
     assert operation.outcome == "completed", operation.first_error
     assert world.summary() == own.summary()

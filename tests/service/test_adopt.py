@@ -103,6 +103,10 @@ def test_a_host_goes_over_and_its_volumes_are_worked_on(watched: Watched) -> Non
     assert stack.detach(server.id, new).status_code == 409, "its agent has not come"
     stack.servers[server.id] = HOST
     stack.start_agent(HOST)
+    log = stack.agents[HOST].log
+    eventually(lambda: "nova-compute on host hv1 is up" in log.read_text(), "is refused")
+    assert "Host.HostRegistered" not in watched.topics("hosts", HOST)
+    nova.down.add(HOST)
     stack.wait_for_host(HOST)
     eventually(lambda: new in str(stack.disks(server.id)), "the guest has its disk")
     eventually(lambda: stack.detach(server.id, new).status_code == 202, "is accepted")
@@ -167,6 +171,7 @@ def test_after_changes_it_goes_back_once_nova_has_them(watched: Watched) -> None
     stack.start_service()
     watched.until("volumes", first, "BlockDeviceMapping.DevicePlugged")
     act(watched, "adopt")
+    nova.down.add(HOST)
     stack.servers[server.id] = HOST
     stack.start_agent(HOST)
     stack.wait_for_host(HOST)
@@ -228,6 +233,7 @@ def test_the_page_leads_over_and_back(
         typed(command)
     assert f"{server.id} db: adoptable" in told[over[0]]
     assert "rack 3 goes first" in told[over[2]]
+    nova.down.add(HOST)
     stack.servers[server.id] = HOST
     stack.start_agent(HOST)
     stack.wait_for_host(HOST)
