@@ -9,7 +9,7 @@ import pytest
 
 from tests.lab.control import VOLUME_ACTION, Lab
 from tests.lab.guest import LabGuest, wait_node, wait_until
-from tests.lab.settings import ENV, FULL, SETTLE_S, WHEN, some
+from tests.lab.settings import ENV, FULL, SETTLE_S, WHEN, some, without_deaths
 from tests.lab.world import share_file
 from tests.lab.writing import Writer, assert_written
 
@@ -79,6 +79,7 @@ def changing(
     return Changing(lab, guest, new_volume(source), destination)
 
 
+@without_deaths
 def test_a_volume_is_retyped_under_a_writing_guest(changing: Changing) -> None:
     changing.retype()
     changing.assert_changed()

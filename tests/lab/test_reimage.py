@@ -17,7 +17,7 @@ from keystoneauth1 import adapter
 from tests.lab.control import VOLUME_ACTION, Lab, Process
 from tests.lab.guest import LabGuest
 from tests.lab.people import person
-from tests.lab.settings import ENV, LAB_DIR, LAB_SRC
+from tests.lab.settings import ENV, LAB_DIR, LAB_SRC, without_deaths
 from tests.lab.world import CliError, boot_image
 
 pytestmark = pytest.mark.lab
@@ -105,7 +105,10 @@ def test_a_running_server_boots_from_the_image_that_its_root_got(
     assert_boots(guest, "blue")
 
 
-@pytest.mark.parametrize("dies", [False, True], ids=["nobody-dies", "service-dies"])
+@pytest.mark.parametrize(
+    "dies",
+    [pytest.param(False, marks=without_deaths, id="nobody-dies"), pytest.param(True, id="dies")],
+)
 def test_a_stopped_server_has_the_image_on_its_root_and_stays_stopped(
     dies: bool, lab: Lab, guest: LabGuest, root: str, image: tuple[str, bytes]
 ) -> None:

@@ -12,9 +12,9 @@ import requests
 
 from tests.lab.control import Lab
 from tests.lab.guest import LabGuest, wait_node
-from tests.lab.settings import LAB_DIR
+from tests.lab.settings import FULL, LAB_DIR
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.skipif(not FULL, reason="full tier: it measures")]
 
 ROUNDS = 5
 REPORT = LAB_DIR / "log" / "times.txt"
