@@ -52,6 +52,7 @@ from ledger.core.wakeups import host_key
 from ledger.http.call import Call, answer
 from ledger.http.problem import ApiError
 from ledger.http.schemas import Asked, Id, Position, WaitS
+from ledger.nova_beside.adopting import NovaAskedError
 from projections.base import Row
 
 REGISTRATION_BYTES_MAX = 64 * 1024 * 1024
@@ -102,7 +103,7 @@ async def _refuse_two(call: Call, name: str) -> None:
         return
     try:
         await call.bulkheads.agents(adopting.refuse_two, name)
-    except ClientException as error:
+    except (ClientException, NovaAskedError) as error:
         text = f"Nova does not tell whether its nova-compute runs on host {name}: {error}"
         raise ApiError(503, "nova_unread", text, Retry_After="5") from error
 

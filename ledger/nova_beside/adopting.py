@@ -13,6 +13,7 @@ Theory of operation
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -48,6 +49,10 @@ from projections.lines import Line
 
 #: How long after the first look the second one begins, at most.
 PAUSE_S = 5.0
+
+
+class NovaAskedError(Exception):
+    """Nova has not answered the last question yet; ask again soon."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +98,7 @@ class Adopting:
     ) -> None:
         self._dsn, self._store, self._clock = dsn, store, clock
         self._settings, self._wait = settings, wait
+        self._asking = threading.Lock()  # of one agent at a time
 
     def adopt(
         self, host: str, reason: str, context: EventContext, *, dry_run: bool = False
@@ -134,11 +140,17 @@ class Adopting:
 
     def refuse_two(self, host: str) -> None:
         """Before an agent is let in on an adopted host for the first time: NovaComputeRunsError, as
-        long as Nova says that its own works there.  Raises what Reader.get raises.
+        long as Nova says that its own works there.  Raises what Reader.get raises, and
+        NovaAskedError: a Nova that hangs has one thread, and not all those of agents.
         """
         if not self._store.load(Host, Host.id_of(host)).awaits_agent:
             return
-        _, up = one_host.service(reader_of(self._settings, _at_once), host)
+        if not self._asking.acquire(blocking=False):
+            raise NovaAskedError("it is being asked for another agent")
+        try:
+            _, up = one_host.service(reader_of(self._settings, _at_once), host)
+        finally:
+            self._asking.release()
         if up:
             raise errors.NovaComputeRunsError(host=host)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -22,6 +23,8 @@ from handlers.requests.adopt import (
     notes_of,
     refusals_of,
 )
+from ledger.config import Observe
+from ledger.nova_beside import adopting, one_host
 
 S, S2, V, A, A2, B, B2 = (str(UUID(int=n)) for n in range(1, 8))
 MAPPING = SeenMapping(id=B, volume_id=V, attachment_id=A, device="vdb")
@@ -220,3 +223,22 @@ def test_servers_that_share_a_volume_go_together_or_not_at_all() -> None:
     busy = _shared(lambda server: replace(server, seen=replace(server.seen, task_state="x")))
     assert groups(busy) == []
     assert f"server {S2} has it, too" in busy[0].refusals[0]
+
+
+def test_nova_is_asked_for_one_agent_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that hangs would else have all threads that take what agents report."""
+    store: Any = SimpleNamespace(load=lambda *_: SimpleNamespace(awaits_agent=True))
+    passing = adopting.Adopting("", store, Observe(), lambda: 0.0)
+    asked = []
+
+    def service(_reader: Any, host: str) -> tuple[bool, bool]:
+        asked.append(host)
+        with pytest.raises(adopting.NovaAskedError):
+            passing.refuse_two("hv2")
+        return True, False
+
+    monkeypatch.setattr(adopting, "reader_of", lambda *_: None)
+    monkeypatch.setattr(one_host, "service", service)
+    passing.refuse_two("hv1")
+    passing.refuse_two("hv1")
+    assert asked == ["hv1", "hv1"]
