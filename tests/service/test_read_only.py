@@ -133,6 +133,19 @@ async def test_positions_that_never_come_leave_nobody_waiting(
         assert api.components.runner._waiters == []
 
 
+async def test_a_position_is_not_here_while_nothing_has_been_projected(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a new database, before its first projector has begun, no row says that it is late."""
+    monkeypatch.setattr(call_module, "PROJECTED_S_MAX", 0.2)
+    async with (
+        bootstrap.running(READ_ONLY, database_url) as service,
+        aiohttp.ClientSession(service.url) as client,
+        client.get("/v1/hosts", headers={READ_AFTER: "1"}) as answer,
+    ):
+        assert answer.status == 503, await answer.text()
+
+
 async def test_a_moment_that_more_may_come_of_is_not_answered(both: TwoLeaders) -> None:
     async with running_api(both.first.dsn) as api, standby(both) as client:
         _, volume, position = await attached(api)
