@@ -1,7 +1,8 @@
 """How much of what has many cases is run: `make test` takes a sample, nightly runs take all of it.
 
 A test that takes more of its cases in `make test-deep` is marked `deep`.  What repeats a kind of
-`make test` at another place, or with more processes, is marked `further`, and runs there alone.
+`make test` at another place, or takes longer than its neighbours (a third of a second and more), is
+marked `further`, and runs there alone.
 """
 
 from __future__ import annotations

@@ -125,6 +125,7 @@ def test_spawn_takes_target_locks_for_it_connects(
     assert seen == [True]
 
 
+@pytest.mark.further
 @pytest.mark.parametrize(
     ("verb", "running", "connects"),
     [

@@ -70,6 +70,7 @@ def server_of(report: dict[str, Any], server: Server) -> dict[str, Any]:
     return next(each for each in report["servers"] if each["server_id"] == server.id)
 
 
+@pytest.mark.further
 def test_a_host_goes_over_and_its_volumes_are_worked_on(watched: Watched) -> None:
     nova, stack = watched.nova, watched.stack
     server, busy = nova.boot("db"), nova.boot("busy")
@@ -120,6 +121,7 @@ def test_a_host_goes_over_and_its_volumes_are_worked_on(watched: Watched) -> Non
     assert stack.act(busy.id, "os-stop").status_code == 409
 
 
+@pytest.mark.further
 def test_before_anything_was_done_a_host_goes_back_at_no_cost(watched: Watched) -> None:
     nova, stack = watched.nova, watched.stack
     server = nova.boot("db")
@@ -159,6 +161,7 @@ def _ends(watched: Watched) -> None:
     eventually(lambda: not watched.stack.get(path).json()["alive"], "its agent is missed")
 
 
+@pytest.mark.further
 def test_after_changes_it_goes_back_once_nova_has_them(watched: Watched) -> None:
     nova, stack = watched.nova, watched.stack
     server = nova.boot("db")

@@ -93,6 +93,7 @@ async def test_our_own_token_is_renewed_once_for_a_request(
     assert keystone.asked["validation"] == asked + 2
 
 
+@pytest.mark.further
 async def test_a_keystone_that_hangs_is_given_up_and_others_do_not_wait_for_it(
     api: Api, keystone: SimulatedKeystone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,6 +136,7 @@ async def test_static_tokens_need_no_keystone_in_either_order(
 # ----------------------------------------------------------------------- bounded work
 
 
+@pytest.mark.further
 async def test_wrong_tokens_cost_keystone_so_many_calls_whatever_their_number(
     api: Api, keystone: SimulatedKeystone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,6 +158,7 @@ async def test_wrong_tokens_cost_keystone_so_many_calls_whatever_their_number(
     assert await status(api, token_of("member")) == 200
 
 
+@pytest.mark.further
 async def test_one_wrong_token_is_asked_about_once_however_often_it_comes(
     api: Api, keystone: SimulatedKeystone
 ) -> None:

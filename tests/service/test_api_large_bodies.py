@@ -125,6 +125,7 @@ async def open_api(database_url: str) -> AsyncIterator[Api]:
         yield running
 
 
+@pytest.mark.further
 async def test_only_so_many_large_bodies_are_in_memory_at_once(
     open_api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -75,6 +75,7 @@ async def so(holds: Callable[[], bool], what: str) -> None:
     await eventually(look, what)
 
 
+@pytest.mark.further
 async def test_reports_fences_and_other_requests_end_while_cinder_hangs(
     api: Api, hanging: Hanging, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,6 +108,7 @@ async def test_reports_fences_and_other_requests_end_while_cinder_hangs(
     assert {answer.status for answer in await asyncio.gather(*attaches)} == {409}, "it is fenced"
 
 
+@pytest.mark.further
 async def test_one_project_does_not_take_cinder_from_the_others(
     api: Api, hanging: Hanging, monkeypatch: pytest.MonkeyPatch
 ) -> None:

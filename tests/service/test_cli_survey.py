@@ -145,6 +145,7 @@ def classes(rows: list[dict[str, Any]]) -> list[str]:
     return [row["Class"] for row in rows]
 
 
+@pytest.mark.further
 @pytest.mark.slow
 def test_a_cloud_with_drift_made_by_hand_is_surveyed_without_a_write(
     ready: Stack, survey: Survey, sent: list[str], tmp_path: Path

@@ -113,6 +113,7 @@ class Demo:
         return self.process.wait(DEADLINE_S)
 
 
+@pytest.mark.further
 @pytest.mark.slow
 def test_nothing_is_lost_when_the_agent_is_killed_in_the_middle(home: Path) -> None:
     demo = Demo(home, "--once", "-f", "json")

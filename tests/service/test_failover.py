@@ -57,6 +57,7 @@ async def test_a_frozen_leader_is_left_for_the_new_one(both: TwoLeaders) -> None
         assert time.monotonic() - began < ANSWER_S + SLACK_S
 
 
+@pytest.mark.further
 def test_a_commit_that_waits_for_its_standby_ends_at_the_deadline(
     both: TwoLeaders, monkeypatch: pytest.MonkeyPatch
 ) -> None:

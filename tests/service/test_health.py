@@ -95,6 +95,7 @@ def cut(db: psycopg.Connection[Any]) -> None:
 # --- the database -----------------------------------------------------------------------------
 
 
+@pytest.mark.further
 async def test_a_database_that_can_only_be_read(api: Api, db: psycopg.Connection[Any]) -> None:
     name = sql.Identifier(db.info.dbname)
     setting = sql.SQL("ALTER DATABASE {} {} default_transaction_read_only")

@@ -82,6 +82,7 @@ def test_what_nova_does_is_in_the_history_and_nothing_is_done_to_it(watched: Wat
 
     nova.delete(server)
     watched.until("servers", server.id, "Instance.Deleted")
+    watched.until("volumes", early, "Volume.Released")
     assert watched.topics("volumes", early)[-1] == "Volume.Released"
 
     assert {each.split(" ")[0] for each in nova.asked} == {"GET"}
@@ -335,6 +336,7 @@ def test_who_does_not_see_all_of_cinder_records_nothing(
     assert watched.head() == 0
 
 
+@pytest.mark.further
 def test_one_endpoint_answers_for_what_is_watched_and_for_what_is_ours(
     watched: Watched, keystone: SimulatedKeystone
 ) -> None:

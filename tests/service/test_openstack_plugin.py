@@ -64,6 +64,7 @@ async def api(keystone: SimulatedKeystone, database_url: str) -> AsyncIterator[A
 # ------------------------------------------------------------------------- with Keystone
 
 
+@pytest.mark.further
 @pytest.mark.slow
 async def test_url_and_token_are_those_of_the_session(
     api: Api, keystone: SimulatedKeystone
@@ -128,6 +129,7 @@ def by_token(stub: Stub) -> dict[str, str]:
     return {"OS_AUTH_TYPE": "admin_token", "OS_ENDPOINT": stub.url, "OS_TOKEN": "a-token"}
 
 
+@pytest.mark.further
 @pytest.mark.slow
 async def test_a_token_the_ledger_does_not_know_is_told_in_the_words_of_openstack(
     stub: Stub,
@@ -139,6 +141,7 @@ async def test_a_token_the_ledger_does_not_know_is_told_in_the_words_of_openstac
     assert stub.asked[-1].headers["x-auth-token"] == "a-token"
 
 
+@pytest.mark.further
 @pytest.mark.slow
 async def test_no_text_gives_a_terminal_an_order(stub: Stub) -> None:
     stub.answers["GET /v1/operations"] = cli_stub.operations(server_name="db\x1b[2J")

@@ -58,6 +58,7 @@ def test_the_page_is_typed_and_one_process_may_go(ready: Stack, tmp_path: Path) 
     assert (tmp_path / "checkpoint.json").stat().st_size
 
 
+@pytest.mark.further
 def test_a_digest_made_so_is_the_tokens(stack: Stack, tmp_path: Path) -> None:
     digest = type_section("Tokens", tmp_path).strip()
     token = (tmp_path / "token").read_text().strip()

@@ -30,6 +30,7 @@ def stack(tmp_path: Path, database_url: str) -> Iterator[Stack]:
         yield running
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("end", one_then_further("kill", "pause"))
 def test_a_process_that_is_gone_is_left(end: str, stack: Stack) -> None:
     [server], volume = stack.servers, stack.add_volume()

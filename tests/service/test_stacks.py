@@ -29,6 +29,7 @@ def test_service_and_agent_show_their_threads(stack: Stack) -> None:
     assert service.stop() == agent.stop() == 0
 
 
+@pytest.mark.further
 def test_service_and_agent_go_on_after_a_hangup(stack: Stack) -> None:
     service, agent = stack.components[0], stack.agents["compute-1"]
     for process, where in ((service, "ledger/bootstrap.py"), (agent, "host_agent/__main__.py")):

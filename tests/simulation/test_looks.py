@@ -141,6 +141,7 @@ def test_a_look_finds_what_the_simulation_judges(database_url: str) -> None:
     assert agrees(PlantingStorm(1), database_url, hidden=True)
 
 
+@pytest.mark.further
 def test_what_is_held_back_is_what_a_look_finds_that_is_to_believe_it(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -171,8 +171,7 @@ def test_so_it_is_in_many_storms(seed: int) -> None:
     in_storm(seed)
 
 
-@pytest.mark.deep
-@pytest.mark.parametrize("first", range(0, len(KINDS), TOGETHER))
+@pytest.mark.parametrize("first", by_turns(range(0, len(KINDS), TOGETHER), 1))
 def test_what_comes_about_at_rest_is_found_and_mended(first: int) -> None:
     kinds = list(KINDS)[first : first + TOGETHER]
     assert at_rest(*kinds) == lasting(kinds)

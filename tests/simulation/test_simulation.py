@@ -23,7 +23,7 @@ from tests.tiers import one_then_further
 
 FIRST = int(os.environ.get("SIMULATE_FROM", "0"))
 #: By default as many as a change can wait for: a second each.
-SEEDS = int(os.environ.get("SIMULATE_SEEDS", "8"))
+SEEDS = int(os.environ.get("SIMULATE_SEEDS", "3"))
 #: Of what does more with a storm than to see it end.
 FEWER_SEEDS = max(1, SEEDS // 10)
 #: So many storms are searched for what each of them may contain.

@@ -61,6 +61,7 @@ def test_an_overview_reads_what_it_counts(filled: psycopg.Connection[Any]) -> No
             assert each.get("Rows Removed by Filter", 0) == 0, each
 
 
+@pytest.mark.further
 def test_of_a_host_only_its_own_are_read(filled: psycopg.Connection[Any]) -> None:
     """Also of one that has few among very many."""
     for host in ("quiet", "busy-3"):

@@ -88,6 +88,7 @@ class Appenders:
         return self._acknowledged
 
 
+@pytest.mark.further
 def test_kill_9_of_a_writing_process_leaves_whole_appends(database_url: str) -> None:
     process = start_writers(database_url, threads=8)
     assert process.stdout is not None
@@ -103,6 +104,7 @@ def test_kill_9_of_a_writing_process_leaves_whole_appends(database_url: str) -> 
     check_log(database_url, acknowledged)
 
 
+@pytest.mark.further
 def test_a_killed_backend_costs_no_append_and_no_false_conflict(
     recorder: LedgerRecorder, database_url: str, db: psycopg.Connection[Any]
 ) -> None:

@@ -254,6 +254,7 @@ def check_all(watched: Watched) -> None:
     check_rest(watched)
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("seed", by_turns(SEEDS, 0))
 def test_rows_agree_with_the_aggregates_after_every_append(seed: int) -> None:
     scenario(seed, check_all)
@@ -275,6 +276,7 @@ def test_rows_of_a_swap_tell_its_two_volumes_apart() -> None:
     assert row["volume_ids"] == sorted([old, new])
 
 
+@pytest.mark.further
 @pytest.mark.deep
 @settings(deadline=None, max_examples=30 if DEEP else 10, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 100_000), chance=st.randoms(use_true_random=False))

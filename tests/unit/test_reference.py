@@ -312,10 +312,9 @@ def test_a_command_line_in_a_document_can_be_typed(document: Path, tmp_path: Pat
 
 def test_a_file_that_the_code_names_exists() -> None:
     """In comments and docstrings: renamed files are named there for years otherwise."""
-    files = [path for path in ROOT.rglob("*") if path.suffix in {".py", ".sql", ".md"}]
-    known = {path.name for path in files if ".venv" not in path.parts}
     rooms = ("ledger", "projections", "handlers", "aggregates", "host_agent", "sql")
-    code = [path for room in rooms for path in (ROOT / room).rglob("*") if path in files]
+    code = _texts_in(*rooms)
+    known = {path.name for path in [*code, *_texts_in("docs", "tests"), *ROOT.glob("*.md")]}
     assert len(code) > 150
     wrong = [
         (str(path.relative_to(ROOT)), name)
@@ -324,3 +323,8 @@ def test_a_file_that_the_code_names_exists() -> None:
         if name not in known
     ]
     assert wrong == []
+
+
+def _texts_in(*rooms: str) -> list[Path]:
+    files = (path for room in rooms for path in (ROOT / room).rglob("*"))
+    return [path for path in files if path.suffix in {".py", ".sql", ".md"}]
