@@ -8,7 +8,7 @@ Its phases, in order, are a table; each says, by ids, how far it has come.
 Theory of operation.  The look is judged as of the position of its first event.  The projections are
 waited for until they are there; what happens to a thing later, or has claimed it, explains
 whatever differs (`reads.Move`).  What is seen is kept beside the log until all has been seen
-(`cases`); then classes with too many new cases are braked, and the others become findings.  At the
+(`cases`); then classes with too many new cases are suppressed, the others become findings.  At the
 end those findings that nobody has seen are looked for by themselves, and are over if they are not
 there.  If Cinder cannot be believed, nothing of the look is.
 """

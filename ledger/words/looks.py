@@ -7,7 +7,7 @@ from typing import Any
 
 
 def held_back(look: Mapping[str, Any]) -> list[str]:
-    """A text for each class that was braked, as `look` has it (GET /v1/drift/runs/{id})."""
+    """A text for each class that was suppressed, as `look` has it (GET /v1/drift/runs/{id})."""
     return [_of_class(look, name, count) for name, count in sorted((look["braked"] or {}).items())]
 
 
