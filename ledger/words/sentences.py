@@ -308,9 +308,9 @@ def _look(body: Body) -> str:
 def _looked(body: Body) -> str:
     found = sum(body.get("found", {}).values())
     trouble = f": {body['trouble']}" if body.get("trouble") else ""
-    braked = ", ".join(f"{count} {name}" for name, count in body.get("braked", {}).items())
-    held_back = f", held back: {braked}" if braked else ""
-    return f"Look {body.get('outcome')}, {found} new findings{held_back}{trouble}"
+    counts = ", ".join(f"{count} {name}" for name, count in body.get("braked", {}).items())
+    suppressed = f", suppressed: {counts}" if counts else ""
+    return f"Look {body.get('outcome')}, {found} new findings{suppressed}{trouble}"
 
 
 SENTENCES: dict[str, Callable[[Body], str]] = {

@@ -57,7 +57,7 @@ def _one(title: str, scenario: str) -> list[str]:
 def _all() -> list[str]:
     lines = ["## Every flow", "", "| flow | calls | of which |", "|---|---|---|"]
     for scenario, steps in CALLS.items():
-        of = "; ".join(f"{step} `{calls}`" for step, calls in steps.items())
+        of = "<br>".join(f"{step} `{calls}`" for step, calls in steps.items())
         lines.append(f"| {scenario} | {total(scenario)} | {of} |")
     return [*lines, ""]
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -95,6 +95,17 @@ def test_a_flow_fits_a_screen_and_a_half() -> None:
 
 def test_functions_fit_a_screen_and_modules_a_sitting() -> None:
     assert [found for path in PRODUCT + TESTS for found in too_long(path)] == []
+
+
+def test_no_class_name_stands_in_two_files() -> None:
+    """A name is looked for once, and tells at its import what it is (decision 0117)."""
+    at: defaultdict[str, list[str]] = defaultdict(list)
+    for path in PRODUCT:
+        for node in parsed(path).body:
+            if isinstance(node, ast.ClassDef):
+                at[node.name].append(where(path, node))
+    assert len(at) > 500
+    assert {name: files for name, files in at.items() if len(files) > 1} == {}
 
 
 def test_every_module_says_what_it_is() -> None:
