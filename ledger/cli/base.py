@@ -9,13 +9,14 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO, cast
 
 from cliff import lister, show
 
 from host_agent.shared.platform.text import visible
-from ledger.cli import naming, plugin
+from ledger.cli import cells, naming, plugin
 from ledger.cli.cliff_parts import WithoutPlugins
 from ledger.cli.errors import CliError, ExitCode, usage
 
@@ -34,7 +35,7 @@ HINTS = {
 }
 
 
-def _from_api(error: ApiError, ours: dict[str, str]) -> CliError:
+def _from_api(error: ApiError, ours: Mapping[str, str | None]) -> CliError:
     codes = {400: ExitCode.USAGE, 404: ExitCode.NOT_FOUND}
     server_error = 500
     code = ExitCode.UNEXPECTED if error.status >= server_error else ExitCode.REFUSED
@@ -50,7 +51,7 @@ def _from_api(error: ApiError, ours: dict[str, str]) -> CliError:
     return CliError(str(error), codes.get(error.status, code), hint)
 
 
-def from_client(error: ClientError, hints: dict[str, str]) -> CliError:
+def from_client(error: ClientError, hints: Mapping[str, str | None]) -> CliError:
     """The exit code of an answer, or of none."""
     from ledger.cli.client import ApiError, UnreachableError
 
@@ -69,6 +70,8 @@ class ErrorReporting(WithoutPlugins):
     """
 
     exit_code = ExitCode.OK
+    #: Of several ledgers the one that is asked, or all.
+    cell: str | None = None
 
     @property
     def client(self) -> Client:
@@ -78,7 +81,8 @@ class ErrorReporting(WithoutPlugins):
             manager: Any = self.app.client_manager  # type: ignore[attr-defined]
             return cast("Client", manager.attachment_ledger)
         options = self.app.options
-        return Client(options.url, options.token, options.cacert)
+        url = options.url if self.cell is None else cells.url_of(self.cell)
+        return Client(url, options.token, options.cacert)
 
     @property
     def _behind_openstack(self) -> bool:
@@ -94,11 +98,16 @@ class ErrorReporting(WithoutPlugins):
         if self._behind_openstack and not isinstance(self.app.stdout, EscapingStream):
             self.app.stdout = EscapingStream(self.app.stdout)
         try:
-            naming.resolve(lambda: self.client, parsed_args)
+            self.cell = getattr(self.app.options, "cell", None)
+            self.prepare(parsed_args)
             code = super().run(parsed_args)
         except Exception as error:  # noqa: BLE001 - told to the user, with an exit code
             return self._ended(error, parsed_args)
         return self.exit_code or code
+
+    def prepare(self, parsed_args: argparse.Namespace) -> None:
+        """Before it acts: what is typed for things becomes ids."""
+        naming.resolve(lambda: self.client, parsed_args)
 
     def _ended(self, error: Exception, parsed_args: argparse.Namespace) -> int:
         from ledger.cli.client import ApiError, ClientError
@@ -170,6 +179,14 @@ class Lister(_Tables, lister.Lister):
     brief: tuple[str, ...] = ()
     #: What is said of a list without rows.
     empty = "Nothing was found."
+    #: Of all cells, the command as each was asked that has answered.
+    by_cell: Mapping[str, Lister] | None = None
+
+    def prepare(self, parsed_args: argparse.Namespace) -> None:
+        if self.cell == cells.ALL and self.cmd_name in cells.OF_ALL:
+            self.take_action = cells.asking_all(self)  # type: ignore[assignment, method-assign]
+        else:
+            super().prepare(parsed_args)
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -189,7 +206,8 @@ class Lister(_Tables, lister.Lister):
         if not data and parsed_args.formatter == "table" and not parsed_args.print_empty:
             note(self.empty)
             return 0
-        parsed_args.brief = self.brief if self.is_brief(parsed_args) else ()
+        brief = (cells.COLUMN, *self.brief) if self.brief else ()
+        parsed_args.brief = brief if self.is_brief(parsed_args) else ()
         return _with_known_columns(
             lambda: super(Lister, self).produce_output(parsed_args, column_names, data)
         )

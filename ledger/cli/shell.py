@@ -149,6 +149,12 @@ class Shell(app.App):
             f"(environment: LEDGER_URL; default {DEFAULT_URL})",
         )
         add(
+            "--cell",
+            metavar="NAME",
+            help="of several ledgers that the environment names (LEDGER_CELLS='north=https://... "
+            "south=https://...'), the one to ask in place of --url; 'all': each, of lists",
+        )
+        add(
             "--token",
             default=os.environ.get("LEDGER_TOKEN"),
             help="the token to ask with; better given in the environment: LEDGER_TOKEN",
