@@ -38,6 +38,7 @@ COMMANDS = {
     "complete": "ledger.cli.completion:Complete",
     "config show": "ledger.cli.local.config:Show",
     "db check": "ledger.cli.local.db:Check",
+    "db federate": "ledger.cli.local.federate:Federate",
     "db grant": "ledger.cli.local.db:Grant",
     "db preflight": "ledger.cli.local.db:Preflight",
     "db restored": "ledger.cli.local.restored:Restored",
