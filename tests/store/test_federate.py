@@ -18,8 +18,8 @@ from ledger.log import schema
 from ledger.log.application import Ledger
 from ledger.log.recorder import LedgerRecorder
 from ledger.log.roles import grant
-from ledger.trial import embedded
 from ledger.trial.embedded import EmbeddedPostgres
+from ledger.trial.embedded_programs import installations
 from projections.catalog import ALL
 from projections.running.rights import Kind
 from projections.running.runner import catch_up
@@ -105,11 +105,11 @@ class Region:
 
 @pytest.fixture(scope="module")
 def region() -> Iterator[Region]:
-    systems = [each for each in embedded.installations() if each.root is None]
+    systems = [each for each in installations() if each.root is None]
     if not systems:
         pytest.skip("the system has no PostgreSQL (Debian: postgresql)")
     with pytest.MonkeyPatch.context() as patch, ExitStack() as exits:
-        patch.setattr(embedded, "installations", lambda: systems)
+        patch.setattr("ledger.trial.embedded.installations", lambda: systems)
         yield Region(exits)
 
 
