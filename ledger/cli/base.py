@@ -7,9 +7,10 @@ must come at once.  The client, the database and the service are imported in act
 from __future__ import annotations
 
 import argparse
+import copy
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO, cast
 
@@ -184,9 +185,33 @@ class Lister(_Tables, lister.Lister):
 
     def prepare(self, parsed_args: argparse.Namespace) -> None:
         if self.cell == cells.ALL and self.cmd_name in cells.OF_ALL:
-            self.take_action = cells.asking_all(self)  # type: ignore[assignment, method-assign]
+            self.take_action = self._of_all  # type: ignore[method-assign]
         else:
             super().prepare(parsed_args)
+
+    def _of_all(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[Any]]:
+        """Its action in each cell, put together; who gave no answer is told."""
+        told, silent = cells.asked(lambda cell: self._of_one(cell, parsed_args))
+        for cell, error in silent.items():
+            complain(f"cell {cell} gave no answer: {error}", error.hint)
+            self.exit_code = ExitCode.PARTIAL
+        self.by_cell = {cell: each for cell, (each, _, _) in told.items()}
+        names: Sequence[str] = next((names for _, names, _ in told.values()), ())
+        return (cells.COLUMN, *names), [row for _, _, rows in told.values() for row in rows]
+
+    def _of_one(self, cell: str, parsed_args: argparse.Namespace) -> tuple[Lister, Any, list[Any]]:
+        """As it has run there, with its columns and rows.  Raises CliError."""
+        from ledger.cli.client import ClientError
+
+        each, arguments = copy.copy(self), argparse.Namespace(**vars(parsed_args))
+        each.cell = cell
+        try:
+            each.client.check_alive()
+            naming.resolve(lambda: each.client, arguments)
+            names, rows = type(self).take_action(each, arguments)
+            return each, names, [(cell, *row) for row in rows]
+        except ClientError as error:
+            raise from_client(error, {**HINTS, "url": None}) from None
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)

@@ -7,18 +7,13 @@ missing, and the exit code says so.  Nothing is ever changed in several cells at
 
 from __future__ import annotations
 
-import argparse
-import copy
 import os
 import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TypeVar
 
 from ledger.cli.errors import CliError, ExitCode, usage
-
-if TYPE_CHECKING:
-    from ledger.cli.base import Lister
 
 ALL = "all"
 VARIABLE = "LEDGER_CELLS"
@@ -47,7 +42,7 @@ OF_ALL = frozenset(
     }
 )
 
-Answer = tuple[Any, Any]
+T = TypeVar("T")
 
 
 def named() -> dict[str, str]:
@@ -75,61 +70,27 @@ def url_of(cell: str) -> str:
     return found[cell]
 
 
-def asking_all(command: Lister) -> Callable[[argparse.Namespace], Answer]:
-    """The action of a command that is asked of all cells at once, in place of its own.
+def asked(ask: Callable[[str], T]) -> tuple[dict[str, T], dict[str, CliError]]:
+    """What `ask` has of each cell, of all at once, and the errors of those that gave no answer.
 
-    It sets `by_cell`, what each cell's own run of the command was; where a cell did not answer the
-    exit code is that of a partial answer.  Raises CliError if none has an answer.
+    That a cell does not know something is an answer.  Raises CliError if none knows it, and none
+    was silent, or if there are no cells.
     """
+    cells = list(named())
+    if not cells:
+        raise usage("no cells are known.", f"{VARIABLE}='north=https://north:8790 ...'")
 
-    def action(parsed_args: argparse.Namespace) -> Answer:
-        cells = list(named())
-        if not cells:
-            raise usage("no cells are known.", f"{VARIABLE}='north=https://north:8790 ...'")
-        with ThreadPoolExecutor(len(cells)) as threads:
-            answers = dict(
-                zip(
-                    cells,
-                    threads.map(lambda cell: _asked(command, cell, parsed_args), cells),
-                    strict=True,
-                )
-            )
-        return _together(command, answers)
+    def one(cell: str) -> T | CliError:
+        try:
+            return ask(cell)
+        except CliError as error:
+            return error
 
-    return action
-
-
-def _asked(command: Lister, cell: str, parsed_args: argparse.Namespace) -> Any:
-    """The command as it has run there, with its answer; or the error that it ended with."""
-    from ledger.cli import naming
-    from ledger.cli.base import HINTS, from_client
-    from ledger.cli.client import ClientError
-
-    each, arguments = copy.copy(command), argparse.Namespace(**vars(parsed_args))
-    each.cell = cell
-    try:
-        each.client.check_alive()
-        naming.resolve(lambda: each.client, arguments)
-        names, rows = type(each).take_action(each, arguments)
-        return each, names, [(cell, *row) for row in rows]
-    except ClientError as error:
-        return from_client(error, {**HINTS, "url": None})
-    except CliError as error:
-        return error
-
-
-def _together(command: Lister, answers: dict[str, Any]) -> Answer:
-    from ledger.cli.base import complain
-
-    told = {cell: each for cell, each in answers.items() if not isinstance(each, CliError)}
-    errors = {cell: each for cell, each in answers.items() if isinstance(each, CliError)}
-    silent = {cell: e for cell, e in errors.items() if e.code is not ExitCode.NOT_FOUND}
+    with ThreadPoolExecutor(len(cells)) as threads:
+        all_ = dict(zip(cells, threads.map(one, cells), strict=True))
+    told = {cell: each for cell, each in all_.items() if not isinstance(each, CliError)}
+    errors = {cell: each for cell, each in all_.items() if isinstance(each, CliError)}
+    silent = {cell: each for cell, each in errors.items() if each.code is not ExitCode.NOT_FOUND}
     if not told and not silent:
         raise next(iter(errors.values()))
-    for cell, error in silent.items():
-        complain(f"cell {cell} gave no answer: {error}", error.hint)
-    if silent:
-        command.exit_code = ExitCode.PARTIAL
-    command.by_cell = {cell: each for cell, (each, _, _) in told.items()}
-    names = next((names for _, names, _ in told.values()), ())
-    return (COLUMN, *names), [row for _, _, rows in told.values() for row in rows]
+    return told, silent
