@@ -36,6 +36,7 @@ from host_agent.shared.contract.ports import Brick, Guests, PortError
 from host_agent.shared.contract.survey import CAPABILITY, HostsWord
 from host_agent.shared.faults import FaultError, Faults
 from host_agent.shared.platform import logs, notify
+from host_agent.shared.platform.lines import open_calls
 from host_agent.shared.platform.process import PrintBuild, answer_signals
 from host_agent.shared.platform.settings import ConfigError
 from host_agent.storage.port import Storage
@@ -255,6 +256,7 @@ def _serve(settings: Settings, locks: Locks, host: _Host) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: stop.put(None))
     executor.start()
+    answer_signals(lambda: [*executor.state(), _standing(link), *open_calls()])
     with (
         _numbers_shown(settings, numbers, link),
         ThreadPoolExecutor(1, thread_name_prefix="line") as threads,
@@ -271,6 +273,10 @@ def _serve(settings: Settings, locks: Locks, host: _Host) -> int:
         link.close()
         line.result()
     return 0
+
+
+def _standing(link: Link) -> str:
+    return f"Ledger: {'' if link.registered else 'not '}in contact"
 
 
 def _watched(stop: SimpleQueue[None]) -> None:
