@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -40,6 +42,29 @@ def test_service_and_agent_go_on_after_a_hangup(stack: Stack) -> None:
     assert service.stop() == agent.stop() == 0
 
 
+def test_a_signal_that_another_thread_gets_is_heeded(stack: Stack) -> None:
+    """The kernel gives it to any thread, where the main one has just got another one."""
+    for process in (stack.components[0], stack.agents["compute-1"]):
+        _signal_another_thread(process, signal.SIGUSR2)
+        eventually(partial(_told, process), "its state")
+        _signal_another_thread(process, signal.SIGTERM)
+        eventually(partial(_ended, process), "its end")
+
+
+def _told(process: Process) -> bool:
+    return "Open calls: " in process.log.read_text()
+
+
+def _ended(process: Process) -> bool:
+    return not process.running
+
+
+def _signal_another_thread(process: Process, number: int) -> None:
+    threads = {int(each.name) for each in Path(f"/proc/{process.pid}/task").iterdir()}
+    other = max(threads - {process.pid})
+    assert ctypes.CDLL(None).tgkill(process.pid, other, number) == 0
+
+
 def test_what_waits_for_cinder_is_shown_with_the_call_it_waits_for(stack: Stack) -> None:
     """First the host's step, whose attachment Cinder does not update; then the ledger's own."""
     service, agent = stack.components[0], stack.agents["compute-1"]
@@ -69,11 +94,11 @@ def _shown(process: Process) -> str:
     before = process.log.stat().st_size
     os.kill(process.pid, signal.SIGUSR2)
 
-    def told() -> str | None:
+    def said() -> str | None:
         new = process.log.read_bytes()[before:].decode()
         return new if re.search(r"Open calls: (0\n|\d+\n  .*\n)", new) else None
 
-    return eventually(told, "its state")
+    return eventually(said, "its state")
 
 
 def _shows_soon(process: Process, what: str) -> None:
@@ -84,5 +109,5 @@ def _shows(process: Process, where: str) -> None:
     os.kill(process.pid, signal.SIGUSR2)
     eventually(lambda: where in process.log.read_text(), f"the stack in {where}")
     assert "Thread 0x" in process.log.read_text()
-    eventually(lambda: "Open calls: " in process.log.read_text(), "its state")
+    eventually(partial(_told, process), "its state")
     assert process.running
