@@ -167,8 +167,7 @@ async def running(
         service, queries = Service(ledger, cinder, old_cinder, clock), Queries(pool)
         listener = stack.enter_context(_listening_socket(settings))
         registry = registry_of(ledger.log_recorder.writer, ledger.steps, calls)
-        dispatcher = None
-        looks, checks = Looks(dsn), {**neighbours.checks(settings, stack)}
+        looks, checks, dispatcher = Looks(dsn), {**neighbours.checks(settings, stack)}, None
         warnings = {**neighbours.warnings(settings, stack), **renewal.warnings()}
         if works:
             _begin_tracing(settings, ledger, queries, registry, stack)
@@ -177,8 +176,7 @@ async def running(
                 leases=queries,
                 operations=service,
                 projected=partial(_projected, runner),
-                # One watch for all the time, so that nothing falls between look and wait.
-                woken=stack.enter_context(wakeups.watch(DUE)),
+                woken=stack.enter_context(wakeups.watch(DUE)),  # one, so that nothing falls between
                 concurrency_max=settings.limits.dispatcher_concurrency_max,
             )
             checks |= _begin_dispatching(dispatcher, stack)
@@ -207,8 +205,7 @@ async def running(
         )
         if works:
             _begin_looking(ledger, looks, components, calls, stack)
-        app = make_app(components)
-        url = await _serve(app, listener, renewal, stack)
+        url = await _serve(app := make_app(components), listener, renewal, stack)
         yield Running(url, components, partial(state_of, app, dispatcher))
 
 
