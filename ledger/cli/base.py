@@ -185,6 +185,8 @@ class Lister(_Tables, lister.Lister):
 
     def prepare(self, parsed_args: argparse.Namespace) -> None:
         if self.cell == cells.ALL and self.cmd_name in cells.OF_ALL:
+            if getattr(parsed_args, "archive", None):
+                raise usage("an archive is one ledger's.", "Ask that cell alone: --cell NAME")
             self.take_action = self._of_all  # type: ignore[method-assign]
         else:
             super().prepare(parsed_args)
@@ -194,9 +196,11 @@ class Lister(_Tables, lister.Lister):
         told, silent = cells.asked(lambda cell: self._of_one(cell, parsed_args))
         for cell, error in silent.items():
             complain(f"cell {cell} gave no answer: {error}", error.hint)
-            self.exit_code = ExitCode.PARTIAL
+            self.exit_code, self.empty = ExitCode.PARTIAL, "The cells that answered have none."
+        if not told:
+            raise CliError("no cell that answered has anything of it.", ExitCode.PARTIAL)
         self.by_cell = {cell: each for cell, (each, _, _) in told.items()}
-        names: Sequence[str] = next((names for _, names, _ in told.values()), ())
+        names: Sequence[str] = next(names for _, names, _ in told.values())
         return (cells.COLUMN, *names), [row for _, _, rows in told.values() for row in rows]
 
     def _of_one(self, cell: str, parsed_args: argparse.Namespace) -> tuple[Lister, Any, list[Any]]:

@@ -13,6 +13,7 @@ import pytest
 from ledger.cli import cells, shell
 from ledger.cli.base import Lister
 from ledger.cli.cliff_parts import CommandTable
+from ledger.native.schemas import Operations
 from tests.conftest import Databases
 from tests.service.cli_stub import (
     SERVER,
@@ -100,9 +101,17 @@ def test_a_history_is_told_of_each_cell_that_knows_the_thing(
 def test_what_one_does_not_know_while_another_is_silent_is_not_said_to_be_unknown(
     run: Run, stub: Stub, south: Stub, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    south.answers[HISTORY] = refusing(503, "away", "The database is away.")
+    south.answers[HISTORY] = south.answers[LISTED] = refusing(503, "away", "The log is away.")
     assert run("--cell", "all", "history", "volume", VOLUME) == 9
-    assert "cell south gave no answer" in capsys.readouterr().err
+    said = capsys.readouterr()
+    assert "cell south gave no answer" in said.err
+    assert "no cell that answered has anything of it" in said.err
+    stub.answers[LISTED] = Operations(operations=[], next=None)
+    assert run("--cell", "all", "operation", "list") == 9
+    assert "The cells that answered have none." in capsys.readouterr().err
+    stub.answers[LISTED] = south.answers[LISTED]
+    assert run("--cell", "all", "operation", "list", "-f", "json", "-c", "Host") == 9
+    assert capsys.readouterr().out == ""
 
 
 def test_what_is_typed_for_a_thing_means_in_each_cell_what_it_means_there(
@@ -136,6 +145,15 @@ def test_what_is_no_list_asks_one_cell(
 ) -> None:
     assert run("--cell", "all", *command.split()) == 2
     assert "asks one cell" in capsys.readouterr().err
+    assert [*stub.asked, *south.asked] == []
+
+
+def test_an_archive_is_not_told_as_every_cells(
+    run: Run, stub: Stub, south: Stub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ("history", "volume", VOLUME, "--archive", str(tmp_path))
+    assert run("--cell", "all", *asked) == 2
+    assert "an archive is one ledger's" in capsys.readouterr().err
     assert [*stub.asked, *south.asked] == []
 
 
