@@ -24,7 +24,7 @@ import psycopg
 import sql
 from host_agent.shared.platform.files import regular_file
 from host_agent.shared.platform.settings import refuse_readable
-from projections.running.rights import Kind, rights
+from projections.running.rights import RoleKind, rights
 
 #: How long a cell may take to let anybody in (libpq's connect_timeout, seconds), unless told.
 CONNECT_S = "10"
@@ -98,7 +98,7 @@ def federate(dsn: str, cells: list[AuditedCell], *, dry_run: bool) -> list[str]:
 
 
 def _statements(connection: psycopg.Connection[Any], cells: list[AuditedCell]) -> Iterator[str]:
-    names = [name.split(".") for name, _ in rights(Kind.AUDITOR)]
+    names = [name.split(".") for name, _ in rights(RoleKind.AUDITOR)]
     promised = {
         "schemas": [name[0] if name[1:] else "public" for name in names],
         "relations": [name[-1] for name in names],

@@ -21,7 +21,7 @@ from ledger.log.roles import grant
 from ledger.trial.embedded import EmbeddedPostgres
 from ledger.trial.embedded_programs import installations
 from projections.catalog import ALL
-from projections.running.rights import Kind
+from projections.running.rights import RoleKind
 from projections.running.runner import catch_up
 from tests.conftest import roomy
 from tests.store.histories import stored_events
@@ -79,7 +79,7 @@ class Server:
                 assert isinstance(ledger.log_recorder, LedgerRecorder)
                 ledger.log_recorder.insert_events([event], context=context)
         catch_up(dsn, ALL)
-        grant(dsn, "auditor", Kind.AUDITOR)
+        grant(dsn, "auditor", RoleKind.AUDITOR)
         return world.volumes[nth]
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ledger.cli.base import Command, note
+from ledger.cli.base import PlainCommand, note
 from ledger.cli.errors import CliError, ExitCode, usage
 from ledger.cli.local.settings import add_config, database
 
 
-class Federate(Command):
+class Federate(PlainCommand):
     """Make views over the audit views of several ledgers, in a database of the auditors' own.
 
     They are called as a ledger's own, with a column 'cell' more, and read by postgres_fdw.  Run
