@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import select
 import signal
+import socket
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import Any
 
 import msgspec
@@ -36,6 +38,7 @@ from host_agent.shared.contract.ports import Brick, Guests, PortError
 from host_agent.shared.contract.survey import CAPABILITY, HostsWord
 from host_agent.shared.faults import FaultError, Faults
 from host_agent.shared.platform import logs, notify
+from host_agent.shared.platform.lines import open_calls
 from host_agent.shared.platform.process import PrintBuild, answer_signals
 from host_agent.shared.platform.settings import ConfigError
 from host_agent.storage.port import Storage
@@ -257,14 +260,17 @@ def _serve(settings: AgentSettings, locks: Locks, host: _Host) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: stop.put(None))
     executor.start()
+    answer_signals(lambda: [*executor.state(), _standing(link), *open_calls()])
     with (
+        _woken_by_signals() as (woken, wake),
         _numbers_shown(settings, numbers, link),
         ThreadPoolExecutor(1, thread_name_prefix="line") as threads,
     ):
         line = threads.submit(link.run, executor, leftovers.clear)
         line.add_done_callback(lambda _line: stop.put(None))
+        line.add_done_callback(lambda _line: wake())
         notify.tell("READY=1")
-        _watched(stop)
+        _watched(stop, woken)
         ending.set()
         _LOG.info("stopping", grace_s=settings.agent.stop_grace_s)
         notify.tell("STOPPING=1")
@@ -275,12 +281,40 @@ def _serve(settings: AgentSettings, locks: Locks, host: _Host) -> int:
     return 0
 
 
-def _watched(stop: SimpleQueue[None]) -> None:
+def _standing(link: Link) -> str:
+    return f"Ledger: {'' if link.registered else 'not '}in contact"
+
+
+@contextmanager
+def _woken_by_signals() -> Iterator[tuple[socket.socket, Callable[[], None]]]:
+    """What can be read after a signal, and how another thread does the same.
+
+    The kernel gives a signal to any thread, and Python's handlers run in the main one alone: one
+    that waits for a lock would not learn of it.
+    """
+    woken, waking = socket.socketpair()
+
+    def wake() -> None:
+        with suppress(BlockingIOError):  # full: it will wake up
+            waking.send(b"\0")
+
+    with woken, waking:
+        for each in (woken, waking):
+            each.setblocking(False)
+        signal.set_wakeup_fd(waking.fileno(), warn_on_full_buffer=False)
+        try:
+            yield woken, wake
+        finally:
+            signal.set_wakeup_fd(-1)
+
+
+def _watched(stop: SimpleQueue[None], woken: socket.socket) -> None:
     """Until it is stopped.  systemd kills a process in which no thread gets its turn."""
-    while True:
+    while stop.empty():
         notify.tell("WATCHDOG=1")
-        with suppress(Empty):
-            return stop.get(timeout=notify.watchdog_s())
+        select.select([woken], [], [], notify.watchdog_s())
+        with suppress(BlockingIOError):
+            woken.recv(4096)
 
 
 if __name__ == "__main__":

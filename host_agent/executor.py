@@ -92,6 +92,8 @@ class _Run:
     resumed: bool  # it may have been begun before, by an agent that died over it or gave it up
     watch: RunWatch
     reporting: Reporting
+    #: The step that is under way, and since when (monotonic); None: it waits for its locks.
+    doing: tuple[str, float] | None = None
 
 
 def _tell_nobody(_command: Command, _done_bytes: int, _total_bytes: int) -> None:
@@ -185,6 +187,11 @@ class Executor:
             self._queue.append(run)
             self._waiting.notify()
             return True
+
+    def state(self) -> list[str]:
+        """What is under way, for people.  It waits for no lock."""
+        running = [_told(run) for run in [*self._running]]
+        return [f"Runs: {len(running)} under way, {len(self._queue)} wait", *running]
 
     def forget_queued(self) -> None:
         """Drop what has not begun: after re-registration the ledger hands it out again."""
@@ -301,6 +308,7 @@ class Executor:
             if not self._hooks.is_current(command.epoch):
                 _LOG.warning("run_dropped", before=step.name, why=_FENCED_SINCE)
                 return False
+            run.doing = step.name, time.monotonic()
             result = do(command, step, context, self._hooks.occurred)
             if step.verb in _CHANGING_GUESTS:
                 self._hooks.guests_changed()
@@ -319,6 +327,15 @@ class Executor:
                 return True
             command = _learn(command, result.outputs)
         return True
+
+
+def _told(run: _Run) -> str:
+    command, doing = run.command, "waits for its locks"
+    if run.doing is not None:
+        name, since = run.doing
+        doing = f"{name}, {time.monotonic() - since:.1f} s"
+    volume = f", volume {command.lane.volume_id}" if command.lane else ""
+    return f"  operation {command.operation_id}, server {command.server_id}{volume}: {doing}"
 
 
 def _logged(command: Command) -> AbstractContextManager[None]:

@@ -14,7 +14,7 @@ import resource
 import signal
 import socket
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
@@ -50,6 +50,7 @@ from ledger.http.components import COMPONENTS, Check, Components
 from ledger.http.limits.connections import CONNECTIONS, end_unread, runner_of
 from ledger.http.probes import neighbours
 from ledger.http.probes.metrics import registry_of
+from ledger.http.probes.state import state_of
 from ledger.log import schema
 from ledger.log.application import Ledger
 from ledger.log.clock import DatabaseClock
@@ -89,10 +90,11 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class Running:
-    """A service that serves: where, and its parts for those who look inside (tests)."""
+    """A service that serves: where, its parts for those who look inside (tests), and its state."""
 
     url: str
     components: Components
+    state: Callable[[], Iterator[str]]
 
 
 def serve(settings: Settings, again: SettingsReload | None = None) -> None:
@@ -114,6 +116,7 @@ async def _serve_until_stopped(settings: Settings, again: SettingsReload | None)
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     with _database(settings) as dsn:
         async with running(settings, dsn, again) as service:
+            answer_signals(service.state)
             _log.info("serving", url=service.url, auth=settings.auth.value)
             notify.tell("READY=1")
             await _watched(stopped, service.components.checks.get("dispatcher", _nothing))
@@ -164,7 +167,7 @@ async def running(
         service, queries = Service(ledger, cinder, old_cinder, clock), Queries(pool)
         listener = stack.enter_context(_listening_socket(settings))
         registry = registry_of(ledger.log_recorder.writer, ledger.steps, calls)
-        looks, checks = LookRequests(dsn), {**neighbours.checks(settings, stack)}
+        looks, checks, dispatcher = LookRequests(dsn), {**neighbours.checks(settings, stack)}, None
         warnings = {**neighbours.warnings(settings, stack), **renewal.warnings()}
         if works:
             _begin_tracing(settings, ledger, queries, registry, stack)
@@ -173,8 +176,7 @@ async def running(
                 leases=queries,
                 operations=service,
                 projected=partial(_projected, runner),
-                # One watch for all the time, so that nothing falls between look and wait.
-                woken=stack.enter_context(wakeups.watch(DUE)),
+                woken=stack.enter_context(wakeups.watch(DUE)),  # one, so that nothing falls between
                 concurrency_max=settings.limits.dispatcher_concurrency_max,
             )
             checks |= _begin_dispatching(dispatcher, stack)
@@ -203,7 +205,8 @@ async def running(
         )
         if works:
             _begin_looking(ledger, looks, components, calls, stack)
-        yield Running(await _serve(make_app(components), listener, renewal, stack), components)
+        url = await _serve(app := make_app(components), listener, renewal, stack)
+        yield Running(url, components, partial(state_of, app, dispatcher))
 
 
 def _projecting(dsn: str, stack: AsyncExitStack, *, works: bool) -> ProjectionRunner:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 from handlers.drift import automatic
 from host_agent.shared.cinder.settings import CinderSettings
@@ -55,6 +56,7 @@ MemoryMb = Annotated[
 TOKEN_CHARS_MIN = 32
 TOKEN_KINDS_MIN = 8
 
+_CELL = re.compile(r"[A-Za-z0-9][\w.-]{0,49}\Z", re.ASCII)
 _ORIGIN = re.compile(r"https?://[^/?#@\s]+/?\Z")
 
 
@@ -211,6 +213,27 @@ class Flavor:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CellSettings:
+    """Another ledger of ours, which the console's search asks with the token of who searches."""
+
+    name: str
+    url: str
+
+    def __post_init__(self) -> None:
+        if not _CELL.match(self.name):
+            raise ValueError("'name' has letters, digits, '_', '.' and '-', at most 50")
+        if not _ORIGIN.match(self.url):
+            raise ValueError("'url' is that ledger's address without a path: https://south:8790")
+        object.__setattr__(self, "url", self.url.rstrip("/"))
+
+    @property
+    def shows_tokens(self) -> bool:
+        """Whether others may listen in where it is asked."""
+        url = urlsplit(self.url)
+        return url.scheme == "http" and not is_loopback(url.hostname or "")
+
+
+@dataclass(frozen=True, kw_only=True)
 class PolicySettings:
     """`file`: rules of oslo.policy in place of the defaults; None: these alone."""
 
@@ -302,6 +325,8 @@ class Settings:
     keystone: KeystoneSettings = dataclasses.field(default_factory=KeystoneSettings)
     policy: PolicySettings = PolicySettings()
     flavors: tuple[Flavor, ...] = ()
+    #: The other ledgers that the console's search asks, too.
+    cells: tuple[CellSettings, ...] = ()
     cinder: CinderSettings = dataclasses.field(default_factory=CinderSettings)
     host_down_after_s: Seconds = 60.0
     #: Whether members may swap volumes themselves, and not only Cinder (LP 2112187).
@@ -334,14 +359,23 @@ class Settings:
             raise ValueError(
                 'observe.pass_on_to needs auth = "keystone": Nova takes Keystone\'s tokens alone'
             )
+        if any(cell.shows_tokens for cell in self.cells) and not listen.plain_http:
+            raise ValueError(
+                "[[cells]] by http:// would show tokens to whoever listens in: name them by "
+                "https://; or, where the network is trusted, set listen.plain_http = true"
+            )
+        self._refuse_doubles()
+
+    def _refuse_doubles(self) -> None:
         if len({token.token_sha256 for token in self.tokens}) < len(self.tokens):
             raise ValueError("two [[tokens]] have the same token")
-        for what, given in (
-            ("name", [flavor.name for flavor in self.flavors]),
-            ("id", [flavor.key for flavor in self.flavors]),
+        for section, what, given in (
+            ("flavors", "name", [flavor.name for flavor in self.flavors]),
+            ("flavors", "id", [flavor.key for flavor in self.flavors]),
+            ("cells", "name", [cell.name for cell in self.cells]),
         ):
             if len(set(given)) < len(given):
-                raise ValueError(f"two [[flavors]] have the same {what}")
+                raise ValueError(f"two [[{section}]] have the same {what}")
 
     @property
     def keystone_auth(self) -> Mapping[str, Any] | None:

@@ -64,6 +64,11 @@ class Room:
         """How many wait for a place."""
         return sum(not each.place.done() for each in self._waiting)
 
+    @property
+    def inside(self) -> int:
+        """How many are inside."""
+        return self._inside.total()
+
     async def let_in(
         self,
         asker: str,

@@ -7,15 +7,17 @@ must come at once.  The client, the database and the service are imported in act
 from __future__ import annotations
 
 import argparse
+import copy
 import os
 import sys
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO, cast
 
 from cliff import lister, show
 
 from host_agent.shared.platform.text import visible
-from ledger.cli import naming, plugin
+from ledger.cli import cells, naming, plugin
 from ledger.cli.cliff_parts import WithoutPlugins
 from ledger.cli.errors import CliError, ExitCode, usage
 
@@ -34,7 +36,7 @@ HINTS = {
 }
 
 
-def _from_api(error: ServiceError, ours: dict[str, str]) -> CliError:
+def _from_api(error: ServiceError, ours: Mapping[str, str | None]) -> CliError:
     codes = {400: ExitCode.USAGE, 404: ExitCode.NOT_FOUND}
     server_error = 500
     code = ExitCode.UNEXPECTED if error.status >= server_error else ExitCode.REFUSED
@@ -50,7 +52,7 @@ def _from_api(error: ServiceError, ours: dict[str, str]) -> CliError:
     return CliError(str(error), codes.get(error.status, code), hint)
 
 
-def from_client(error: ClientError, hints: dict[str, str]) -> CliError:
+def from_client(error: ClientError, hints: Mapping[str, str | None]) -> CliError:
     """The exit code of an answer, or of none."""
     from ledger.cli.client import ServiceError, UnreachableError
 
@@ -69,6 +71,8 @@ class ErrorReporting(WithoutPlugins):
     """
 
     exit_code = ExitCode.OK
+    #: Of several ledgers the one that is asked, or all.
+    cell: str | None = None
 
     @property
     def client(self) -> Client:
@@ -78,7 +82,8 @@ class ErrorReporting(WithoutPlugins):
             manager: Any = self.app.client_manager  # type: ignore[attr-defined]
             return cast("Client", manager.attachment_ledger)
         options = self.app.options
-        return Client(options.url, options.token, options.cacert)
+        url = options.url if self.cell is None else cells.url_of(self.cell)
+        return Client(url, options.token, options.cacert)
 
     @property
     def _behind_openstack(self) -> bool:
@@ -94,11 +99,16 @@ class ErrorReporting(WithoutPlugins):
         if self._behind_openstack and not isinstance(self.app.stdout, EscapingStream):
             self.app.stdout = EscapingStream(self.app.stdout)
         try:
-            naming.resolve(lambda: self.client, parsed_args)
+            self.cell = getattr(self.app.options, "cell", None)
+            self.prepare(parsed_args)
             code = super().run(parsed_args)
         except Exception as error:  # noqa: BLE001 - told to the user, with an exit code
             return self._ended(error, parsed_args)
         return self.exit_code or code
+
+    def prepare(self, parsed_args: argparse.Namespace) -> None:
+        """Before it acts: what is typed for things becomes ids."""
+        naming.resolve(lambda: self.client, parsed_args)
 
     def _ended(self, error: Exception, parsed_args: argparse.Namespace) -> int:
         from ledger.cli.client import ClientError, ServiceError
@@ -170,6 +180,42 @@ class Lister(_Tables, lister.Lister):
     brief: tuple[str, ...] = ()
     #: What is said of a list without rows.
     empty = "Nothing was found."
+    #: Of all cells, the command as each was asked that has answered.
+    by_cell: Mapping[str, Lister] | None = None
+
+    def prepare(self, parsed_args: argparse.Namespace) -> None:
+        if self.cell == cells.ALL and self.cmd_name in cells.OF_ALL:
+            if getattr(parsed_args, "archive", None):
+                raise usage("an archive is one ledger's.", "Ask that cell alone: --cell NAME")
+            self.take_action = self._of_all  # type: ignore[method-assign]
+        else:
+            super().prepare(parsed_args)
+
+    def _of_all(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[Any]]:
+        """Its action in each cell, put together; who gave no answer is told."""
+        told, silent = cells.asked(lambda cell: self._of_one(cell, parsed_args))
+        for cell, error in silent.items():
+            complain(f"cell {cell} gave no answer: {error}", error.hint)
+            self.exit_code, self.empty = ExitCode.PARTIAL, "The cells that answered have none."
+        if not told:
+            raise CliError("no cell that answered has anything of it.", ExitCode.PARTIAL)
+        self.by_cell = {cell: each for cell, (each, _, _) in told.items()}
+        names: Sequence[str] = next(names for _, names, _ in told.values())
+        return (cells.COLUMN, *names), [row for _, _, rows in told.values() for row in rows]
+
+    def _of_one(self, cell: str, parsed_args: argparse.Namespace) -> tuple[Lister, Any, list[Any]]:
+        """As it has run there, with its columns and rows.  Raises CliError."""
+        from ledger.cli.client import ClientError
+
+        each, arguments = copy.copy(self), argparse.Namespace(**vars(parsed_args))
+        each.cell = cell
+        try:
+            each.client.check_alive()
+            naming.resolve(lambda: each.client, arguments)
+            names, rows = type(self).take_action(each, arguments)
+            return each, names, [(cell, *row) for row in rows]
+        except ClientError as error:
+            raise from_client(error, {**HINTS, "url": None}) from None
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -189,7 +235,8 @@ class Lister(_Tables, lister.Lister):
         if not data and parsed_args.formatter == "table" and not parsed_args.print_empty:
             note(self.empty)
             return 0
-        parsed_args.brief = self.brief if self.is_brief(parsed_args) else ()
+        brief = (cells.COLUMN, *self.brief) if self.brief else ()
+        parsed_args.brief = brief if self.is_brief(parsed_args) else ()
         return _with_known_columns(
             lambda: super(Lister, self).produce_output(parsed_args, column_names, data)
         )

@@ -93,6 +93,11 @@ class Client:
         made._adapter = _adapter(logged_in, made.url, {})  # noqa: SLF001 - our own
         return made
 
+    def check_alive(self) -> None:
+        """Raises UnreachableError where nobody answers soon: no cell holds up the others."""
+        with _translate_errors(self.url):
+            self._adapter.get("/healthz", timeout=ALIVE_TIMEOUT_S, raise_exc=False)
+
     def get(self, path: str, *, timeout_s: float = TIMEOUT_S, **query: Any) -> Any:
         """The JSON answer; parameters that are None are left out."""
         return self.send("GET", path, query=query, timeout_s=timeout_s)

@@ -148,6 +148,7 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
         ("--dry-run", "what it would do, before the service is started"),
         ('--reason "disk of db1 lost"', "after a backup was put back"),
     ),
+    "db federate": (("cells.conf --dry-run", "the SQL that makes views of several ledgers"),),
     "db grant": (("auditor alice", "let somebody read what auditors need"),),
     "config show": (("--config ledger.toml", "the settings in force, without secrets"),),
     "complete": (("--shell zsh", "completion, for the start-up file of a shell"),),

@@ -38,6 +38,7 @@ COMMANDS = {
     "complete": "ledger.cli.completion:Complete",
     "config show": "ledger.cli.local.config:ShowConfig",
     "db check": "ledger.cli.local.db:CheckSchema",
+    "db federate": "ledger.cli.local.federate:Federate",
     "db grant": "ledger.cli.local.db:GrantRights",
     "db preflight": "ledger.cli.local.db:Preflight",
     "db restored": "ledger.cli.local.restored:Restored",
@@ -147,6 +148,12 @@ class Shell(app.App):
             default=os.environ.get("LEDGER_URL", DEFAULT_URL),
             help="where the ledger is; or of several of its processes, with commas "
             f"(environment: LEDGER_URL; default {DEFAULT_URL})",
+        )
+        add(
+            "--cell",
+            metavar="NAME",
+            help="of several ledgers that the environment names (LEDGER_CELLS='north=https://... "
+            "south=https://...'), the one to ask in place of --url; 'all': each, of lists",
         )
         add(
             "--token",

@@ -126,6 +126,16 @@ class Dispatcher:
         """How many operations this process has taken and not yet given back."""
         return len(self._held)
 
+    def state(self) -> list[str]:
+        """Which leases this process has, and how far what it holds is, for people."""
+        room, ids = self._room, sorted(self._held.copy())
+        steps = f"{room.inside} under way, {room.waiting} wait for a thread"
+        return [
+            f"Leases: {len(ids)}, held as {self._holder}",
+            *(f"  operation {id_}" for id_ in ids),
+            f"Steps: {steps}, {len(self._done)} leases to be given back",
+        ]
+
     async def run(self) -> None:
         """Until cancelled; then what is under way gets to its next recorded point."""
         beside = [

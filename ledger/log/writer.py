@@ -147,6 +147,7 @@ class Writer:
         self._queue: deque[Append] = deque()
         self._queued = threading.Condition()
         self._thread: threading.Thread | None = None  # from the first append on
+        self._batch: list[Append] = []  # what is being stored
         self._closing = threading.Event()  # pauses end, deadlines shrink
         self._close_deadline = float("inf")
         self._connection: Line | None = None  # the thread's alone
@@ -184,6 +185,14 @@ class Writer:
         first = self._answer(encode(events, context, relied_on))
         return list(range(first, first + len(events)))
 
+    def state(self) -> str:
+        """How many appends wait, and are being stored, for people.  It waits for no lock."""
+        sent, queued, now = [*self._batch], self._queue.copy(), time.monotonic()
+        oldest = max((now - each.since for each in (*sent, *queued)), default=0.0)
+        return (
+            f"Appends: {len(sent)} being stored, {len(queued)} wait, the oldest for {oldest:.1f} s"
+        )
+
     def probe(self) -> None:
         """Append nothing, with the lock and the commit of any append.  Raises as `append`."""
         self._answer(Append({}, [], frozenset()))
@@ -216,7 +225,7 @@ class Writer:
 
     def _run(self) -> None:
         while self._wait():
-            batch = self._pick()
+            batch = self._batch = self._pick()
             try:
                 self._store(batch)
             except Exception:
@@ -225,6 +234,7 @@ class Writer:
                 if not append.answer.done():
                     append.answer.set_exception(UnknownOutcomeError())
             self._count([append for append in batch if append.events])
+            self._batch = []
 
     def _wait(self) -> bool:
         """Until there is something to store; False: no more, it is closed."""

@@ -1,5 +1,5 @@
 """The search field: from an id or its beginning, or a part of a name, to what is called so; from a
-request's id to what it led to.
+request's id to what it led to.  What is not here may be another ledger's (ledger.web.other_cells).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from aiohttp import web
 from ledger.http.call import Call, canonical
 from ledger.http.problem import ApiError
 from ledger.web.browser import gone_to
+from ledger.web.other_cells import Told, asked
 from ledger.web.pages import MANY, PAGES
 from ledger.web.reads import answer_of
 from ledger.web.rendering import rendered
@@ -40,18 +41,30 @@ async def search(call: Call) -> web.StreamResponse:
     else:
         named = [*await _by_beginning(call, text), *await _by_name(call, text)]
         found = list({path: (what, path) for what, path in named}.values())
-    if len(found) == 1:
+    # A whole id that is here is nowhere else; a name, or a beginning, may be.
+    told = await asked(call, text) if text and not (known and found) else []
+    silent = [each for each in told if each.silent]
+    elsewhere = [thing for each in told for thing in _of_cell(each)]
+    if len(found) == 1 and not elsewhere and not silent:
         return gone_to(found[0][1])
-    return rendered(call, "search.html", {"text": text, "found": found})
+    context = {"text": text, "found": [*found, *elsewhere], "silent": silent}
+    return rendered(call, "search.html", context)
+
+
+def _of_cell(told: Told) -> list[tuple[str, str]]:
+    return [
+        (f"{told.cell.name}: {_called(each.model_dump())}", told.link(*_page(each.kind), each.id))
+        for each in told.found
+    ]
 
 
 async def _by_id(call: Call, id_: str) -> list[tuple[str, str]]:
-    for page, route, name in FOUND:
+    for kind, route, part in FOUND:
         try:
-            await answer_of(call, route, {}, **{name: id_})
+            await answer_of(call, route, {}, **{part: id_})
         except ApiError:  # nothing to the caller, or closed
             continue
-        return [(page, _path(page, name, id_))]
+        return [(kind, _path(kind, id_))]
     return []
 
 
@@ -61,8 +74,13 @@ async def _by_beginning(call: Call, text: str) -> list[tuple[str, str]]:
         things = (await answer_of(call, "find", {"text": text}))["found"]
     except ApiError:  # too long, or closed
         return []
-    pages = {page: (page, name) for page, _, name in FOUND} | BESIDE
-    return [(_called(each), _path(*pages[each["kind"]], each["id"])) for each in things]
+    return [(_called(each), _path(each["kind"], each["id"])) for each in things]
+
+
+def _page(kind: str) -> tuple[str, str]:
+    """The path of the page of such a thing, and which part of that its id is."""
+    page, part = ({page: (page, part) for page, _, part in FOUND} | BESIDE)[kind]
+    return next(each.path for each in PAGES if each.name == page), part
 
 
 def _called(thing: dict[str, str]) -> str:
@@ -71,9 +89,9 @@ def _called(thing: dict[str, str]) -> str:
     return " ".join([thing["kind"], *(text for text in both if text)])
 
 
-def _path(page: str, name: str, id_: str) -> str:
-    path = next(each.path for each in PAGES if each.name == page)
-    return path.format(**{name: id_})
+def _path(kind: str, id_: str) -> str:
+    path, part = _page(kind)
+    return path.format(**{part: id_})
 
 
 async def _by_name(call: Call, text: str) -> list[tuple[str, str]]:

@@ -83,6 +83,14 @@ def test_the_page_shows_what_the_data_say() -> None:
     assert shown.endswith(table(orjson.loads(data.read_bytes())) if data.exists() else "yet")
 
 
+def test_the_page_about_scaling_begins_with_figures_that_were_measured() -> None:
+    lines = (DOCS / "scaling.md").read_text().partition("| row | what | measured |")[2]
+    taken = lines.strip().partition("\n\n")[0].splitlines()[1:]
+    measured = (DOCS / "benchmarks.md").read_text()
+    assert len(taken) > 10
+    assert [line for line in taken if f"\n{line}" not in measured] == [], "measured again?"
+
+
 def test_a_percentile_is_a_value_that_was_measured() -> None:
     values = [float(number) for number in range(100, 0, -1)]
     assert (percentile(values, 0.5), percentile(values, 0.99), percentile(values, 1)) == (

@@ -143,7 +143,7 @@ EXAMPLES = {
     | {"observe.cacert", "observe.pass_on_to"},
 }
 #: Of entries, whose keys are compared apart.
-TABLES = {"tokens", "flavors"}
+TABLES = {"tokens", "flavors", "cells"}
 #: Given in another way in the example, as the comment beside it says.
 ELSEWHERE = {
     "agent": {"ledger.token", "keys.fixed_key", "keys.auth"},
@@ -182,8 +182,9 @@ def test_the_example_of_the_settings_has_every_key_with_its_default(program: str
     assert {key: shown[key] for key in compared} == {key: defaults[key] for key in compared}
 
 
-def test_the_examples_of_a_token_and_a_flavor_have_every_key() -> None:
-    [token], [flavor] = (_examples(CLI)[0][name] for name in ("tokens", "flavors"))
+def test_the_examples_of_a_token_a_flavor_and_a_cell_have_every_key() -> None:
+    [token], [flavor], [cell] = (_examples(CLI)[0][name] for name in ("tokens", "flavors", "cells"))
+    assert set(cell) == {field.name for field in dataclasses.fields(config.CellSettings)}
     assert {*token, "token"} == {field.name for field in dataclasses.fields(config.Token)}
     assert set(flavor) == {field.name for field in dataclasses.fields(config.Flavor)}
 
@@ -306,6 +307,7 @@ def test_a_command_line_in_a_document_can_be_typed(document: Path, tmp_path: Pat
     shell, text = Shell(), document.read_text().replace("\\\n", " ")
     for line in re.findall(r"^(?:[ ]*[$#]| {4}) ?attachment-ledger (.*)$", text, re.MULTILINE):
         words = shlex.split(line.partition("  #")[0].partition(" > ")[0], comments=True)
+        words = shell.parser.parse_known_args(words)[1]
         kind, name, rest = shell.command_manager.find_command(words)
         kind(shell, None).get_parser(name).parse_args(
             [str(tmp_path) if word in {"/archive", "/checkpoints"} else word for word in rest]

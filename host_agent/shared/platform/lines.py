@@ -39,6 +39,8 @@ _UNSENT = (
 
 
 _own = threading.local()
+#: By thread what it asks at the moment, and since when.
+_asking: dict[threading.Thread, tuple[str, float]] = {}
 
 
 class NotConnectedError(OSError):
@@ -137,6 +139,8 @@ def ask(
 ) -> tuple[BaseHTTPResponse, bytes]:
     """The answer, whatever its status, and its body.  `target`: a path, or a URL for a proxy."""
     timeout = _bounded(timeout)
+    mine, path = threading.current_thread(), target.partition("?")[0]
+    _asking[mine] = f"{method} {pool.host}:{pool.port} {path}", time.monotonic()
     try:
         answer = pool.urlopen(
             method,
@@ -158,7 +162,17 @@ def ask(
         if any(isinstance(cause, CertificateError) for cause in error.args):  # of a handshake
             raise NotConnectedError(f"{type(error).__name__} {error}") from error
         raise ConnectionError(f"{type(error).__name__} {error}") from error
+    finally:
+        _asking.pop(mine, None)
     if len(raw) > ANSWER_MAX_BYTES:
         answer.close()
         raise ConnectionError(f"the answer has more than {ANSWER_MAX_BYTES} bytes")
     return answer, raw
+
+
+def open_calls() -> list[str]:
+    """What is asked at the moment, for people; the longest first."""
+    now = time.monotonic()
+    calls = sorted(_asking.copy().items(), key=lambda call: call[1][1])
+    told = [f"  {what}, {now - since:.1f} s, thread {mine.name}" for mine, (what, since) in calls]
+    return [f"Open calls: {len(told)}", *told]

@@ -8,6 +8,10 @@ import importlib.metadata
 import os
 import signal
 import sys
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
+from host_agent.shared.platform.text import visible
 
 _PACKAGE = "attachment-ledger"
 _STDERR = 2
@@ -28,17 +32,30 @@ class PrintBuild(argparse.Action):
         parser.exit()
 
 
-def answer_signals() -> None:
-    """Let SIGUSR2 print the stacks of all threads to stderr, and SIGHUP do nothing at all.
+def answer_signals(state: Callable[[], Iterable[str]] = tuple) -> None:
+    """Let SIGUSR2 print the stacks of all threads, and `state`, to stderr, and SIGHUP do nothing.
 
     SIGUSR2 as in Nova, whose services report on that signal; without a handler it ends the
-    process.  It is C that prints: also where the interpreter or the event loop hangs.  No
-    values, no secrets.
+    process.  It is C that prints the stacks: also where the interpreter or the event loop hangs.
+    No values, no secrets.  `state` is lines of what this process is at, told by the main thread
+    when it gets its turn, between any two of its instructions: it must wait for no lock.
 
     SIGHUP ends what is started by hand when its terminal goes away.  Elsewhere it asks to reload,
     and what may change is read when it changes (docs/tls.md).  It has a handler and is not ignored
     (SIG_IGN), which programs that the agent starts would inherit.
     """
-    faulthandler.register(signal.SIGUSR2, file=_STDERR)
+    faulthandler.unregister(signal.SIGUSR2)
+    signal.signal(signal.SIGUSR2, lambda *_: _tell(state))
+    faulthandler.register(signal.SIGUSR2, file=_STDERR, chain=True)
     if not os.isatty(_STDERR):
         signal.signal(signal.SIGHUP, lambda *_: None)
+
+
+def _tell(state: Callable[[], Iterable[str]]) -> None:
+    """Past sys.stderr, which the signal may have interrupted in the middle of a line."""
+    try:
+        lines = [visible(line) for line in state()]
+    except Exception as error:  # noqa: BLE001 - it was asked for while something was changing it
+        lines = [f"The state cannot be told: {type(error).__name__}. Ask again."]
+    with suppress(OSError):
+        os.write(_STDERR, "".join(f"{line}\n" for line in lines).encode())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import Any, cast
 
 from ledger.cli.base import Lister, add_at, add_limit, clock, note
 from ledger.cli.errors import CliError, ExitCode
@@ -88,9 +88,12 @@ class ShowHistory(Lister):
             return super().produce_output(parsed_args, column_names, data)
         from ledger.cli.table import for_reader
 
-        timeline = lines(self.entries, long=parsed_args.long)
-        for line in for_reader(timeline, self.app.stdout):
-            self.app.stdout.write(f"{line}\n")
+        told = {"": self} if self.by_cell is None else cast("dict[str, History]", self.by_cell)
+        for cell, each in told.items():
+            head = [f"cell {cell}"] if cell else []
+            timeline = lines(each.entries, long=parsed_args.long)
+            for line in for_reader([*head, *timeline], self.app.stdout):
+                self.app.stdout.write(f"{line}\n")
         return 0
 
 

@@ -54,6 +54,11 @@ class CinderRoom:
         """How many wait for a place."""
         return self._room.waiting
 
+    @property
+    def inside(self) -> int:
+        """How many ask."""
+        return self._room.inside
+
     async def run(self, project: str, ask: Callable[[], T]) -> T:
         """Do what may ask Cinder.  Raises ApiError 503 if there is no place in CINDER_PLACE_S."""
         try:

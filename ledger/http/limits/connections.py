@@ -45,6 +45,11 @@ class Connections:
         self._by_token = Counter[str]()
         self._bearers: WeakKeyDictionary[asyncio.Transport, Identity] = WeakKeyDictionary()
 
+    @property
+    def under_way(self) -> int:
+        """Requests of all tokens."""
+        return self._by_token.total()
+
     def known(self, transport: asyncio.Transport, identity: Identity) -> None:
         """Requests of this bearer come over it."""
         self._bearers[transport] = identity

@@ -1,0 +1,57 @@
+"""`db federate`: audit views over several ledgers, in a database of the auditors' own."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from ledger.cli.base import PlainCommand, note
+from ledger.cli.errors import CliError, ExitCode, usage
+from ledger.cli.local.settings import add_config, database
+
+
+class Federate(PlainCommand):
+    """Make views over the audit views of several ledgers, in a database of the auditors' own.
+
+    They are called as a ledger's own, with a column 'cell' more, and read by postgres_fdw.  Run
+    again it does what has changed in the file.  A cell that does not answer changes nothing.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "file",
+            metavar="<file>",
+            type=Path,
+            help="in the form of PostgreSQL's pg_service.conf, a section for each cell: host, "
+            "port, dbname, and user and password of an auditor's role there",
+        )
+        parser.add_argument(
+            "--dry-run",
+            action="store_true",
+            help="print the SQL, without passwords; change nothing",
+        )
+        add_config(parser)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        from host_agent.shared.platform.settings import ConfigError
+        from ledger.upkeep.federate import FederateError, cells_of, federate
+
+        try:
+            cells = cells_of(parsed_args.file)
+            with database(parsed_args) as dsn:
+                done = federate(dsn, cells, dry_run=parsed_args.dry_run)
+        except OSError as error:
+            raise usage(f"{parsed_args.file} cannot be read: {error.strerror}.") from None
+        except ConfigError as error:
+            raise usage(f"{error}") from None
+        except FederateError as error:
+            raise CliError(f"{error}.", ExitCode.REFUSED, "Nothing was changed.") from None
+        for statement in done:
+            self.app.stdout.write(f"{statement};\n")
+        note(
+            f"{len(cells)} cells can be read: {', '.join(cell.name for cell in cells)}."
+            + (" Nothing was changed." if parsed_args.dry_run else "")
+        )
+        return 0
