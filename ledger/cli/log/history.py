@@ -88,7 +88,7 @@ class ShowHistory(Lister):
             return super().produce_output(parsed_args, column_names, data)
         from ledger.cli.table import for_reader
 
-        told = {"": self} if self.by_cell is None else cast("dict[str, History]", self.by_cell)
+        told = {"": self} if self.by_cell is None else cast("dict[str, ShowHistory]", self.by_cell)
         for cell, each in told.items():
             head = [f"cell {cell}"] if cell else []
             timeline = lines(each.entries, long=parsed_args.long)
