@@ -46,11 +46,14 @@ class Host(Aggregate):
         connector: dict[str, Any] | None = None
 
     class Fenced(Event):
-        """An operator vouches that nothing on this host touches volumes any more."""
+        """An operator vouches that nothing on this host touches volumes any more; or a
+        `controller` of high availability does (its user's id), which has powered the host off.
+        """
 
         epoch: int
         reason: str
         evidence: str
+        controller: str | None = None
 
     class Unfenced(Event):
         """An operator lets the host work again, in the epoch that fencing began."""
@@ -123,6 +126,7 @@ class Host(Aggregate):
         self.epoch = 0
         self.fenced = False
         self.fence_reason = ""
+        self.controller: str | None = None  # that has fenced it; None: an operator has
         self.disabled = False
         self.disabled_reason: str | None = None
         self.origin: str | None = None  # whose it is; None: ours to work on
@@ -154,6 +158,7 @@ class Host(Aggregate):
             case self.Fenced():
                 self.epoch, self.fenced, self.suspect = event.epoch, True, not self.unvouched
                 self.fence_reason = f"{event.reason} ({event.evidence})"
+                self.controller = event.controller
             case self.Unfenced():
                 self.fenced = False
             case self.Disabled():
@@ -229,6 +234,23 @@ class Host(Aggregate):
     def fence(self, reason: str, evidence: str) -> None:
         """Fencing a fenced host again adds evidence and raises the epoch again."""
         self.record(self.Fenced, epoch=self.epoch + 1, reason=reason, evidence=evidence)
+
+    def force_down(self, controller: str, reason: str, evidence: str) -> None:
+        """A controller's fence.  Where an operator's stands, it says nothing new."""
+        if not self.fenced or self.said_off:
+            what = {"reason": reason, "evidence": evidence, "controller": controller}
+            self.record(self.Fenced, epoch=self.epoch + 1, **what)
+
+    def force_up(self, reason: str) -> None:
+        """End a controller's fence.  Raises OperatorsFenceError if an operator has made it."""
+        if self.fenced and not self.said_off:
+            raise errors.OperatorsFenceError(host=self.name)
+        self.unfence(reason)
+
+    @property
+    def said_off(self) -> bool:
+        """Whether it is fenced as powered off: then nothing of before runs there."""
+        return self.fenced and self.controller is not None
 
     def report_leftovers(
         self, guests: list[str], attachments: list[str], *, all_decided: bool

@@ -63,6 +63,7 @@ class Instance(Claimable):
         devices: list[str]
         epoch: int  # of the host then
         volumes: list[str]  # as the disks' serials tell
+        restarted: bool = False  # it runs although its host was said to be off since
 
     class ServerSeen(Event):
         """Somebody else's server, as it is there now: it is only watched."""
@@ -361,6 +362,8 @@ class Instance(Claimable):
         self._is_at(event)
         if isinstance(event, Instance.InstanceRegistered):
             self.project_id, self.user_id = event.project_id, event.user_id
+        elif event.restarted:
+            self.epoch = event.epoch
 
     def _is_at(self, event: InstanceRegistered | InstanceObserved | Placed) -> None:
         begins = event.power_state in RUNNING and self.power_state not in RUNNING
@@ -436,8 +439,12 @@ class Instance(Claimable):
         owner: tuple[str | None, str | None] = (None, None),
         definition: tuple[str, list[str]] | None = None,
         epoch: int = 0,
+        said_off: bool = False,
     ) -> bool:
         """Take what a host shows in this epoch of its; seeing nothing new records nothing.
+
+        `said_off`: the epoch began with somebody's word that the host is off, so a guest that runs
+        there has begun to since, or the word was wrong: no fence of before covers it.
 
         A host cannot take a guest from another one by showing it: only flows move
         guests - or people, of those without volumes that no flow has ever placed, from a
@@ -457,11 +464,12 @@ class Instance(Claimable):
         news |= self.unshown and self._is_as_adopted(disks.volumes)
         if any(claim.exclusive for claim in self.claims.values()):
             return not news
+        restarted = said_off and power_state in RUNNING and self.epoch < epoch
         if self.version == 0:
             by = {"project_id": owner[0], "user_id": owner[1]}
             self.record(self.InstanceRegistered, **seen, epoch=epoch, **by)
-        elif news:
-            self.record(self.InstanceObserved, **seen, epoch=epoch)
+        elif news or restarted:
+            self.record(self.InstanceObserved, **seen, epoch=epoch, restarted=restarted)
         if definition and definition != (self.definition, self.dropped or []):
             self.record(self.DefinitionChanged, definition=definition[0], dropped=definition[1])
         return True

@@ -246,6 +246,21 @@ class Reconcile:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Fencing:
+    """Who may say by Nova's `forced_down` that a host is off.
+
+    `controllers`: ids of users, of controllers of high availability, which power a host off before
+    they say so.  Their word is a fence.
+    """
+
+    controllers: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not all(self.controllers):
+            raise ValueError("'controllers' names users by their ids, which are not empty")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Observe:
     """Whose attachments are watched beside ours: those of a Nova and its Cinder.
 
@@ -308,6 +323,7 @@ class Settings:
     swap_by_users: bool = False
     limits: Limits = Limits()
     reconcile: Reconcile = Reconcile()
+    fencing: Fencing = Fencing()
     observe: Observe = dataclasses.field(default_factory=Observe)
     tracing: Tracing = Tracing()
 

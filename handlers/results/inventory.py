@@ -28,6 +28,7 @@ def seen(host: str, guest: Guest, book: Book) -> bool:
     if instance.origin is not None:  # whose it is says where it is; yet what is shown is there
         keep_disks(host, guest.server_id, frozenset(guest.volumes), book)
         return True
+    shows = book.get(Host, host)
     looked = instance.observe(
         name=guest.name,
         host=host,
@@ -35,7 +36,8 @@ def seen(host: str, guest: Guest, book: Book) -> bool:
         disks=SeenDisks(guest.devices, guest.volumes),
         owner=(guest.project_id, guest.user_id),
         definition=_definition(guest.definition, instance),
-        epoch=book.get(Host, host).epoch,
+        epoch=shows.epoch,
+        said_off=shows.said_off,
     )
     if instance.host == host:
         grow.begin_awaited(instance, book)

@@ -55,13 +55,19 @@ async def fence(call: Call, *, reason: str, evidence: str, force: bool) -> web.S
         )
     service, context = call.components.service, call.context("operator")
     position = await call.bulkheads.operators(service.fence, name, reason, evidence, context)
+    await let_go(call, name, position)
+    return await _answer_again(call)
+
+
+async def let_go(call: Call, name: str, position: int) -> None:
+    """Tell the host's agent, and all operations, of a fence that is at this position."""
+    service, context = call.components.service, call.context("operator")
     await call.written(position)
     await call.request.app[AGENT_BATCHER].speakers.free(name)
     # After a fence no intent that did not know of it is stored: one look finds all.
     for operation_id in await call.components.queries.open_on_host(name):
         position = await call.bulkheads.operators(service.hand_over, operation_id, name, context)
     await call.written(position)
-    return await _answer_again(call)
 
 
 async def unfence(call: Call, *, reason: str) -> web.StreamResponse:
