@@ -439,12 +439,9 @@ class Instance(Claimable):
         owner: tuple[str | None, str | None] = (None, None),
         definition: tuple[str, list[str]] | None = None,
         epoch: int = 0,
-        said_off: bool = False,
     ) -> bool:
         """Take what a host shows in this epoch of its; seeing nothing new records nothing.
 
-        `said_off`: the epoch began with somebody's word that the host is off, so a guest that runs
-        there has begun to since, or the word was wrong: no fence of before covers it.
 
         A host cannot take a guest from another one by showing it: only flows move
         guests - or people, of those without volumes that no flow has ever placed, from a
@@ -464,15 +461,23 @@ class Instance(Claimable):
         news |= self.unshown and self._is_as_adopted(disks.volumes)
         if any(claim.exclusive for claim in self.claims.values()):
             return not news
-        restarted = said_off and power_state in RUNNING and self.epoch < epoch
         if self.version == 0:
             by = {"project_id": owner[0], "user_id": owner[1]}
             self.record(self.InstanceRegistered, **seen, epoch=epoch, **by)
-        elif news or restarted:
-            self.record(self.InstanceObserved, **seen, epoch=epoch, restarted=restarted)
+        elif news:
+            self.record(self.InstanceObserved, **seen, epoch=epoch)
         if definition and definition != (self.definition, self.dropped or []):
             self.record(self.DefinitionChanged, definition=definition[0], dropped=definition[1])
         return True
+
+    def runs_on(self, host: str, epoch: int) -> None:
+        """Its host shows it, and was said to be off: what runs there has begun to since, or that
+        word was wrong.  So no fence of before covers it.
+        """
+        if self.host == host and self.power_state in RUNNING and self.epoch < epoch:
+            seen = {what: list(names) for what, names in self.seen._asdict().items()}
+            what = {"name": self.name, "host": host, "power_state": self.power_state}
+            self.record(self.InstanceObserved, **what, **seen, epoch=epoch, restarted=True)
 
     def see_elsewhere(self, host: str, seen: Sighting) -> None:
         """A host that is not the server's shows its guest; seeing nothing new records nothing."""

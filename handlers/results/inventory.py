@@ -37,8 +37,9 @@ def seen(host: str, guest: Guest, book: Book) -> bool:
         owner=(guest.project_id, guest.user_id),
         definition=_definition(guest.definition, instance),
         epoch=shows.epoch,
-        said_off=shows.said_off,
     )
+    if shows.said_off and looked:
+        instance.runs_on(host, shows.epoch)
     if instance.host == host:
         grow.begin_awaited(instance, book)
     return _sighted(host, guest, book) and looked

@@ -117,7 +117,8 @@ async def _force(call: Call, row: Row, *, down: bool) -> None:
     """Fence the host by a controller's word, or let it come back.  ApiError 403, 409.
 
     Whether its agent answers does not matter: a controller powers the host off, and says so within
-    a second.  Should the agent show afterwards that guests run there, the fence does not cover them.
+    a second.  Should the agent show afterwards that guests run there, no fence of before covers
+    them.
     """
     host, actor = row["host"], call.identity.actor
     if actor.user_id not in call.components.settings.fencing.controllers:
@@ -144,8 +145,8 @@ def _no_controller(host: str, name: str) -> ApiError:
         403,
         "no_controller",
         f"That host {host} is down, or up again, is not taken from {name}: only the users in "
-        f"fencing.controllers of the settings may say so by forced_down. Fence it with evidence, by "
-        f"POST /v1/hosts/{host}/fence.",
+        "fencing.controllers of the settings may say so by forced_down. Fence it with evidence, "
+        f"by POST /v1/hosts/{host}/fence.",
     )
 
 
