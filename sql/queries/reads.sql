@@ -745,6 +745,10 @@ SELECT h.host
 -- The names of all hosts that are not fenced.
 SELECT host FROM hosts WHERE NOT fenced ORDER BY host;
 
+-- name: fenced
+-- The names of all hosts that are fenced.
+SELECT host FROM hosts WHERE fenced ORDER BY host;
+
 -- name: in_doubt
 -- The names of the hosts of which nobody knows what they have, since the ledger was restored.
 -- hosts_in_doubt, which has next to nothing.

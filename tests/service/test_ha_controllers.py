@@ -111,7 +111,8 @@ def failing(call: Any, *args: Any) -> Exception:
     try:
         call(*args)
     except exceptions.ClientException as error:
-        return error
+        refused: Exception = error
+        return refused
     raise AssertionError("it was not refused")
 
 
