@@ -7,19 +7,35 @@ fence_compute of ClusterLabs' fence-agents, which Pacemaker runs after the one t
 
 from __future__ import annotations
 
+import json
 from asyncio import to_thread as ask  # their calls block
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import ClientSession
 from keystoneauth1 import session, token_endpoint
 from novaclient import client, exceptions
 
+from aggregates.base import Actor, EventContext
 from aggregates.host import host_uuid
-from ledger.config import Fencing
-from tests.service.api_world import HOST, NEWEST, OTHER, SETTINGS, TOKENS, Api, guest, running_api
+from host_agent.shared.cinder.settings import CinderSettings
+from ledger import bootstrap
+from ledger.config import Fencing, Listen
+from tests.service.api_world import (
+    HOST,
+    NEWEST,
+    OTHER,
+    SETTINGS,
+    TOKENS,
+    Api,
+    eventually,
+    guest,
+    running_api,
+)
 from tests.tokens import token_of
 
 INSTANCE_HA, MASAKARI, FENCE_COMPUTE = "2.73", "2.53", "2.11"
@@ -257,3 +273,57 @@ async def test_down_and_disabled_may_be_one_request(api: Api) -> None:
     answer = await api.ask("PUT", FORCE, "operator", NEWEST, json=body)
     shown = (await answer.json())["service"]
     assert (shown["forced_down"], shown["status"], shown["state"]) == (True, "disabled", "down")
+
+
+async def test_evacuations_wait_for_the_program_after_the_fence(database_url: str) -> None:
+    fencing = replace(CONTROLLED.fencing, hook=("/bin/true",), hook_required=True)
+    async with running_api(database_url, replace(CONTROLLED, fencing=fencing)) as api:
+        server, _ = await guarded(api)
+        unfenced = await api.act(server, "evacuate", {})
+        assert (unfenced.status, "Fence it first" in await unfenced.text()) == (400, True)
+        await forced(api, True)
+        ended = api.components.service.change_host
+        context = EventContext(actor=Actor(name="after-fence"), request_id="req-1", cause="fence")
+        for code in (None, 1, 0):
+            refused = await api.act(server, "evacuate", {})
+            assert (refused.status, "fencing.hook" in await refused.text()) == (409, True)
+            await ask(ended, HOST, lambda host, code=code: host.ran_hook(1, code, "", 1e9), context)
+        assert (await api.act(server, "evacuate", {})).status == 200
+
+
+async def test_a_service_runs_the_program_and_its_end_is_in_the_history(
+    database_url: str, tmp_path: Path
+) -> None:
+    """All of it: a running service, and the program of the settings."""
+    told = tmp_path / "told"
+    hook = tmp_path / "hook"
+    hook.write_text(f"#!/bin/sh\ncat > {told}\necho initiators blocked\n")
+    hook.chmod(0o755)
+    settings = replace(
+        SETTINGS,
+        listen=Listen(port=0),
+        cinder=CinderSettings(endpoint="http://127.0.0.1:9/v3"),
+        fencing=Fencing(hook=(str(hook),)),
+    )
+    async with bootstrap.running(settings, database_url) as service, ClientSession() as http:
+
+        async def ask_of(method: str, path: str, body: Any = None, who: str = "admin") -> Any:
+            headers = {"X-Auth-Token": token_of(who)}
+            async with http.request(method, service.url + path, json=body, headers=headers) as got:
+                assert got.status == 200, await got.text()
+                return await got.json()
+
+        connector = {"initiator": "iqn.1994-05.com.example:1", "ip": "192.0.2.7"}
+        agent = {"service_version": 3, "capabilities": {}, "guests": [], "connector": connector}
+        await ask_of("PUT", f"/v1/hosts/{HOST}", agent, "agent-1")
+        why = {"reason": "smoke", "evidence": "seen", "force": True}
+        await ask_of("POST", f"/v1/hosts/{HOST}/fence", why)
+
+        async def ended() -> Any:
+            events = (await ask_of("GET", f"/v1/hosts/{HOST}/history"))["events"]
+            return events[-1] if events[-1]["topic"] == "Host.HookRan" else None
+
+        last = await eventually(ended, "the program has ended")
+    assert (last["actor"], last["body"]["code"]) == ("after-fence", 0)
+    assert last["body"]["output"] == "initiators blocked"
+    assert json.loads(told.read_text())["connector"] == connector
