@@ -12,6 +12,7 @@ from asyncio import to_thread as ask  # their calls block
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -287,7 +288,8 @@ async def test_evacuations_wait_for_the_program_after_the_fence(database_url: st
         for code in (None, 1, 0):
             refused = await api.act(server, "evacuate", {})
             assert (refused.status, "fencing.hook" in await refused.text()) == (409, True)
-            await ask(ended, HOST, lambda host, code=code: host.ran_hook(1, code, "", 1e9), context)
+            ran = methodcaller("ran_hook", 1, code, "", 1e9)
+            await ask(ended, HOST, ran, context)
         assert (await api.act(server, "evacuate", {})).status == 200
 
 

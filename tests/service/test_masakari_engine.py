@@ -81,12 +81,17 @@ async def api(keystone: SimulatedKeystone, database_url: str) -> AsyncIterator[A
         yield running
 
 
-async def recovered(python: Path, keystone: SimulatedKeystone, home: Path) -> tuple[int, str]:
-    """What Masakari's flow ends with, and what it says."""
+def settings_in(home: Path, keystone: SimulatedKeystone) -> Path:
+    """Masakari's settings, and its databases beside them."""
     home.mkdir()
     file = home / "masakari.conf"
     password = PASSWORD.format("masakari")
     file.write_text(SETTINGS.format(password=password, keystone=keystone.url, home=home))
+    return file
+
+
+async def recovered(python: Path, file: Path) -> tuple[int, str]:
+    """What Masakari's flow ends with, and what it says."""
     process = await asyncio.create_subprocess_exec(
         *(python, "-c", ENGINE, file, HOST),
         stdout=asyncio.subprocess.PIPE,
@@ -115,7 +120,7 @@ async def test_masakaris_flow_recovers_a_host_that_is_fenced_and_no_other(
     servers = [guest(), guest()]
     await api.two_hosts(*servers)
     await api.projected()
-    code, said = await recovered(python, keystone, tmp_path / "alive")
+    code, said = await recovered(python, settings_in(tmp_path / "alive", keystone))
     assert code != 0, said
     assert "HostRecoveryFailureException" in said
     host = await api.get(f"/v1/hosts/{HOST}")
@@ -125,7 +130,7 @@ async def test_masakaris_flow_recovers_a_host_that_is_fenced_and_no_other(
     assert answer.status == 200, await answer.text()
     playing = asyncio.create_task(played(api))
     try:
-        code, said = await recovered(python, keystone, tmp_path / "fenced")
+        code, said = await recovered(python, settings_in(tmp_path / "fenced", keystone))
     finally:
         playing.cancel()
         await asyncio.gather(playing, return_exceptions=True)
