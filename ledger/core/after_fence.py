@@ -19,6 +19,7 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from tempfile import TemporaryFile
 from typing import IO
 from uuid import uuid4
@@ -107,7 +108,11 @@ class AfterFence:
     async def _due(self) -> list[str]:
         names = await self._queries.fenced()
         keys = [(Host, Host.id_of(name)) for name in names]
-        hosts: list[Host] = await asyncio.to_thread(self._store.load_many, *keys)
+        # By a thread of ours: `stop` waits for those, and only then the database is left.
+        loop = asyncio.get_running_loop()
+        hosts: list[Host] = await loop.run_in_executor(
+            self._threads, partial(self._store.load_many, *keys)
+        )
         self._failing = [host.name for host in hosts if host.hook_failures]
         now = self._clock()
         return [host.name for host in hosts if host.awaits_hook(now)]
