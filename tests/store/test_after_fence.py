@@ -25,6 +25,7 @@ from ledger.log.unit import Unit, run_optimistically
 from projections.catalog import ALL
 from projections.reads.queries import Queries, read_pool
 from projections.running.runner import ProjectionRunner
+from tests import stack
 from tests.service.api_world import eventually
 
 HOST = "compute-1"
@@ -217,7 +218,9 @@ def test_a_program_that_hangs_is_killed_with_all_that_it_began(tmp_path: Path) -
     assert ended.code is None
     assert ended.said == "waiting\nIt was killed after 1 s."
     status = Path(f"/proc/{pid.read_text().strip()}/status")
-    assert not status.exists() or "State:\tZ" in status.read_text()
+    stack.eventually(
+        lambda: not status.exists() or "State:\tZ" in status.read_text(), "the child is gone"
+    )
 
 
 def test_a_program_that_is_not_there_or_prints_what_cannot_be_shown() -> None:
