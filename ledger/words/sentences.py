@@ -88,8 +88,8 @@ def _waived(template: str) -> Callable[[Body], str]:
 
 
 def _hook_ran(body: Body) -> str:
-    code, said = body["code"], body["output"]
-    if body["next_at"] is None:
+    code, said = body.get("code"), body.get("output", "?")
+    if body.get("next_at") is None:
         return f"Program after the fence has done its work: {said}"
     how = "was ended" if code is None else f"ended with {code}"
     return f"Program after the fence FAILED ({how}), and is run again: {said}"
