@@ -12,7 +12,7 @@ from uuid import UUID
 
 from aggregates import errors
 from aggregates.base import Aggregate
-from aggregates.server import Claim, faults_after, in_the_way
+from aggregates.server import ServerClaim, faults_after, in_the_way
 
 
 class Claimable(Aggregate):
@@ -27,13 +27,13 @@ class Claimable(Aggregate):
 
     def __init__(self, id: UUID) -> None:  # noqa: A002
         super().__init__(id)
-        self.claims: dict[str, Claim] = {}
+        self.claims: dict[str, ServerClaim] = {}
         self.faults: dict[str, str] = {}
 
     def _claimed(self, event: Any) -> None:
         match event:
             case self.Claimed():
-                self.claims[event.claimant] = Claim(event.exclusive, event.flow)
+                self.claims[event.claimant] = ServerClaim(event.exclusive, event.flow)
             case self.ClaimReleased():
                 self.claims.pop(event.claimant, None)
             case self.ClaimResumed():

@@ -19,24 +19,24 @@ from aggregates import errors
 from aggregates.base import About, Event
 from aggregates.claimable import Claimable
 from aggregates.server import (
+    DEFAULT_DETAILS,
     NO_DISKS,
     RESET,
     RUNNING,
-    UNSAID,
     VM_STATE_OF,
-    Claim,
     Device,
     SeenDisks,
+    ServerClaim,
     Sighting,
     VmState,
-    given,
-    kept_after,
+    device_from_event,
+    device_with_volume,
+    merge_details,
     next_name,
     serial_for,
-    with_volume,
 )
 
-__all__ = ["RUNNING", "Claim", "Device", "Instance", "VmState"]
+__all__ = ["RUNNING", "Device", "Instance", "ServerClaim", "VmState"]
 
 
 class Instance(Claimable):
@@ -220,8 +220,8 @@ class Instance(Claimable):
         by_operation: str | None
 
     class Described(Event):
-        """Of what is kept of the server and shown, these have changed (`aggregates.server.UNSAID`,
-        and `name`).
+        """Of what is kept of the server and shown, these have changed (`name`, and those of
+        `aggregates.server.DEFAULT_DETAILS`).
         """
 
         changed: dict[str, Any]
@@ -265,7 +265,7 @@ class Instance(Claimable):
         self.offloaded = False
         self.deleted = False
         self.deletion: Instance.DeletionAwaited | None = None
-        self.kept = UNSAID
+        self.details = DEFAULT_DETAILS
         self.locked: Instance.Locked | None = None
         self._vm_state = VmState.BUILDING
 
@@ -280,9 +280,9 @@ class Instance(Claimable):
                 self.name, self.host, self.definition = event.name, event.host, event.definition
                 self.project_id, self.user_id = event.project_id, event.user_id
                 self.named = self.managed = True
-                self.kept = kept_after(self.kept, vars(event))
+                self.details = merge_details(self.details, vars(event))
             case self.Described():
-                self.kept = kept_after(self.kept, event.changed)
+                self.details = merge_details(self.details, event.changed)
                 self.name = event.changed.get("name", self.name)
                 self.named |= "name" in event.changed
             case self.Locked() | self.Unlocked():
@@ -346,14 +346,14 @@ class Instance(Claimable):
     def _device(self, event: DeviceReserved | DeviceReleased | DeviceVolumeSet) -> None:
         match event:
             case self.DeviceReserved():
-                self.devices[event.bdm_id] = given(event)
+                self.devices[event.bdm_id] = device_from_event(event)
             case self.DeviceReleased():
                 released = self.devices.pop(event.bdm_id).device_name
                 # Free at once, not only when the host is looked at again.
                 left = tuple(name for name in self.seen.devices if name != released)
                 self.seen = self.seen._replace(devices=left)
             case self.DeviceVolumeSet():
-                self.devices[event.bdm_id] = with_volume(self.devices[event.bdm_id], event)
+                self.devices[event.bdm_id] = device_with_volume(self.devices[event.bdm_id], event)
 
     def _observed(self, event: InstanceRegistered | InstanceObserved) -> None:
         self.name = event.name

@@ -98,8 +98,8 @@ class History:
     records: dict[tuple[int, str, bool], StepRecord] = field(default_factory=dict)
     active: dict[int, ActiveRun] = field(default_factory=dict)
     unwinding: bool = False  # asked for; a failure before the pivot needs no asking
-    passed: bool = False  # undoing the pivot found that it has happened
-    moot: bool = False  # something was not done because a fence had made it pointless
+    already_happened: bool = False  # undoing the pivot found that it has happened
+    overtaken_by_fence: bool = False  # something was not done because a fence had made it pointless
     runs: int = 0
     #: Steps of runs that ended before them, and that may have been begun all the same.
     begun: frozenset[tuple[int, str]] = frozenset()
@@ -350,8 +350,10 @@ class Operation(Aggregate):
     def _succeeded(self, event: StepSucceeded) -> None:
         # Undoing a pivot may find that it is too late: it has happened, and counts as done.
         passed = event.undo and bool(event.outputs.get("passed"))
-        self.history.passed = self.history.passed or passed
-        self.history.moot = self.history.moot or bool(event.outputs.get("moot"))
+        self.history.already_happened = self.history.already_happened or passed
+        self.history.overtaken_by_fence = self.history.overtaken_by_fence or bool(
+            event.outputs.get("moot")
+        )
         self._result(
             event, undo=event.undo and not passed, status=StepStatus.DONE, took_ms=event.took_ms
         )
@@ -397,7 +399,7 @@ class Operation(Aggregate):
     def _give_failed_steps_another_chance(self) -> None:
         """A forward failure before the pivot stays: it is why the operation unwinds."""
         undoing = any(undo for (_, _, undo) in self.history.records)
-        unwinding = undoing and not self.history.passed
+        unwinding = undoing and not self.history.already_happened
         for (lane, step, undo), record in list(self.history.records.items()):
             if record.status is StepStatus.FAILED and undo == unwinding:
                 self.history.note(lane, step, undo=undo, status=StepStatus.PENDING, attempts=0)

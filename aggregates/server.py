@@ -48,13 +48,13 @@ class Device:
     serial: str | None  # the id by which the guest knows the disk
 
 
-def given(event: Any) -> Device:
+def device_from_event(event: Any) -> Device:
     """The device of an Instance.DeviceReserved."""
     serial = event.serial or event.volume_id
     return Device(event.bdm_id, event.volume_id, event.device_name, serial)
 
 
-def with_volume(known: Device, event: Any) -> Device:
+def device_with_volume(known: Device, event: Any) -> Device:
     """The device after an Instance.DeviceVolumeSet."""
     serial = event.serial or (known.serial if event.volume_id else None)
     return replace(known, volume_id=event.volume_id, serial=serial)
@@ -79,7 +79,7 @@ class Sighting(NamedTuple):
 
 
 #: What is kept of a server beside its name, and shown, as it is of one of which nobody said more.
-UNSAID: Mapping[str, Any] = MappingProxyType(
+DEFAULT_DETAILS: Mapping[str, Any] = MappingProxyType(
     {
         "description": None,
         "metadata": {},
@@ -92,10 +92,12 @@ UNSAID: Mapping[str, Any] = MappingProxyType(
 )
 
 
-def kept_after(kept: Mapping[str, Any], changed: Mapping[str, Any]) -> Mapping[str, Any]:
+def merge_details(kept: Mapping[str, Any], changed: Mapping[str, Any]) -> Mapping[str, Any]:
     """What is kept, with what is said anew; null is what nobody said."""
-    described = {name: changed[name] for name in UNSAID if name in changed}
-    news = {name: UNSAID[name] if value is None else value for name, value in described.items()}
+    described = {name: changed[name] for name in DEFAULT_DETAILS if name in changed}
+    news = {
+        name: DEFAULT_DETAILS[name] if value is None else value for name, value in described.items()
+    }
     return {**kept, **news}
 
 
@@ -110,7 +112,7 @@ def faults_after(faults: Mapping[str, str], state: str) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Claim:
+class ServerClaim:
     """An operation at work on the server, or parked; `flow` tells people which."""
 
     exclusive: bool
@@ -119,7 +121,7 @@ class Claim:
 
 
 def in_the_way(
-    claims: Mapping[str, Claim], *, exclusive: bool, beside_parked: bool
+    claims: Mapping[str, ServerClaim], *, exclusive: bool, beside_parked: bool
 ) -> Iterator[str]:
     """The operations that exclude another one; see Instance.refuse_claimed."""
     for claimant, claim in claims.items():

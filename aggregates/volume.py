@@ -21,7 +21,7 @@ LETTING_GO = frozenset({"detach", "delete"})
 
 
 @dataclass(frozen=True, kw_only=True)
-class Claim:
+class VolumeClaim:
     """What an operation does with the volume, for a server.
 
     `shared`: several servers may have the volume (multi-attach).  `reserves`: it makes a new
@@ -36,7 +36,7 @@ class Claim:
     takes: frozenset[str] = frozenset()
     hosts: frozenset[str] = frozenset()
 
-    def excludes(self, other: Claim) -> bool:
+    def excludes(self, other: VolumeClaim) -> bool:
         """Whether both may not go on at the same time."""
         if self.server_id == other.server_id or not (self.shared and other.shared):
             return True
@@ -121,7 +121,7 @@ class Volume(Aggregate):
 
     def __init__(self, id: UUID) -> None:  # noqa: A002
         super().__init__(id)
-        self.claims: dict[str, Claim] = {}  # by operation
+        self.claims: dict[str, VolumeClaim] = {}  # by operation
         self.holders: dict[str, str] = {}  # attachment id -> server id
         self.deleted = False
         self.had = False  # by any server, ever
@@ -139,7 +139,7 @@ class Volume(Aggregate):
         self._host = event.host if isinstance(event, _OF_A_GUEST) else None
         match event:
             case self.Claimed():
-                self.claims[event.claimant] = Claim(
+                self.claims[event.claimant] = VolumeClaim(
                     server_id=event.server_id,
                     flow=event.flow,
                     shared=event.shared,
@@ -188,7 +188,7 @@ class Volume(Aggregate):
         """Raises ClaimedError if an operation excludes one for this server that connects nothing
         anew and disconnects nothing.
         """
-        wanted = Claim(server_id=server_id, shared=shared)
+        wanted = VolumeClaim(server_id=server_id, shared=shared)
         self._refuse(op for op, claim in self.claims.items() if claim.excludes(wanted))
 
     def refuse_leaving(self, server_id: str, *, shared: bool) -> None:
@@ -218,7 +218,7 @@ class Volume(Aggregate):
         hosts: Iterable[str] = (),
     ) -> None:
         """Raises ClaimedError naming an operation in the way."""
-        wanted = Claim(
+        wanted = VolumeClaim(
             server_id=server_id,
             flow=flow,
             shared=shared,

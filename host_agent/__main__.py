@@ -20,7 +20,7 @@ import structlog
 
 from host_agent import config, metrics
 from host_agent.clock import StopClock
-from host_agent.config import Settings
+from host_agent.config import AgentSettings
 from host_agent.executor import Executor, Hooks
 from host_agent.leftovers import LeftoversRelease
 from host_agent.libvirt import domain_xml
@@ -121,7 +121,7 @@ class _Host:
         return {**able, "migration": self.migration} if self.migration else able
 
 
-def _host(settings: Settings, arguments: argparse.Namespace) -> _Host:
+def _host(settings: AgentSettings, arguments: argparse.Namespace) -> _Host:
     """The real adapters load os-brick and libvirt, slowly."""
     if arguments.faults and not arguments.simulated:
         raise ConfigError("--faults needs --simulated")
@@ -145,7 +145,9 @@ def _host(settings: Settings, arguments: argparse.Namespace) -> _Host:
         raise _lacking(error) from error
 
     os_brick = OsBrick(settings.brick, settings.agent.host, Path(settings.agent.lock_path))
-    hypervisor = domain_xml.Host(settings.libvirt.virt_type, settings.libvirt.kernel_dir)
+    hypervisor = domain_xml.HostCapabilities(
+        settings.libvirt.virt_type, settings.libvirt.kernel_dir
+    )
     libvirt = HypervisorGuests(Libvirt(settings.libvirt.uri), settings.patience(), hypervisor)
     return _Host(os_brick, libvirt, KernelStorage(), os_brick.drivers(), settings.migration())
 
@@ -158,7 +160,7 @@ def _lacking(error: ImportError) -> ConfigError:
 
 
 def _ports(
-    settings: Settings, host: _Host, link: Link, records: FileRecords, numbers: Numbers
+    settings: AgentSettings, host: _Host, link: Link, records: FileRecords, numbers: Numbers
 ) -> Ports:
     return Ports(
         host=settings.agent.host,
@@ -176,7 +178,7 @@ def _ports(
 
 
 @contextmanager
-def _numbers_shown(settings: Settings, numbers: Numbers, link: Link) -> Iterator[None]:
+def _numbers_shown(settings: AgentSettings, numbers: Numbers, link: Link) -> Iterator[None]:
     """Where the settings say, if they do."""
 
     def state() -> LineState:
@@ -190,7 +192,7 @@ def _numbers_shown(settings: Settings, numbers: Numbers, link: Link) -> Iterator
         yield
 
 
-def _survey(settings: Settings, simulated: Path | None) -> int:
+def _survey(settings: AgentSettings, simulated: Path | None) -> int:
     """Print the host's survey.  No ledger is asked, no lock is taken, no file is made."""
     guests: Guests
     storage: Storage
@@ -216,7 +218,7 @@ def _survey(settings: Settings, simulated: Path | None) -> int:
     return 0
 
 
-def _serve(settings: Settings, locks: Locks, host: _Host) -> int:
+def _serve(settings: AgentSettings, locks: Locks, host: _Host) -> int:
     answer_signals()
     records = FileRecords(Path(settings.agent.lock_path) / "connections")
     capabilities = host.capabilities()

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
-from host_agent.executor import Limits
-from host_agent.libvirt.domain_xml import Host
+from host_agent.executor import ExecutorLimits
+from host_agent.libvirt.domain_xml import HostCapabilities
 from host_agent.libvirt.guests import Patience
 from host_agent.line.client import LinkSettings
 from host_agent.line.credentials import Files
@@ -104,7 +104,7 @@ class LibvirtSection:
     shutdown_timeout_s: Seconds = 60.0
     migration_uri: str = ""
     migration_address: str = ""
-    kernel_dir: str = Host.kernel_dir
+    kernel_dir: str = HostCapabilities.kernel_dir
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +154,7 @@ class MetricsSection:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class AgentSettings:
     """All settings, a section each."""
 
     agent: AgentSection = field(default_factory=AgentSection)
@@ -181,8 +181,8 @@ class Settings:
             ),
         )
 
-    def limits(self) -> Limits:
-        return Limits(workers=self.agent.workers, queue_max=self.agent.queue_max)
+    def limits(self) -> ExecutorLimits:
+        return ExecutorLimits(workers=self.agent.workers, queue_max=self.agent.queue_max)
 
     def waits(self) -> Waits:
         return Waits(
@@ -215,12 +215,12 @@ def load(
     path: Path | None = None,
     environ: Mapping[str, str] = os.environ,
     flags: Mapping[str, Any] | None = None,
-) -> Settings:
+) -> AgentSettings:
     """The settings.  `flags` by "section.key", None for "not given".  Raises ConfigError."""
-    return _with_secrets(settings.load(Settings, SOURCE, path, environ, flags))
+    return _with_secrets(settings.load(AgentSettings, SOURCE, path, environ, flags))
 
 
-def _with_secrets(given: Settings) -> Settings:
+def _with_secrets(given: AgentSettings) -> AgentSettings:
     return dataclasses.replace(
         given,
         ledger=_with_secret("ledger", given.ledger, "token"),

@@ -81,7 +81,7 @@ Key = tuple[str, int]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class ExecutorLimits:
     workers: int = 8
     queue_max: int = 64
 
@@ -125,13 +125,13 @@ class Executor:
         locks: Locks,
         hooks: Hooks,
         *,
-        limits: Limits | None = None,
+        limits: ExecutorLimits | None = None,
         waits: Waits | None = None,
     ) -> None:
         self._ports = ports
         self._locks = locks
         self._hooks = hooks
-        self._limits = limits or Limits()
+        self._limits = limits or ExecutorLimits()
         self._waits = waits or Waits()
         self._stop = threading.Event()
         self._clock = StopClock(self._stop)

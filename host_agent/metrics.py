@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry, Histogram, start_http_server
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from host_agent.line.credentials import Ending
+from host_agent.line.credentials import Expiry
 from host_agent.reporting import Verdict
 from host_agent.shared.contract.messages import SERVICE_VERSION, Report
 from host_agent.shared.platform.settings import ConfigError
@@ -32,7 +32,7 @@ class LineState(NamedTuple):
 
     registered: bool
     clock_skew_s: float | None
-    certificate: Ending | None = None
+    certificate: Expiry | None = None
 
 
 class Numbers:

@@ -23,7 +23,7 @@ from host_agent.shared.contract.ports import LATE_S, PortError
 Sent = MutableSet[str]
 
 
-class Waiting(Protocol):
+class WaitClock(Protocol):
     """The part of a clock that is needed here."""
 
     def wait(self, seconds: float) -> None: ...
@@ -42,7 +42,7 @@ def sending(sent: Sent, key: str) -> Iterator[None]:
     sent.discard(key)
 
 
-def let_land(sent: Sent, key: str, clock: Waiting) -> None:
+def let_land(sent: Sent, key: str, clock: WaitClock) -> None:
     """Wait, if an earlier request may be under way; then look."""
     if key in sent:
         clock.wait(LATE_S)

@@ -57,7 +57,7 @@ _NAMES = ("target_iqn", "target_iqns", "nqn", "target_nqn", "export", "multipath
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look:
+class PartSeen:
     """What was seen of one part; `why`: why not all of it was."""
 
     seen: Any = None
@@ -86,12 +86,12 @@ class Surveyor:
         self._boot_id = boot_id
         self._limit_s = limit_s
         self._ask = questions(guests, records, storage)
-        self._under_way: dict[str, Future[Look]] = {}
+        self._under_way: dict[str, Future[PartSeen]] = {}
 
     def survey(self, epoch: int) -> Survey:
         """The host as it is now; never raises for what it could not see."""
         end = time.monotonic() + self._limit_s
-        looks: dict[str, Look] = {}
+        looks: dict[str, PartSeen] = {}
         for side_by_side in ((SIZES, GUESTS, STORAGE, SECRETS), (CONNECTIONS,)):
             begun = {part: self._begun(part) for part in side_by_side}
             ends = {SIZES: min(end, time.monotonic() + SIZES_S_MAX)}
@@ -100,7 +100,7 @@ class Surveyor:
             }
         return assembled(self._boot_id, epoch, looks)
 
-    def _begun(self, part: str) -> Future[Look] | None:
+    def _begun(self, part: str) -> Future[PartSeen] | None:
         before = self._under_way.get(part)
         if before is not None and not before.done():
             return None
@@ -110,43 +110,43 @@ class Surveyor:
         threading.Thread(target=answer, name=f"survey-{part}", daemon=True).start()
         return future
 
-    def _looked(self, future: Future[Look] | None, end: float) -> Look:
+    def _looked(self, future: Future[PartSeen] | None, end: float) -> PartSeen:
         if future is None:
-            return Look(why="the look before has not ended yet")
+            return PartSeen(why="the look before has not ended yet")
         try:
             return future.result(max(0.0, end - time.monotonic()))
         except TimeoutError:
-            return Look(why=f"it was not seen in {self._limit_s:g} s")
+            return PartSeen(why=f"it was not seen in {self._limit_s:g} s")
 
 
-def _answer(future: Future[Look], ask: Callable[[], Look]) -> None:
+def _answer(future: Future[PartSeen], ask: Callable[[], PartSeen]) -> None:
     future.set_result(ask())
 
 
 def questions(
     guests: Guests, records: Mapping[str, Record], storage: Storage
-) -> dict[str, Callable[[], Look]]:
+) -> dict[str, Callable[[], PartSeen]]:
     """How each part is looked at, by its name, the records at last; none of them raises."""
-    asked: dict[str, Callable[[], Look]] = {
-        GUESTS: lambda: Look(seen=guests.survey()),
+    asked: dict[str, Callable[[], PartSeen]] = {
+        GUESTS: lambda: PartSeen(seen=guests.survey()),
         CONNECTIONS: lambda: recorded(records),
-        STORAGE: lambda: Look(seen=Stored(before=recorded(records).seen, view=storage.look())),
-        SECRETS: lambda: Look(seen=guests.secrets()),
-        SIZES: lambda: Look(seen=guests.sizes()),
+        STORAGE: lambda: PartSeen(seen=Stored(before=recorded(records).seen, view=storage.look())),
+        SECRETS: lambda: PartSeen(seen=guests.secrets()),
+        SIZES: lambda: PartSeen(seen=guests.sizes()),
     }
     return {part: partial(_seen, ask) for part, ask in asked.items()}
 
 
-def _seen(ask: Callable[[], Look]) -> Look:
+def _seen(ask: Callable[[], PartSeen]) -> PartSeen:
     try:
         return ask()
     except PortError as error:
-        return Look(why=error.message)
+        return PartSeen(why=error.message)
     except Exception as error:  # noqa: BLE001 - whatever it is, it keeps only this part blind
-        return Look(why=f"{type(error).__name__}: {error}")
+        return PartSeen(why=f"{type(error).__name__}: {error}")
 
 
-def recorded(records: Mapping[str, Record]) -> Look:
+def recorded(records: Mapping[str, Record]) -> PartSeen:
     """All records that can be read; one that is removed meanwhile is none."""
     found, why = [], None
     for attachment_id in records:
@@ -156,13 +156,13 @@ def recorded(records: Mapping[str, Record]) -> Look:
             continue
         except PortError as error:
             why = error.message
-    return Look(seen=found, why=why)
+    return PartSeen(seen=found, why=why)
 
 
 # --- putting it together: pure, but for what the view of storage looks up -------------------------
 
 
-def assembled(boot_id: str, epoch: int, looks: Mapping[str, Look]) -> Survey:
+def assembled(boot_id: str, epoch: int, looks: Mapping[str, PartSeen]) -> Survey:
     """The survey that the looks amount to."""
     guests: GuestsShown | None = looks[GUESTS].seen
     records: list[Record] = looks[CONNECTIONS].seen or []

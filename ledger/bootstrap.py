@@ -27,7 +27,7 @@ import structlog
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Histogram
 
-from handlers.drift.automatic import Policy, SoFar
+from handlers.drift.automatic import RepairPolicy, SoFar
 from host_agent.shared.cinder.client import CinderClient
 from host_agent.shared.cinder.lists import CinderLists
 from host_agent.shared.cinder.old import OldCinderClient
@@ -58,11 +58,11 @@ from ledger.native.accepting import fleet_of
 from ledger.nova_beside.adopting import Adopting
 from ledger.nova_beside.observer import Observer
 from ledger.nova_beside.passing import beside
-from ledger.reconcile.asking import Looks
+from ledger.reconcile.asking import LookRequests
 from ledger.reconcile.automatic import ACTOR, HOUR_S, Automatic
 from ledger.reconcile.findings import Findings
 from ledger.reconcile.job import Looking
-from ledger.reconcile.look import Sides
+from ledger.reconcile.look import LookSources
 from ledger.traces.export import Traces, sender
 from ledger.trial.embedded import EmbeddedPostgres
 from ledger.web.console import with_console
@@ -164,7 +164,7 @@ async def running(
         service, queries = Service(ledger, cinder, old_cinder, clock), Queries(pool)
         listener = stack.enter_context(_listening_socket(settings))
         registry = registry_of(ledger.log_recorder.writer, ledger.steps, calls)
-        looks, checks = Looks(dsn), {**neighbours.checks(settings, stack)}
+        looks, checks = LookRequests(dsn), {**neighbours.checks(settings, stack)}
         warnings = {**neighbours.warnings(settings, stack), **renewal.warnings()}
         if works:
             _begin_tracing(settings, ledger, queries, registry, stack)
@@ -246,7 +246,11 @@ def _begin_renewing(renewal: Renewal, app: web.Application, stack: AsyncExitStac
 
 
 def _begin_looking(
-    ledger: Ledger, looks: Looks, components: Components, calls: Histogram, stack: AsyncExitStack
+    ledger: Ledger,
+    looks: LookRequests,
+    components: Components,
+    calls: Histogram,
+    stack: AsyncExitStack,
 ) -> None:
     """From now on looks are begun, as somebody asks for them or they are due.
 
@@ -255,7 +259,7 @@ def _begin_looking(
     settings = components.settings
     lists = CinderLists(settings.cinder, calls=calls)
     stack.callback(lists.close)
-    sides = Sides(
+    sides = LookSources(
         dsn=looks.dsn,
         store=ledger,
         lists=lists,
@@ -270,7 +274,11 @@ def _begin_looking(
 
 
 def _begin_observing(
-    settings: Settings, ledger: Ledger, looks: Looks, clock: DatabaseClock, stack: AsyncExitStack
+    settings: Settings,
+    ledger: Ledger,
+    looks: LookRequests,
+    clock: DatabaseClock,
+    stack: AsyncExitStack,
 ) -> dict[str, Check]:
     """From now on a Nova beside us is watched, if there is one; what is wrong with that."""
     if settings.observe.auth is None:
@@ -284,7 +292,7 @@ def _begin_observing(
 def _begin_hooks(
     settings: Settings,
     ledger: Ledger,
-    looks: Looks,
+    looks: LookRequests,
     queries: Queries,
     clock: DatabaseClock,
     stack: AsyncExitStack,
@@ -299,7 +307,7 @@ def _begin_hooks(
 
 
 def _adopting(
-    settings: Settings, ledger: Ledger, looks: Looks, clock: DatabaseClock
+    settings: Settings, ledger: Ledger, looks: LookRequests, clock: DatabaseClock
 ) -> Adopting | None:
     """Who takes hosts over from a Nova beside us, if one is watched."""
     if settings.observe.auth is None:
@@ -336,7 +344,9 @@ def _automatic(ledger: Ledger, components: Components) -> Automatic:
     """Repairs what looks confirm, as far as the settings let it."""
     loop, queries = asyncio.get_running_loop(), components.queries
     wanted = components.settings.reconcile
-    policy = Policy(classes=frozenset(wanted.automatic), per_hour_max=wanted.automatic_per_hour_max)
+    policy = RepairPolicy(
+        classes=frozenset(wanted.automatic), per_hour_max=wanted.automatic_per_hour_max
+    )
 
     def so_far(host: str | None) -> SoFar:
         since = datetime.fromtimestamp(components.clock() - HOUR_S, UTC)

@@ -5,7 +5,7 @@ the row (None if there is none) and an event, and returns the new row (None: no 
 has no effects and never changes the row it is given, so rows are a function of the log
 alone: a rebuild gives what following the log gave.
 
-The row of an operation shows less than there is to know.  What is folded there is a `State`,
+The row of an operation shows less than there is to know.  What is folded there is a `FoldState`,
 an aggregate as the log has it, and the row is a view of it, computed once for all events of
 a batch.  A state is nowhere stored but in the log: one that is not in memory is folded anew
 from the events of its stream.
@@ -50,7 +50,7 @@ class LoggedEvent(NamedTuple):
         return {"updated_at": self.recorded_at, "position": self.position}
 
 
-class State(Protocol):
+class FoldState(Protocol):
     """What a fold goes on from where that is more than the row.  A fold changes its state."""
 
     position: int  # of the last event in it

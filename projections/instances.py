@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from aggregates.instance import Instance, VmState
-from aggregates.server import RESET, UNSAID, faults_after, kept_after
+from aggregates.server import DEFAULT_DETAILS, RESET, faults_after, merge_details
 from aggregates.server import VM_STATE_OF as VM_STATE_OF_POWER_STATE
 from host_agent.shared.contract.definition import size_of
 from projections.base import LoggedEvent, Projection, Row, origin_of, originator
@@ -37,7 +37,7 @@ def _new(event: LoggedEvent) -> Row:
         "vcpus": 0,
         "memory_mb": 0,
         "shown_by": None,
-        **UNSAID,
+        **DEFAULT_DETAILS,
         "locked_by": None,
         "locked_reason": None,
         "faults": {},
@@ -87,7 +87,7 @@ def _defined(row: Row, body: Row) -> Row:
 def _described(row: Row, changed: Row) -> Row:
     """Of what is said the columns are named as it is."""
     named = {"name": changed["name"]} if "name" in changed else {}
-    return {**kept_after({name: row[name] for name in UNSAID}, changed), **named}
+    return {**merge_details({name: row[name] for name in DEFAULT_DETAILS}, changed), **named}
 
 
 def _claimed(row: Row, body: Row) -> Row:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aggregates.operation import Operation
 from ledger.trial.cinder.model import work as cinder_work
-from ledger.trial.cinder.model.rows import Volume
+from ledger.trial.cinder.model.rows import StoredVolume
 from tests.memory import Crash
 from tests.world import CONTEXT, ROUNDS_MAX, World, events
 
@@ -26,7 +26,7 @@ def extend_waiting(world: World) -> str:
     return extend(world, waits=True)
 
 
-def size_behind(world: World, volume: Volume, size: int) -> None:
+def size_behind(world: World, volume: StoredVolume, size: int) -> None:
     """What Cinder and storage have, and nobody was told."""
     cinder_work.begin_extension(volume, attached=True)
     cinder_work.end_extension(world.cinder, volume, size)

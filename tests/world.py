@@ -31,7 +31,7 @@ from handlers.requests.accept import AttachVolume, DetachVolume, SwapVolume
 from handlers.requests.actions import ActOnServer
 from handlers.requests.build import BootDisk, BuildServer
 from handlers.requests.guards import Contact
-from handlers.requests.presence import SHOW_GUESTS, SHOW_VOLUMES, STOP_REPAIRS, Shown
+from handlers.requests.presence import SHOW_GUESTS, SHOW_VOLUMES, STOP_REPAIRS, ShowingFinding
 from host_agent.reporting import Reporting, Verdict, report_of
 from host_agent.shared.contract.messages import (
     SERVICE_VERSION,
@@ -192,12 +192,12 @@ class World:
             in_doubt=lambda: [name for name in self.hosts if self._host(name).in_doubt],
         )
 
-    def _shown(self, server_id: str, volume_ids: Sequence[str]) -> list[Shown]:
+    def _shown(self, server_id: str, volume_ids: Sequence[str]) -> list[ShowingFinding]:
         """The open findings that show the server's guest, or one of the volumes."""
         ids = {event.originator_id for event in events(self, Finding.DriftFound)}
         findings = [self.store.load(Finding, id_) for id_ in sorted(ids)]
         return [
-            Shown.of({"finding_id": each.id, "differs": each.differs, **vars(found)})
+            ShowingFinding.of({"finding_id": each.id, "differs": each.differs, **vars(found)})
             for each in findings
             if each.state is not FindingState.OVER and (found := each.found)
             if (found.drift_class in SHOW_GUESTS and found.server_id == server_id)
@@ -252,7 +252,7 @@ class World:
         self.dead.add(name)
         self.service.fence(name, "lost power", "BMC says off", CONTEXT)
         for operation_id in self.open_operations():
-            self.service.hand_over(str(operation_id), name, CONTEXT)
+            self.service.on_host_fenced(str(operation_id), name, CONTEXT)
 
     def _ask(self, request: Callable[[], Any]) -> str:
         for _ in range(ROUNDS_MAX):
@@ -294,7 +294,7 @@ class World:
         for _ in range(ROUNDS_MAX):
             self.boot()
             with suppress(Crash):
-                self.service.take_over(operation_id)
+                self.service.on_dispatcher_lost(operation_id)
                 return
 
     def done(self, operation_id: str) -> World:
@@ -433,7 +433,7 @@ class World:
 
 
 class Users:
-    """The ledger's answer to an agent's question (ports.Users), without HTTP."""
+    """The ledger's answer to an agent's question (ports.VolumeUsers), without HTTP."""
 
     def __init__(self, world: World, host: str) -> None:
         self._world = world

@@ -2,7 +2,7 @@
 
 Off, unless its class is named by the settings.  What a person would notice by now stops it: many
 repairs in an hour, or repairs of more than a small share of what one host has.  Whether a repair
-may go on is its own to find out (handlers.drift.again): nobody's evidence is needed less.
+may go on is its own to find out (handlers.drift.recheck): nobody's evidence is needed less.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ HOST_SHARE_MAX = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
-class Policy:
+class RepairPolicy:
     """The classes that may be repaired so, and how many repairs in an hour, of all of them."""
 
     classes: frozenset[str] = frozenset()
@@ -47,7 +47,7 @@ def _powers(finding: Finding) -> list[str]:
     return [power for _, power in on_hosts] if isinstance(on_hosts, list) else []
 
 
-def why_not(finding: Finding, policy: Policy, so_far: SoFar) -> str | None:
+def why_not(finding: Finding, policy: RepairPolicy, so_far: SoFar) -> str | None:
     """Why it is left to people, in words; None: it is to be repaired now."""
     found = finding.found
     drift = BY_NAME.get(found.drift_class) if found else None

@@ -21,11 +21,10 @@ from typing import Any
 
 from aggregates.attachment import AttachmentState
 from handlers.drift import predicates
-from handlers.drift.beside_words import ATTACHED_TWICE, ENDED, KINDS, VOLUME_FAILED, Kind
+from handlers.drift.beside_words import ATTACHED_TWICE, ENDED, KINDS, VOLUME_FAILED, DifferenceClass
 from handlers.drift.judge import differs, drifting
 from handlers.drift.rows import (
     UNKNOWN,
-    About,
     AttachmentRow,
     CinderAttachment,
     CinderVolume,
@@ -35,6 +34,7 @@ from handlers.drift.rows import (
     LedgerServer,
     Party,
     Row,
+    RowAbout,
     ServerRow,
     StorageRow,
     Unknown,
@@ -179,15 +179,15 @@ class Cloud:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class Difference:
     """A difference: of which class, about what, what each party says, since when.
 
     `case`: of which of the class's cases it is (`beside_words`), such as a volume's status.
     """
 
-    kind: Kind
+    kind: DifferenceClass
     key: str
-    about: About
+    about: RowAbout
     says: Mapping[str, Any]
     case: str | None
     since: str | None = None
@@ -197,13 +197,13 @@ class Found:
         return (self.kind.name, self.key)
 
 
-def found(cloud: Cloud, stuck: timedelta) -> list[Found]:
+def found(cloud: Cloud, stuck: timedelta) -> list[Difference]:
     """What differs, the worst first."""
     every = [*_pairs(cloud, stuck), *_volumes(cloud, stuck), *_hosts(cloud)]
     return sorted(every, key=lambda each: (each.kind.rank, each.id))
 
 
-def confirmed(before: list[Found], now: list[Found]) -> list[Found]:
+def confirmed(before: list[Difference], now: list[Difference]) -> list[Difference]:
     """Those of now that were there before, and said the same."""
     then = {each.id: each for each in before}
     return [each for each in now if (one := then.get(each.id)) and one.says == each.says]
@@ -228,7 +228,7 @@ def questionable(cloud: Cloud) -> list[str]:
 # --- mappings and attachments -------------------------------------------------------------------
 
 
-def _pairs(cloud: Cloud, stuck: timedelta) -> Iterator[Found]:
+def _pairs(cloud: Cloud, stuck: timedelta) -> Iterator[Difference]:
     for seen in cloud.attachments.values():
         row, volume = _attachment(cloud, seen), cloud.volumes.get(seen.volume_id)
         if isinstance(volume, SeenVolume) and volume.migration_status not in NOT_MIGRATING:
@@ -274,7 +274,7 @@ def _named(cloud: Cloud, server: SeenServer, volume_id: str) -> str | Unknown | 
     return of_pair[0].id if len(of_pair) == 1 else UNKNOWN
 
 
-def _unattached(cloud: Cloud, server: SeenServer, volume_id: str) -> Iterator[Found]:
+def _unattached(cloud: Cloud, server: SeenServer, volume_id: str) -> Iterator[Difference]:
     """A mapping without an attachment in Cinder."""
     if isinstance(cloud.volumes.get(volume_id, UNKNOWN), (Unknown, type(None))):
         return  # that its volume is gone is another finding
@@ -308,7 +308,7 @@ def _nova(server: SeenServer) -> LedgerAttachment:
 # --- volumes ------------------------------------------------------------------------------------
 
 
-def _volumes(cloud: Cloud, stuck: timedelta) -> Iterator[Found]:
+def _volumes(cloud: Cloud, stuck: timedelta) -> Iterator[Difference]:
     for volume_id, volume in cloud.volumes.items():
         if isinstance(volume, SeenVolume) and volume.migration_status not in NOT_MIGRATING:
             continue
@@ -333,7 +333,9 @@ def _volumes(cloud: Cloud, stuck: timedelta) -> Iterator[Found]:
             yield from _more(volume, row, attachments)
 
 
-def _more(volume: SeenVolume, row: VolumeRow, attachments: list[SeenAttachment]) -> Iterator[Found]:
+def _more(
+    volume: SeenVolume, row: VolumeRow, attachments: list[SeenAttachment]
+) -> Iterator[Difference]:
     """What no ledger looks for: it makes none of these, and knows only its own volumes."""
     says = {Party.CINDER.value: {"status": volume.status, "attachments": len(attachments)}}
     if volume.status.startswith("error") and not predicates.volume_status(row):
@@ -375,7 +377,7 @@ def _lasted(since: str | None, cloud: Cloud, stuck: timedelta) -> bool:
 # --- hosts --------------------------------------------------------------------------------------
 
 
-def _hosts(cloud: Cloud) -> Iterator[Found]:
+def _hosts(cloud: Cloud) -> Iterator[Difference]:
     powers: dict[str, dict[str, str]] = defaultdict(dict)
     for host, survey in cloud.hosts.items():
         for guest in survey.guests:
@@ -413,7 +415,7 @@ def _guest(
     )
 
 
-def _disks(cloud: Cloud, host: str, survey: Survey) -> Iterator[Found]:
+def _disks(cloud: Cloud, host: str, survey: Survey) -> Iterator[Difference]:
     for guest in survey.guests:
         server = cloud.server(guest.server_id)
         if not isinstance(server, SeenServer) or server.busy or server.host != host:
@@ -458,7 +460,7 @@ def _by_name(disk: DiskShown, volume: SeenVolume | None) -> DiskShown:
     return replace(disk, recorded=named[1] in of_it if named and volume else None)
 
 
-def _storage(cloud: Cloud, host: str, survey: Survey) -> Iterator[Found]:
+def _storage(cloud: Cloud, host: str, survey: Survey) -> Iterator[Difference]:
     things = () if STORAGE in survey.blind else survey.storage
     secrets = () if SECRETS in survey.blind else survey.secrets
     every = [*things, *(_secret(volume_id) for volume_id in secrets)]
@@ -482,7 +484,7 @@ def _secret(volume_id: str) -> StorageShown:
 # --- a row's findings ---------------------------------------------------------------------------
 
 
-def _of(row: Row, case: str | None = None) -> Iterator[Found]:
+def _of(row: Row, case: str | None = None) -> Iterator[Difference]:
     for each in drifting(row):
         if (kind := KINDS.get(each.name)) is None:
             continue
@@ -494,13 +496,13 @@ def _of(row: Row, case: str | None = None) -> Iterator[Found]:
 
 
 def _made(
-    kind: Kind, row: Row, says: Mapping[str, Any], case: str | None, since: str | None
-) -> Found:
+    kind: DifferenceClass, row: Row, says: Mapping[str, Any], case: str | None, since: str | None
+) -> Difference:
     key = row.id if not isinstance(row, StorageRow) else f"{row.about.host} {row.id}"
-    return Found(kind=kind, key=key, about=row.about, says=says, case=case, since=since)
+    return Difference(kind=kind, key=key, about=row.about, says=says, case=case, since=since)
 
 
 def _about(
     server: str | None, volume: str | None, attachment: str | None = None, host: str | None = None
-) -> About:
-    return About(server_id=server, volume_id=volume, attachment_id=attachment, host=host)
+) -> RowAbout:
+    return RowAbout(server_id=server, volume_id=volume, attachment_id=attachment, host=host)

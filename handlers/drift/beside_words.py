@@ -24,7 +24,7 @@ class Mend:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kind:
+class DifferenceClass:
     """A class of difference.  `lasts`: only once it is so for `--stuck`.
 
     `cases`: what mends it, where that depends on a status; `mend`: in all other cases.
@@ -107,10 +107,10 @@ def _kind(
     cases: Mapping[str, Mend] = MappingProxyType({}),
     *,
     lasts: bool = False,
-) -> Kind:
+) -> DifferenceClass:
     """One that a look has, too: as bad as there."""
     severity = BY_NAME[name].severity
-    return Kind(
+    return DifferenceClass(
         name=name,
         rank=_RANKS[severity],
         severity=severity,
@@ -123,7 +123,7 @@ def _kind(
 
 _RANKS = {Severity.CRITICAL: 1, Severity.WARNING: 2, Severity.INFO: 3}
 
-ATTACHED_TWICE = Kind(
+ATTACHED_TWICE = DifferenceClass(
     name="attached_twice",
     rank=1,
     severity=Severity.CRITICAL,
@@ -133,7 +133,7 @@ ATTACHED_TWICE = Kind(
         "then delete the attachment of the other."
     ),
 )
-VOLUME_FAILED = Kind(
+VOLUME_FAILED = DifferenceClass(
     name="volume_failed",
     rank=3,
     severity=Severity.INFO,
@@ -145,10 +145,10 @@ VOLUME_FAILED = Kind(
     ),
     cases=_FAILURES,
 )
-KINDS: dict[str, Kind] = {
+KINDS: dict[str, DifferenceClass] = {
     each.name: each
     for each in (
-        Kind(
+        DifferenceClass(
             name="owner_gone",
             rank=0,  # any member of the project can pull it (CVE-2023-2088)
             severity=Severity.CRITICAL,

@@ -16,7 +16,6 @@ from typing import Any
 from aggregates.mapping import MappingState
 from handlers.drift.rows import (
     UNKNOWN,
-    About,
     AttachmentRow,
     CinderAttachment,
     CinderVolume,
@@ -26,6 +25,7 @@ from handlers.drift.rows import (
     LedgerDisk,
     LedgerServer,
     Row,
+    RowAbout,
     ServerRow,
     StorageRow,
     StrangersAttachment,
@@ -57,7 +57,7 @@ _OFF = frozenset({PowerState.SHUTDOWN, PowerState.CRASHED, PowerState.NOSTATE})
 
 
 @dataclass(kw_only=True)
-class Listed:
+class CinderListing:
     """An attachment as Cinder lists it."""
 
     id: str
@@ -68,7 +68,7 @@ class Listed:
 
 def attachment(
     stored: Stored | None,
-    listed: Listed | Unknown | None,
+    listed: CinderListing | Unknown | None,
     *,
     server: str | None,
     mapped: bool,
@@ -83,7 +83,7 @@ def attachment(
     attachment of a server that the ledger has never had: it is found among what that server has.
     """
     if stored is None:
-        assert isinstance(listed, Listed)
+        assert isinstance(listed, CinderListing)
         id_, of, host = listed.id, (taken_by or listed.server_id, listed.volume_id), None
         if taken_by is not None:
             theirs = StrangersAttachment(**vars(listed.shown), server_id=listed.server_id)
@@ -94,10 +94,10 @@ def attachment(
     legacy = stored is not None and stored["legacy"]  # its id is our own, not Cinder's
     return AttachmentRow(
         id=id_,
-        about=About(server_id=of[0], volume_id=of[1], attachment_id=id_, host=host),
+        about=RowAbout(server_id=of[0], volume_id=of[1], attachment_id=id_, host=host),
         server=server,
         ledger=None if stored is None else _ledger_attachment(stored, mapped, device),
-        cinder=UNKNOWN if legacy else listed.shown if isinstance(listed, Listed) else listed,
+        cinder=UNKNOWN if legacy else listed.shown if isinstance(listed, CinderListing) else listed,
         connected=connected,
         taken=taken_by is not None,
     )
@@ -166,7 +166,7 @@ def volume(
     """
     return VolumeRow(
         id=volume_id,
-        about=About(volume_id=volume_id, server_id=server_id),
+        about=RowAbout(volume_id=volume_id, server_id=server_id),
         mappings=mappings,
         had=had,
         cinder=shown,
@@ -193,7 +193,7 @@ class Hosted:
     mappings: Sequence[Stored] = ()
     attachments: Sequence[Stored] = ()
     #: Where else guests of these servers, or of deleted ones, are shown, and their power.
-    strays: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
+    shown_elsewhere: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
     #: Of servers with two hosts: the power that the other host shows, None if it shows none;
     #: not in it: nobody could look there.
     other_hosts: Mapping[tuple[str, str], str | None] = field(default_factory=dict)
@@ -237,11 +237,11 @@ def server(here: Hosted, stored: Stored) -> ServerRow:
         for host in ledger.hosts
     }
     unknown = [host for host, power in powers.items() if power is UNKNOWN]
-    shown = dict(here.strays.get(id_, ()))
+    shown = dict(here.shown_elsewhere.get(id_, ()))
     shown |= {host: power for host, power in powers.items() if isinstance(power, str)}
     return ServerRow(
         id=id_,
-        about=About(server_id=id_, host=stored["host"]),
+        about=RowAbout(server_id=id_, host=stored["host"]),
         ledger=ledger,
         shown=tuple(sorted(shown.items())),
         unknown_hosts=tuple(unknown),
@@ -311,7 +311,7 @@ def _disks(here: Hosted) -> Iterator[Row]:
             for serial in sorted(mapped.keys() | shown.keys()):
                 yield _disk(here, guest, serial, mapped.get(serial), shown.get(serial))
             for disk in guest.unlabelled or ():
-                about = About(server_id=server_id, volume_id=disk.volume_id, host=here.host)
+                about = RowAbout(server_id=server_id, volume_id=disk.volume_id, host=here.host)
                 yield UnlabelledRow(id=f"{server_id}/{disk.target}", about=about, shown=disk)
 
 
@@ -322,7 +322,7 @@ def _disk(
     attachment_id = str(stored["attachment_id"]) if stored and stored["attachment_id"] else None
     return DiskRow(
         id=f"{guest.server_id}/{serial}",
-        about=About(
+        about=RowAbout(
             server_id=guest.server_id,
             volume_id=volume_id,
             attachment_id=attachment_id,
@@ -354,7 +354,7 @@ def _connections(here: Hosted, survey: Survey) -> Iterator[Row]:
         open_ = known is not None and known["state"] != "deleted"
         yield ConnectionRow(
             id=shown.attachment_id,
-            about=About(
+            about=RowAbout(
                 server_id=shown.server_id,
                 volume_id=shown.volume_id,
                 attachment_id=shown.attachment_id,
@@ -385,5 +385,5 @@ def _volumes(mappings: Iterable[Stored]) -> Iterator[str]:
 def _storage_row(
     host: str, shown: StorageShown, *, wanted: bool, volume_id: str | None = None
 ) -> StorageRow:
-    id_, about = f"{shown.kind}/{shown.name}", About(host=host, volume_id=volume_id)
+    id_, about = f"{shown.kind}/{shown.name}", RowAbout(host=host, volume_id=volume_id)
     return StorageRow(id=id_, about=about, shown=shown, wanted=wanted)

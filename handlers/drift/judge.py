@@ -121,7 +121,7 @@ class Suspicion:
 
     drift_class: DriftClass
     key: rows.Key
-    about: rows.About
+    about: rows.RowAbout
     differs: Mapping[str, Any]
     hosts: frozenset[str] = frozenset()
 
@@ -248,7 +248,7 @@ def miss(finding: Finding, sight: Sight) -> None:
         finding.record(Finding.DriftGone, look_id=sight.look_id, at_position=sight.position)
 
 
-def braked(
+def suppressed(
     opened: Mapping[str, int], compared: Mapping[str, int], believe: Container[str] = ()
 ) -> dict[str, int]:
     """The classes of which a look would open too many findings to be believed, and how many.

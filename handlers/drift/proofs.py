@@ -17,7 +17,7 @@ from host_agent.shared.contract.volume_states import FAILED
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class ProofFacts:
     """What there is to judge by: all of it asked now, but the host's word, which is a step older.
 
     `row` None: what the finding is about is there no more.
@@ -36,13 +36,13 @@ class Asked:
     made: Evidence | None = None
 
 
-def is_bare(asked: Asked) -> str | None:
+def is_bare(asked: ProofFacts) -> str | None:
     if asked.bare:
         return None
     return "Cinder was given a host's connector for it, so that host has to be asked."
 
 
-def is_unused(asked: Asked) -> str | None:
+def is_unused(asked: ProofFacts) -> str | None:
     """Neither guests nor records of the host have it (CVE-2023-2088).
 
     What the server has there by another attachment says nothing of one that is another host's.
@@ -67,7 +67,7 @@ def is_unused(asked: Asked) -> str | None:
     return None
 
 
-def _is_of_another_host(asked: Asked) -> bool:
+def _is_of_another_host(asked: ProofFacts) -> bool:
     """Whether Cinder says so: then its deletion ends nothing of the lane's host.  Silence says
     nothing; and on one host two attachments of a volume have one connection.
     """
@@ -75,13 +75,13 @@ def _is_of_another_host(asked: Asked) -> bool:
     return host not in {None, asked.lane.host}
 
 
-def disk_is_gone(asked: Asked) -> str | None:
+def disk_is_gone(asked: ProofFacts) -> str | None:
     if asked.lane.server_id in asked.shown["guests"]:
         return "The guest still has the disk: repair it by replace_attachment, or detach it."
     return None
 
 
-def disk_is_here(asked: Asked) -> str | None:
+def disk_is_here(asked: ProofFacts) -> str | None:
     shown = asked.shown
     missing = shown["live"] is None if shown["running"] else shown["persistent"] is None
     if missing:
@@ -89,7 +89,7 @@ def disk_is_here(asked: Asked) -> str | None:
     return "The disk differs between guest and definition." if shown["differs"] else None
 
 
-def is_taken_back(asked: Asked) -> str | None:
+def is_taken_back(asked: ProofFacts) -> str | None:
     """A late update of Cinder's makes a complete attachment `attaching` again (decision 0034)."""
     row = asked.row
     assert isinstance(row, AttachmentRow), "the class is of attachments"
@@ -100,13 +100,13 @@ def is_taken_back(asked: Asked) -> str | None:
     return disk_is_here(asked)
 
 
-def is_on_no_host(asked: Asked) -> str | None:
+def is_on_no_host(asked: ProofFacts) -> str | None:
     row = asked.row
     assert isinstance(row, AttachmentRow), "the class is of attachments"
     return f"Host {row.ledger.host} may have it." if row.ledger and row.ledger.host else None
 
 
-def guest_lets_it_go(asked: Asked) -> str | None:
+def guest_lets_it_go(asked: ProofFacts) -> str | None:
     """The verb itself refuses while a guest has the disk; that is better known before.
 
     If the host has it connected for the guest by another attachment, the disk is that one's, and
@@ -120,7 +120,7 @@ def guest_lets_it_go(asked: Asked) -> str | None:
     return None
 
 
-def settles(asked: Asked) -> str | None:
+def settles(asked: ProofFacts) -> str | None:
     """By roll_detaching or unreserve; a reset-state could drop attachments under their hosts."""
     assert isinstance(asked.row, VolumeRow), "the class is of volumes"
     status = getattr(asked.row.cinder, "status", None)
@@ -170,7 +170,7 @@ def found_unsettled(volume_id: str, differs: Mapping[str, Any]) -> str | None:
     return never_settles(volume_id, in_cinder["status"], in_cinder.get("attachments") or 0)
 
 
-def is_ours_alone(asked: Asked) -> str | None:
+def is_ours_alone(asked: ProofFacts) -> str | None:
     """Its mark is no proof: who copies a volume copies that, too (handlers.results.made)."""
     assert asked.made is not None, "the volume is there"
     if (why := why_not(asked.made)) is None:
@@ -179,7 +179,7 @@ def is_ours_alone(asked: Asked) -> str | None:
     return f"{volume} is not deleted: {why}. If it is nobody's, delete it in Cinder."
 
 
-def is_only_here(asked: Asked) -> str | None:
+def is_only_here(asked: ProofFacts) -> str | None:
     """The host where the ledger has it has its disk and its record; no other one has anything of
     it, for Cinder forgets whatever connector it was given before.
     """
@@ -192,11 +192,11 @@ def is_only_here(asked: Asked) -> str | None:
     return disk_is_here(asked)
 
 
-def guest_is_here(asked: Asked) -> str | None:
+def guest_is_here(asked: ProofFacts) -> str | None:
     return None if asked.shown["power_state"] else "The host does not have the guest."
 
 
-def definition_can_follow(asked: Asked) -> str | None:
+def definition_can_follow(asked: ProofFacts) -> str | None:
     """A running guest's disk is right, or else nothing but its end or a detach changes it; and
     what is read-only in a definition stays so (decision 0041).
     """
@@ -213,7 +213,7 @@ def definition_can_follow(asked: Asked) -> str | None:
     return "Its definition has it read-only, and only a detach ends that: detach and attach it."
 
 
-def has_let_go(asked: Asked) -> str | None:
+def has_let_go(asked: ProofFacts) -> str | None:
     """No guest of the server is there, nor a process of one; nobody else has its volume; and what
     its host has connected, the host's own record can end.
     """
@@ -234,7 +234,7 @@ def has_let_go(asked: Asked) -> str | None:
     return None
 
 
-def not_on_the_host(asked: Asked) -> str | None:
+def not_on_the_host(asked: ProofFacts) -> str | None:
     if asked.shown["guests"] or asked.shown["records"]:
         return f"Volume {asked.lane.volume_id} is in use on host {asked.lane.host}."
     return None

@@ -16,7 +16,7 @@ from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.volume import Volume
 from handlers.drift import proofs
-from handlers.drift.proofs import Asked
+from handlers.drift.proofs import ProofFacts
 from handlers.engine.plan import LANES_MAX, Flow
 from handlers.flows import repair, repair_correct, repair_host, repair_replace, repair_server
 from handlers.requests.guards import lane_of_mapping
@@ -69,7 +69,7 @@ class Repair:
 
     flow: Flow
     lanes: Callable[[RepairContext, str], list[Lane]]
-    proof: Callable[[Asked], str | None]
+    proof: Callable[[ProofFacts], str | None]
     never: str
     variant: Callable[[RepairContext], Flow] | None = None
     cannot: Callable[[str, Mapping[str, Any]], str | None] | None = None

@@ -63,7 +63,7 @@ class Key:
 
 
 @dataclass(kw_only=True)
-class About:
+class RowAbout:
     """Whom a row concerns: by these its history is found, and its claims."""
 
     server_id: str | None = None
@@ -115,7 +115,7 @@ class AttachmentRow:
     """
 
     id: str
-    about: About
+    about: RowAbout
     server: str | None
     ledger: LedgerAttachment | None
     cinder: CinderAttachment | Unknown | None
@@ -161,7 +161,7 @@ class VolumeRow:
     """
 
     id: str
-    about: About
+    about: RowAbout
     mappings: int
     had: bool
     cinder: CinderVolume | Unknown | None
@@ -197,7 +197,7 @@ class ServerRow:
     """
 
     id: str
-    about: About
+    about: RowAbout
     ledger: LedgerServer | None
     shown: tuple[tuple[str, str], ...]
     unknown_hosts: tuple[str, ...] = ()  # where it is to be, and nobody could look
@@ -230,7 +230,7 @@ class DiskRow:
     """
 
     id: str
-    about: About
+    about: RowAbout
     ledger: LedgerDisk | None
     shown: DiskShown | Unknown | None
     running: bool = False
@@ -243,7 +243,7 @@ class UnlabelledRow:
     """A disk that has no volume's serial, and a volume's source; `id` is "server/target"."""
 
     id: str
-    about: About
+    about: RowAbout
     shown: UnlabelledShown
 
 
@@ -255,7 +255,7 @@ class ConnectionRow:
     """A record of a host's own, and what the ledger says of its attachment."""
 
     id: str  # the attachment's
-    about: About
+    about: RowAbout
     ledger: LedgerAttachment | None
     shown: ConnectionShown
 
@@ -265,7 +265,7 @@ class StorageRow:
     """Something that the host's storage or its hypervisor has; a secret is of kind "secret"."""
 
     id: str  # kind and name
-    about: About
+    about: RowAbout
     shown: StorageShown
     wanted: bool  # the ledger has something there that needs it
 

@@ -61,7 +61,7 @@ class Only(StrEnum):
     """Some of a plan's lanes, by what is known of them when it is made."""
 
     IMAGED = "imaged"  # the one whose volume gets an image
-    BARE = "bare"  # those that are no guest's disks: perhaps no host has ever connected them
+    NOT_IN_GUEST = "bare"  # no guest's disks: perhaps no host has ever connected them
 
 
 class Ask(StrEnum):
@@ -254,7 +254,7 @@ class Plan:
     def planned(self, name: str, *, undo: bool) -> AnyVerb:
         """What a step would do in this direction, by whoever it was planned for."""
         step = self.step(name)
-        return (step.undo if undo else step.do) or LedgerVerb.NOTHING
+        return (step.undo if undo else step.do) or LedgerVerb.CHECKPOINT
 
     def instead(self, name: str, *, undo: bool) -> LedgerVerb | None:
         """What the ledger does where the step's host is fenced; None: nobody but it can do that."""
@@ -264,7 +264,7 @@ class Plan:
         forward = not undone and self.after_pivot(name)
         alone = all(stage.side is not Side.NEW for stage in self.stages)
         only = {Fence.UNDO: undone, Fence.MOOT: forward, Fence.RELEASED: forward and alone}
-        return VERBS[verb].instead or LedgerVerb.NOTHING if only.get(fence, True) else None
+        return VERBS[verb].instead or LedgerVerb.CHECKPOINT if only.get(fence, True) else None
 
     def owed(self, name: str, *, undo: bool) -> AnyVerb | None:
         """What a step is done, or undone, by where its host is fenced."""
@@ -301,7 +301,7 @@ class Plan:
             return list(step.durable)
         after = next(iter(steps[steps.index(step) + 1 :]), None)
         is_pivot, is_before = name == self.pivot, after is not None and after.name == self.pivot
-        undone = VERBS[step.undo or LedgerVerb.NOTHING]
+        undone = VERBS[step.undo or LedgerVerb.CHECKPOINT]
         turns = is_pivot and after is not None and after.do != undone.takes_back
         do = VERBS[step.do].durable or turns or is_before
         undo = undone.durable or is_pivot
@@ -393,7 +393,7 @@ def _is_one(lane: Lane, only: Only | None) -> bool:
     match only:
         case Only.IMAGED:
             return lane.image is not None
-        case Only.BARE:
+        case Only.NOT_IN_GUEST:
             return lane.bare
     return True
 

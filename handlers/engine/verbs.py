@@ -59,7 +59,7 @@ class LedgerVerb(StrEnum):
     ATTACHMENT_FORGET = "attachment_forget"
     VOLUME_SETTLE = "volume_settle"
     VOLUME_DROP = "volume_drop"
-    NOTHING = "nothing"
+    CHECKPOINT = "nothing"
 
 
 AnyVerb = Verb | LedgerVerb
@@ -254,7 +254,7 @@ VERBS: dict[str, VerbSpec] = {
         "roll_detaching, or unreserve", keeps_disks=True),
     LedgerVerb.VOLUME_DROP: _cinder("delete the volume that nobody has had from Cinder",
         "volume delete, of one that nobody has had", frees=True),
-    LedgerVerb.NOTHING: _ledger("nothing", "nothing", keeps_disks=True),
+    LedgerVerb.CHECKPOINT: _ledger("nothing", "nothing", keeps_disks=True),
     Verb.ATTACHMENT_UPDATE: _cinder("give Cinder this host's connector",
         "attachment update with connector", fence=Fence.MOOT),
     Verb.VOLUME_WAIT_READY: _cinder("wait until the volume is provisioned",
@@ -279,7 +279,7 @@ VERBS: dict[str, VerbSpec] = {
     Verb.ATTACHMENT_DELETE: _cinder("delete the attachment in Cinder", "attachment delete",
         fence=Fence.LETS_GO, instead=LedgerVerb.ATTACHMENT_DELETE, frees=True,
         remnant=RemnantKind.ATTACHMENT),
-    # Durable is the new attachment's id.  One that nobody has learnt is deleted as an orphan, so
+    # Durable is the new attachment's id.  One that nobody has learnt is deleted as unknown, so
     # nothing may have been connected by it.
     Verb.ATTACHMENT_CREATE: _cinder("create an attachment with this host's connector in Cinder",
         "attachment create with connector", durable=True, reserves=True),

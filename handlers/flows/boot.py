@@ -25,7 +25,7 @@ BOOT = Flow(
     pivot="spawn",
     stages=(
         # S1: "if this is the first boot", a failure means ERROR.
-        once(Place.LEDGER, Step("build", LedgerVerb.NOTHING, undo=LedgerVerb.INSTANCE_FAIL)),
+        once(Place.LEDGER, Step("build", LedgerVerb.CHECKPOINT, undo=LedgerVerb.INSTANCE_FAIL)),
         Stage(
             Place.LEDGER,
             (

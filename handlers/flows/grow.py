@@ -22,7 +22,7 @@ GROW = Flow(
     asks=Ask.NOTHING,
     # There is no way back: a volume does not shrink.
     stages=(
-        Stage(Place.LEDGER, (Step("begin", LedgerVerb.NOTHING),)),
+        Stage(Place.LEDGER, (Step("begin", LedgerVerb.CHECKPOINT),)),
         _GROWN,
         # Whether Cinder waits may not have been known.
         Stage(Place.LEDGER, (Step("finish", LedgerVerb.EXTENSION_COMPLETE),)),
@@ -38,7 +38,7 @@ GROW_FOR_CINDER = Flow(
     stages=(
         Stage(
             Place.LEDGER,
-            (Step("answer", LedgerVerb.NOTHING, undo=LedgerVerb.EXTENSION_FAIL),),
+            (Step("answer", LedgerVerb.CHECKPOINT, undo=LedgerVerb.EXTENSION_FAIL),),
         ),
         _GROWN,
         Stage(

@@ -17,11 +17,13 @@ _CONNECTED = (
     Stage(
         Place.HOST,
         (Step("ready", Verb.VOLUME_WAIT_READY), Step("update", Verb.ATTACHMENT_UPDATE)),
-        only=Only.BARE,
+        only=Only.NOT_IN_GUEST,
     ),
     Stage(Place.HOST, (Step("connect", Verb.VOLUME_CONNECT),)),
 )
-_COMPLETED = Stage(Place.HOST, (Step("complete", Verb.ATTACHMENT_COMPLETE),), only=Only.BARE)
+_COMPLETED = Stage(
+    Place.HOST, (Step("complete", Verb.ATTACHMENT_COMPLETE),), only=Only.NOT_IN_GUEST
+)
 _SPAWNED = once(Place.HOST, Step("spawn", Verb.GUEST_SPAWN))
 
 _STOPPED = once(Place.HOST, Step("stop", Verb.GUEST_STOP, undo=Verb.GUEST_START))

@@ -22,8 +22,8 @@ def looked_on(place: Place) -> Stage:
 
 
 #: By what was shown, by Cinder and by the log the finding still holds; else nothing is done.
-AGAIN = Stage(Place.LEDGER, (Step("again", LedgerVerb.DRIFT_AGAIN),))
-LOOKED_HERE = (looked_on(Place.HOST), AGAIN)
+RECHECK = Stage(Place.LEDGER, (Step("again", LedgerVerb.DRIFT_AGAIN),))
+LOOKED_HERE = (looked_on(Place.HOST), RECHECK)
 
 _DROPPED = Stage(
     Place.LEDGER,
@@ -32,7 +32,7 @@ _DROPPED = Stage(
 )
 
 #: A bare reservation: Cinder has never been given a connector, so no host can have connected by it.
-DROP_RESERVATION = Flow(name="drop_reservation", exclusive=False, stages=(AGAIN, _DROPPED))
+DROP_RESERVATION = Flow(name="drop_reservation", exclusive=False, stages=(RECHECK, _DROPPED))
 
 #: One lane for each host that could have it: all of them have to show that they do not.
 DROP_ATTACHMENT = Flow(
@@ -40,8 +40,8 @@ DROP_ATTACHMENT = Flow(
     exclusive=False,
     stages=(
         looked_on(Place.HOLDER),
-        AGAIN,
-        once(Place.LEDGER, Step("all_agree", LedgerVerb.NOTHING)),
+        RECHECK,
+        once(Place.LEDGER, Step("all_agree", LedgerVerb.CHECKPOINT)),
         _DROPPED,
     ),
 )

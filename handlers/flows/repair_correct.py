@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from handlers.engine.plan import Flow, Place, Stage
 from handlers.flows.refresh import REFRESHED
-from handlers.flows.repair import AGAIN, looked_on
+from handlers.flows.repair import RECHECK, looked_on
 from handlers.flows.stages import NO_WAY_BACK
 from handlers.requests.volumes import CONNECTED_ANEW
 
@@ -19,7 +19,7 @@ CORRECT_ATTACHMENT = Flow(
     pivot="begin",
     stages=(
         looked_on(Place.HOLDER),
-        AGAIN,
+        RECHECK,
         NO_WAY_BACK,  # all of them have agreed
         Stage(Place.HOST, REFRESHED, of=Place.HOST),
     ),

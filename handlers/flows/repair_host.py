@@ -10,21 +10,21 @@ from __future__ import annotations
 
 from handlers.engine.plan import Ask, Flow, Place, Stage, Step
 from handlers.engine.verbs import LedgerVerb
-from handlers.flows.repair import AGAIN, LOOKED_HERE
+from handlers.flows.repair import LOOKED_HERE, RECHECK
 from handlers.flows.stages import once
 from host_agent.shared.contract.messages import Verb
 
 
-def _mended(name: str, step: Step, asks: Ask = Ask.NOTHING) -> Flow:
+def _on_host(name: str, step: Step, asks: Ask = Ask.NOTHING) -> Flow:
     stages = (*LOOKED_HERE, Stage(Place.HOST, (step,)))
     return Flow(name=name, exclusive=False, asks=asks, stages=stages)
 
 
-RELEASE_CONNECTION = _mended("release_connection", Step("release", Verb.CONNECTION_RELEASE))
+RELEASE_CONNECTION = _on_host("release_connection", Step("release", Verb.CONNECTION_RELEASE))
 # A plug that fails leaves the disk where it was before, or, half done, where it is to be.
-PLUG_DISK = _mended("plug_disk", Step("plug", Verb.DISK_PLUG), asks=Ask.VOLUMES)
-DEFINE_DISK = _mended("define_disk", Step("define", Verb.DISK_PLUG))
-DROP_SECRET = _mended("drop_secret", Step("drop", Verb.SECRET_DROP))
+PLUG_DISK = _on_host("plug_disk", Step("plug", Verb.DISK_PLUG), asks=Ask.VOLUMES)
+DEFINE_DISK = _on_host("define_disk", Step("define", Verb.DISK_PLUG))
+DROP_SECRET = _on_host("drop_secret", Step("drop", Verb.SECRET_DROP))
 
 #: The server is deleted; its guest is powered off and undefined.
 FORGET_GUEST = Flow(
@@ -36,11 +36,11 @@ FORGET_GUEST = Flow(
 SETTLE_VOLUME = Flow(
     name="settle_volume",
     exclusive=False,
-    stages=(AGAIN, Stage(Place.LEDGER, (Step("settle", LedgerVerb.VOLUME_SETTLE),))),
+    stages=(RECHECK, Stage(Place.LEDGER, (Step("settle", LedgerVerb.VOLUME_SETTLE),))),
 )
 
 DELETE_VOLUME = Flow(
     name="delete_volume",
     exclusive=False,
-    stages=(AGAIN, Stage(Place.LEDGER, (Step("delete", LedgerVerb.VOLUME_DROP),))),
+    stages=(RECHECK, Stage(Place.LEDGER, (Step("delete", LedgerVerb.VOLUME_DROP),))),
 )

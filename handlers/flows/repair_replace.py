@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from handlers.engine.plan import Ask, Flow, Place, Side, Stage, Step
 from handlers.engine.verbs import LedgerVerb
-from handlers.flows.repair import AGAIN, LOOKED_HERE
+from handlers.flows.repair import LOOKED_HERE, RECHECK
 from handlers.flows.stages import SWITCHED
 from host_agent.shared.contract.messages import Verb
 
@@ -51,5 +51,5 @@ REPLACE_RESERVATION = Flow(
     name="replace_reservation",
     exclusive=False,
     asks=Ask.NOTHING,
-    stages=(AGAIN, _RESERVED, SWITCHED, _FORGOTTEN),
+    stages=(RECHECK, _RESERVED, SWITCHED, _FORGOTTEN),
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from handlers.engine.plan import Flow, Place, Stage, Step
 from handlers.engine.verbs import LedgerVerb
-from handlers.flows.repair import AGAIN, looked_on
+from handlers.flows.repair import RECHECK, looked_on
 from handlers.flows.stages import once
 from host_agent.shared.contract.messages import Verb
 
@@ -18,7 +18,7 @@ FORGET_SERVER = Flow(
     pivot="forget",
     stages=(
         looked_on(Place.HOLDER),
-        AGAIN,
+        RECHECK,
         # All of them have agreed.
         once(Place.LEDGER, Step("forget", LedgerVerb.INSTANCE_DELETE)),
         # By the host's own record, which refuses while anybody there has the disk.

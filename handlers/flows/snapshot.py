@@ -17,7 +17,9 @@ SNAPSHOT = Flow(
     pivot="tell",
     asks=Ask.NOTHING,
     stages=(
-        Stage(Place.LEDGER, (Step("answer", LedgerVerb.NOTHING, undo=LedgerVerb.SNAPSHOT_FAIL),)),
+        Stage(
+            Place.LEDGER, (Step("answer", LedgerVerb.CHECKPOINT, undo=LedgerVerb.SNAPSHOT_FAIL),)
+        ),
         Stage(Place.HOST, (Step("take", Verb.DISK_SNAPSHOT, undo=Verb.DISK_SNAPSHOT_REVERT),)),
         Stage(
             Place.LEDGER,
@@ -33,7 +35,9 @@ DELETE_SNAPSHOT = Flow(
     pivot="merge",
     asks=Ask.NOTHING,
     stages=(
-        Stage(Place.LEDGER, (Step("answer", LedgerVerb.NOTHING, undo=LedgerVerb.SNAPSHOT_KEEP),)),
+        Stage(
+            Place.LEDGER, (Step("answer", LedgerVerb.CHECKPOINT, undo=LedgerVerb.SNAPSHOT_KEEP),)
+        ),
         Stage(Place.HOST, (Step("merge", Verb.DISK_MERGE, undo=Verb.DISK_MERGE_ABORT),)),
         Stage(Place.LEDGER, (Step("tell", LedgerVerb.SNAPSHOT_MERGED),)),
     ),

@@ -59,7 +59,7 @@ def let_go_by(place: Place) -> Stage:
 RESERVATION_DROPPED = Stage(Place.LEDGER, (Step("drop", LedgerVerb.ATTACHMENT_DELETE),))
 
 #: A pivot that is passed at once: from here on there is only forward, or PARK.
-NO_WAY_BACK = Stage(Place.LEDGER, (Step("begin", LedgerVerb.NOTHING),), once=True)
+NO_WAY_BACK = Stage(Place.LEDGER, (Step("begin", LedgerVerb.CHECKPOINT),), once=True)
 
 
 def once(place: Place, *steps: Step, side: Side = Side.CURRENT) -> Stage:

@@ -46,7 +46,7 @@ MIGRATE_VOLUME = Flow(
         # Undone last: Cinder deletes the new volume when it hears of a failure.
         Stage(
             Place.LEDGER,
-            (Step("answer", LedgerVerb.NOTHING, undo=LedgerVerb.MIGRATION_FAIL),),
+            (Step("answer", LedgerVerb.CHECKPOINT, undo=LedgerVerb.MIGRATION_FAIL),),
             side=Side.NEW,
         ),
         *_COPIED,

@@ -23,7 +23,7 @@ from handlers.requests.guards import (
     NEW_FLOW_VERSION,
     Concerned,
     Contact,
-    Origin,
+    RequestOrigin,
     Views,
     check_contact,
     check_vm_state,
@@ -113,7 +113,7 @@ class Where:
 
 def attach(
     request: AttachVolume,
-    origin: Origin,
+    origin: RequestOrigin,
     *,
     instance: Instance,
     volume: Volume,
@@ -159,7 +159,7 @@ def attach(
 
 def detach(
     request: DetachVolume,
-    origin: Origin,
+    origin: RequestOrigin,
     *,
     instance: Instance,
     volume: Volume,
@@ -187,7 +187,7 @@ def detach(
 
 def swap(
     request: SwapVolume,
-    origin: Origin,
+    origin: RequestOrigin,
     *,
     instance: Instance,
     mapping: BlockDeviceMapping | None,

@@ -16,7 +16,7 @@ from aggregates.attachment import Attachment
 from aggregates.host import Host
 from aggregates.instance import RUNNING, Instance, VmState
 from aggregates.operation import Operation
-from aggregates.volume import Claim
+from aggregates.volume import VolumeClaim
 from handlers.engine.claims import leaves_disks
 from handlers.engine.plan import Place
 from handlers.flows import FLOWS
@@ -24,9 +24,9 @@ from handlers.requests import edits
 from handlers.requests.guards import (
     Concerned,
     Contact,
-    Origin,
-    Server,
+    RequestOrigin,
     Views,
+    WholeServer,
     check_contact,
     check_lock,
     check_vm_state,
@@ -144,7 +144,7 @@ _CONVERTED = {S.SHELVED_OFFLOADED: "convert_offloaded", S.RESIZED: "convert_resi
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hosts:
+class RequestHosts:
     """The hosts a request is about, as they are now."""
 
     get: Callable[[str], Host]
@@ -153,10 +153,10 @@ class Hosts:
 
 def act(
     request: ActOnServer,
-    origin: Origin,
+    origin: RequestOrigin,
     *,
-    server: Server,
-    hosts: Hosts,
+    server: WholeServer,
+    hosts: RequestHosts,
     views: Views,
 ) -> Operation:
     """Accept what is asked for, or raise a DomainError."""
@@ -187,7 +187,7 @@ def act(
     return start(request.flow, origin, instance, lanes, places, concerned, order)
 
 
-def _idle(server: Server) -> Server:
+def _idle(server: WholeServer) -> WholeServer:
     """The server without the volumes that an operation works on: what becomes of these is for that
     operation to decide, unless it leaves the server's disks where they are.
     """
@@ -201,7 +201,7 @@ def _idle(server: Server) -> Server:
     return replace(server, mappings=idle)
 
 
-def _moves_disks(claim: Claim) -> bool:
+def _moves_disks(claim: VolumeClaim) -> bool:
     """Of an operation that was begun before claims named their flow, nobody knows."""
     flow = FLOWS.get(claim.flow or "")
     return flow is None or not leaves_disks(flow)
@@ -215,7 +215,7 @@ def _allowed(rule: ActionRule, instance: Instance) -> frozenset[VmState]:
     return frozenset() if instance.never_built or unsettled else rule.states
 
 
-def check_deletion(instance: Instance, origin: Origin) -> None:
+def check_deletion(instance: Instance, origin: RequestOrigin) -> None:
     """A deletion is possible in any state.  Raises LockedError, and VmStateError for a second, also
     if the first is parked: nothing would be left for the second to begin.
     """
@@ -226,9 +226,9 @@ def check_deletion(instance: Instance, origin: Origin) -> None:
 
 
 def delete(
-    origin: Origin,
+    origin: RequestOrigin,
     *,
-    server: Server,
+    server: WholeServer,
     attachments: Sequence[tuple[Attachment, str | None]],
     unlearnt: Sequence[Lane] = (),
     unmade: Sequence[Lane] = (),
@@ -269,7 +269,7 @@ def delete(
 
 
 def _places(
-    request: ActOnServer, rule: ActionRule, server: Server, hosts: Hosts
+    request: ActOnServer, rule: ActionRule, server: WholeServer, hosts: RequestHosts
 ) -> dict[Place, str | None]:
     """Where the flow runs, every host of it fit for it."""
     instance, here = server.instance, server.instance.host
@@ -293,7 +293,7 @@ def _check_need(need: Need, instance: Instance, host: Host, contact: Contact) ->
         raise errors.FenceTooOldError(host=host.name, server_id=str(instance.id))
 
 
-def _destination(request: ActOnServer, server: Server, hosts: Hosts) -> str:
+def _destination(request: ActOnServer, server: WholeServer, hosts: RequestHosts) -> str:
     name = request.destination
     assert name is not None, "the caller chooses a host if the user does not"
     host = hosts.get(name)
@@ -323,7 +323,7 @@ _AS_IT_IS = frozenset(
 
 
 def _order(
-    request: ActOnServer, instance: Instance, places: dict[Place, str | None], hosts: Hosts
+    request: ActOnServer, instance: Instance, places: dict[Place, str | None], hosts: RequestHosts
 ) -> GuestOrder:
     """The order for the guest as a whole, which hosts are given."""
     definition = instance.definition

@@ -72,7 +72,7 @@ class HostFacts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Taken:
+class AdoptedVolume:
     """A volume of a server, as it is adopted.  `mapping_id` None: Nova names none, for it was
     attached by Cinder's old calls.
     """
@@ -88,7 +88,7 @@ class Taken:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Verdict:
+class AdoptionVerdict:
     """Of one server: `refusals`, why it stays whose it is; `notes`, what is not known, or will not
     work; `taken`: its volumes, if it can be adopted.
     """
@@ -97,7 +97,7 @@ class Verdict:
     name: str
     refusals: tuple[str, ...]
     notes: tuple[str, ...] = ()
-    taken: tuple[Taken, ...] = ()
+    taken: tuple[AdoptedVolume, ...] = ()
 
 
 def refusals_of(host: HostFacts) -> list[str]:
@@ -131,7 +131,7 @@ def judge(
     closed: bool,
     ours: AbstractSet[str] = frozenset(),
     before: HostFacts | None = None,
-) -> list[Verdict]:
+) -> list[AdoptionVerdict]:
     """One verdict for each server that is not `ours` yet.
 
     `closed`: requests for an adopted server do not come to Nova, so its reboot, which deletes
@@ -150,13 +150,13 @@ def judge(
 _MOVED = "Two looks differ: somebody is at it."
 
 
-def _refused(verdict: Verdict, *why: str) -> Verdict:
+def _refused(verdict: AdoptionVerdict, *why: str) -> AdoptionVerdict:
     return replace(verdict, refusals=(*verdict.refusals, *why), notes=(), taken=())
 
 
-def groups(verdicts: Iterable[Verdict]) -> list[list[Verdict]]:
+def groups(verdicts: Iterable[AdoptionVerdict]) -> list[list[AdoptionVerdict]]:
     """Those that can be adopted; together what shares a volume."""
-    found: list[list[Verdict]] = []
+    found: list[list[AdoptionVerdict]] = []
     for verdict in (each for each in verdicts if not each.refusals):
         volumes = {each.volume_id for each in verdict.taken}
         with_it = [g for g in found if any(t.volume_id in volumes for v in g for t in v.taken)]
@@ -168,17 +168,17 @@ def groups(verdicts: Iterable[Verdict]) -> list[list[Verdict]]:
 # --- one server ---------------------------------------------------------------------------------
 
 
-def _judged(server: ServerFacts, host: HostFacts, *, closed: bool) -> Verdict:
+def _judged(server: ServerFacts, host: HostFacts, *, closed: bool) -> AdoptionVerdict:
     seen = server.seen
     refusals = [*_not_at_rest(server, host, closed=closed)]
-    taken: tuple[Taken, ...] = ()
+    taken: tuple[AdoptedVolume, ...] = ()
     if seen.mappings is None:
         refusals.append("Nova did not tell its mappings.")
     else:
         refusals += _strange(server)
         taken, more = _taken(server, host.name)
         refusals += more
-    return Verdict(
+    return AdoptionVerdict(
         server_id=seen.id,
         name=seen.name or "",
         refusals=tuple(refusals),
@@ -240,7 +240,7 @@ def _mappings(server: ServerFacts) -> Iterator[SeenMapping]:
         )
 
 
-def _taken(server: ServerFacts, host: str) -> tuple[tuple[Taken, ...], list[str]]:
+def _taken(server: ServerFacts, host: str) -> tuple[tuple[AdoptedVolume, ...], list[str]]:
     """Its volumes, and why not."""
     known = {each.id: each for each in server.attachments}
     taken, refusals = [], []
@@ -253,7 +253,7 @@ def _taken(server: ServerFacts, host: str) -> tuple[tuple[Taken, ...], list[str]
         assert mapping.attachment_id is not None, "else it disagrees"
         assert mapping.device is not None, "else it disagrees"
         taken.append(
-            Taken(
+            AdoptedVolume(
                 mapping_id=mapping.id or None,
                 volume_id=mapping.volume_id,
                 attachment_id=mapping.attachment_id,
@@ -293,7 +293,7 @@ def _disagreeing(
         yield f"its device is called {mapping.device}, which tells no bus that can be plugged."
 
 
-def _notes(server: ServerFacts, taken: Iterable[Taken]) -> Iterator[str]:
+def _notes(server: ServerFacts, taken: Iterable[AdoptedVolume]) -> Iterator[str]:
     if server.local_disks:
         yield "It has local disks: it is moved to no other host."
     if server.networks:
@@ -315,7 +315,9 @@ def _notes(server: ServerFacts, taken: Iterable[Taken]) -> Iterator[str]:
 # --- shared volumes -----------------------------------------------------------------------------
 
 
-def _together(verdicts: list[Verdict], host: HostFacts, ours: AbstractSet[str]) -> list[Verdict]:
+def _together(
+    verdicts: list[AdoptionVerdict], host: HostFacts, ours: AbstractSet[str]
+) -> list[AdoptionVerdict]:
     """Refuse whoever shares a volume with a server that stays whose it is, until nobody does."""
     facts = {each.seen.id: each for each in host.servers}
     while True:
@@ -329,7 +331,9 @@ def _together(verdicts: list[Verdict], host: HostFacts, ours: AbstractSet[str]) 
         verdicts = judged
 
 
-def _with_others(verdict: Verdict, server: ServerFacts, going: AbstractSet[str]) -> Verdict:
+def _with_others(
+    verdict: AdoptionVerdict, server: ServerFacts, going: AbstractSet[str]
+) -> AdoptionVerdict:
     refusals = [
         f"Volume {taken.volume_id}: server {holder.server_id} has it, too, and is not adopted."
         for taken in verdict.taken

@@ -18,7 +18,7 @@ from handlers.requests.guards import (
     NEW_FLOW_VERSION,
     Concerned,
     Contact,
-    Origin,
+    RequestOrigin,
     check_contact,
     start,
 )
@@ -47,8 +47,8 @@ class BootDisk:
 class BuildServer:
     """POST /v1/servers.  `host` is chosen by the caller if the user did not.
 
-    `metadata`, `tags`, `description`, and what else is `kept` (`aggregates.server.UNSAID`) is
-    shown, and nothing else.
+    `metadata`, `tags`, `description`, and what else is `kept` (`aggregates.server.DEFAULT_DETAILS`)
+    is shown, and nothing else.
     """
 
     name: str
@@ -63,14 +63,14 @@ class BuildServer:
     kept: dict[str, Any] = field(default_factory=dict)
 
 
-def server_id_of(origin: Origin) -> str:
+def server_id_of(origin: RequestOrigin) -> str:
     """The id of the server that this request makes, the same if it is repeated."""
     return str(uuid5(origin.operation_id, "server"))
 
 
 def build(
     request: BuildServer,
-    origin: Origin,
+    origin: RequestOrigin,
     *,
     instance: Instance,
     host: Host,
@@ -124,7 +124,7 @@ def build(
 def _lane(
     disk: BootDisk,
     number: int,
-    origin: Origin,
+    origin: RequestOrigin,
     instance: Instance,
     known: tuple[Volume, VolumeView] | None,
     *,

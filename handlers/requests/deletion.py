@@ -26,7 +26,7 @@ from aggregates.volume import Volume
 from handlers.engine.engine import Wait, Work
 from handlers.engine.plan import arrival, plan_of, volumes_of
 from handlers.requests import actions, grow, operator
-from handlers.requests.guards import Origin, Server
+from handlers.requests.guards import RequestOrigin, WholeServer
 from handlers.results.meaning import Book
 from handlers.results.progress import Execution
 from host_agent.shared.contract.lane import Lane
@@ -49,7 +49,7 @@ def advance(execution: Execution, now: float) -> Work | Wait:
     return decision
 
 
-def begin(server_id: str, origin: Origin, book: Book) -> Operation:
+def begin(server_id: str, origin: RequestOrigin, book: Book) -> Operation:
     """Accept a deletion; what is parked about the server ends, and is released with the rest.
 
     Raises ClaimedError, and may have changed things by then.
@@ -99,7 +99,9 @@ def begin(server_id: str, origin: Origin, book: Book) -> Operation:
     )
 
 
-def keep(server_id: str, origin: Origin, claimed: errors.ClaimedError, book: Book) -> str | None:
+def keep(
+    server_id: str, origin: RequestOrigin, claimed: errors.ClaimedError, book: Book
+) -> str | None:
     """Remember the deletion until `claimed` is in its way no more; the operation that it will be.
 
     None: it is not in the way now, so ask again.
@@ -149,7 +151,7 @@ def _servers_of(operation: Operation, book: Book) -> Iterator[str]:
     return iter(servers)
 
 
-def _origin(awaited: Instance.DeletionAwaited) -> Origin:
+def _origin(awaited: Instance.DeletionAwaited) -> RequestOrigin:
     """It was accepted: a lock that came later does not hold it up."""
     context = EventContext(
         actor=Actor.of(awaited.actor),
@@ -159,7 +161,7 @@ def _origin(awaited: Instance.DeletionAwaited) -> Origin:
         passes_locks=True,
     )
     operation_id = UUID(awaited.operation_id)
-    return Origin(
+    return RequestOrigin(
         operation_id=operation_id,
         bdm_id=uuid5(operation_id, "no mapping"),  # of another aggregate than the operation's
         context=context,
@@ -167,13 +169,13 @@ def _origin(awaited: Instance.DeletionAwaited) -> Origin:
     )
 
 
-def server_of(server_id: str, book: Book) -> Server:
+def server_of(server_id: str, book: Book) -> WholeServer:
     """A server with all that is its own."""
     instance = book.get(Instance, server_id)
     mappings = [book.get(BlockDeviceMapping, bdm_id) for bdm_id in instance.devices]
     ids = sorted({m.volume_id for m in mappings if m.live and m.volume_id is not None})
     volumes = {volume_id: book.get(Volume, volume_id) for volume_id in ids}
-    return Server(instance=instance, mappings=mappings, volumes=volumes)
+    return WholeServer(instance=instance, mappings=mappings, volumes=volumes)
 
 
 class _Copies:

@@ -44,9 +44,9 @@ def set_delete_on_termination(
 def describe(
     instance: Instance, wanted: Mapping[str, Any], context: EventContext, action: str = "update"
 ) -> None:
-    """Keep these: `name`, or as `aggregates.server.UNSAID` has them."""
+    """Keep these: `name`, or as `aggregates.server.DEFAULT_DETAILS` has them."""
     check_vm_state(instance, action, _THERE, context)
-    known = {**instance.kept, "name": instance.name}
+    known = {**instance.details, "name": instance.name}
     changed = {name: value for name, value in wanted.items() if known[name] != value}
     if changed:
         instance.record(Instance.Described, changed=changed)
@@ -61,7 +61,7 @@ def set_metadata(
     instance: Instance, context: EventContext, *, items: Mapping[str, str], whole: bool
 ) -> None:
     """Keep these items; `whole`: and no others.  Raises MetadataItemsError, LockedError."""
-    wanted = dict(items) if whole else {**instance.kept["metadata"], **items}
+    wanted = dict(items) if whole else {**instance.details["metadata"], **items}
     if len(wanted) > METADATA_MAX:
         raise errors.MetadataItemsError(maximum=METADATA_MAX)
     describe(instance, {"metadata": wanted}, context, "update metadata")
@@ -69,7 +69,7 @@ def set_metadata(
 
 def drop_metadata(instance: Instance, context: EventContext, *, key: str) -> None:
     """Raises MetadataItemError, LockedError."""
-    wanted = dict(instance.kept["metadata"])
+    wanted = dict(instance.details["metadata"])
     if wanted.pop(key, None) is None:
         raise errors.MetadataItemError
     describe(instance, {"metadata": wanted}, context, "delete metadata")
@@ -82,7 +82,7 @@ def set_tags(instance: Instance, context: EventContext, *, tags: list[str]) -> N
 
 def add_tag(instance: Instance, context: EventContext, *, tag: str) -> None:
     """Raises ServerTagsError."""
-    known = instance.kept["tags"]
+    known = instance.details["tags"]
     if tag not in known and len(known) >= TAGS_MAX:
         raise errors.ServerTagsError(maximum=TAGS_MAX)
     set_tags(instance, context, tags=[*known, tag])
@@ -90,7 +90,7 @@ def add_tag(instance: Instance, context: EventContext, *, tag: str) -> None:
 
 def drop_tag(instance: Instance, context: EventContext, *, tag: str) -> None:
     """Raises ServerTagError."""
-    known = instance.kept["tags"]
+    known = instance.details["tags"]
     if tag not in known:
         raise errors.ServerTagError(server_id=str(instance.id), tag=tag)
     set_tags(instance, context, tags=[each for each in known if each != tag])

@@ -27,7 +27,7 @@ from aggregates.mapping import BlockDeviceMapping, MappingState
 from aggregates.operation import Operation
 from aggregates.volume import Volume
 from handlers.engine.plan import Place
-from handlers.requests.guards import Concerned, Origin, lane_of_mapping, start
+from handlers.requests.guards import Concerned, RequestOrigin, lane_of_mapping, start
 from handlers.requests.presence import elsewhere
 from handlers.results.meaning import Book
 from host_agent.shared.contract.ports import VolumeView
@@ -45,7 +45,9 @@ class GrowVolume:
     waiting: bool = False
 
 
-def grow(request: GrowVolume, origin: Origin, view: VolumeView | None, book: Book) -> Operation:
+def grow(
+    request: GrowVolume, origin: RequestOrigin, view: VolumeView | None, book: Book
+) -> Operation:
     """Accept it.  Raises NotAttachedError if the server does not have the volume on a host, and,
     if it has to wait, ClaimedError or ShownElsewhereError.
     """
@@ -84,7 +86,7 @@ def is_held_up(instance: Instance, book: Book) -> bool:
     return bool(instance.claims) or any(elsewhere(instance, book))
 
 
-def wait(request: GrowVolume, origin: Origin, instance: Instance) -> None:
+def wait(request: GrowVolume, origin: RequestOrigin, instance: Instance) -> None:
     """Remember it until what is in the way has ended."""
     request_id, actor = origin.context.request_id, origin.context.actor.stored()
     _await(instance, request.volume_id, request_id, actor, waiting=request.waiting)
@@ -98,7 +100,7 @@ def after(operation: Operation, book: Book) -> None:
     started = operation.started
     assert started is not None, "it was"
     instance = book.get(Instance, started.server_id)
-    if started.flow == "grow" and operation.history.moot:
+    if started.flow == "grow" and operation.history.overtaken_by_fence:
         for lane in operation.lanes:
             _await(instance, lane.volume_id, started.request_id, started.actor)
     begin_awaited(instance, book)
@@ -153,7 +155,7 @@ def forget(instance: Instance) -> None:
         instance.record(Instance.GrowthBegun, volume_id=volume_id, by_operation=None)
 
 
-def _origin(instance: Instance, awaited: Instance.GrowthAwaited) -> Origin:
+def _origin(instance: Instance, awaited: Instance.GrowthAwaited) -> RequestOrigin:
     operation_id = uuid5(instance.id, f"growth of {awaited.volume_id}, {instance.version}")
     context = EventContext(actor=Actor.of(awaited.actor), request_id=awaited.request_id)
-    return Origin(operation_id=operation_id, bdm_id=operation_id, context=context)
+    return RequestOrigin(operation_id=operation_id, bdm_id=operation_id, context=context)

@@ -35,7 +35,7 @@ NEW_FLOW_VERSION = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Origin:
+class RequestOrigin:
     """Who asks, and the identities of what will be new (no randomness in here).
 
     `at`: when, by the ledger's clock; nothing that Cinder shows for it is older.
@@ -70,7 +70,7 @@ class Concerned:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Server:
+class WholeServer:
     """A server with all that is its own, as it is now."""
 
     instance: Instance
@@ -170,7 +170,7 @@ def lane_of_mapping(mapping: BlockDeviceMapping, volume: Volume, host: str | Non
 
 def start(
     flow: str,
-    origin: Origin,
+    origin: RequestOrigin,
     instance: Instance,
     lanes: Sequence[Lane],
     hosts: dict[Place, str | None],

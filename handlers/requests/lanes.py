@@ -11,29 +11,29 @@ from aggregates import errors
 from aggregates.attachment import Attachment
 from aggregates.mapping import BlockDeviceMapping
 from handlers.engine.plan import Place
-from handlers.requests.guards import Server, lane_of_mapping
+from handlers.requests.guards import WholeServer, lane_of_mapping
 from host_agent.shared.contract.lane import Lane, LaneSide
 
 Lanes = list[Lane]
 Places = dict[Place, str | None]
 
 
-def _lane(server: Server, mapping: BlockDeviceMapping, host: str | None) -> Lane:
+def _lane(server: WholeServer, mapping: BlockDeviceMapping, host: str | None) -> Lane:
     assert mapping.volume_id is not None, "only mappings with a volume are lanes"
     return lane_of_mapping(mapping, server.volumes[mapping.volume_id], host)
 
 
-def one_sided(server: Server, places: Places) -> Lanes:
+def one_sided(server: WholeServer, places: Places) -> Lanes:
     return [_lane(server, mapping, places.get(Place.HOST)) for mapping in server.attached]
 
 
-def _moving(server: Server, places: Places) -> Lanes:
+def _moving(server: WholeServer, places: Places) -> Lanes:
     """Each volume gets an attachment of the destination's own, or a bare reservation."""
     new = LaneSide(host=places.get(Place.DESTINATION))
     return [replace(lane, new=new) for lane in one_sided(server, places)]
 
 
-def _confirming(server: Server, places: Places) -> Lanes:
+def _confirming(server: WholeServer, places: Places) -> Lanes:
     """Current: what the source has kept, new: what the server has."""
     lanes = []
     for mapping in server.attached:
@@ -43,13 +43,13 @@ def _confirming(server: Server, places: Places) -> Lanes:
     return lanes
 
 
-def _lane_of_kept(server: Server, mapping: BlockDeviceMapping, places: Places) -> Lane:
+def _lane_of_kept(server: WholeServer, mapping: BlockDeviceMapping, places: Places) -> Lane:
     """What the source of a resize has kept."""
     lane = _lane(server, mapping, places[Place.SOURCE])
     return replace(lane, attachment_id=mapping.kept, legacy=mapping.kept_legacy)
 
 
-def _reverting(server: Server, places: Places) -> Lanes:
+def _reverting(server: WholeServer, places: Places) -> Lanes:
     """Current: what the server has, new: what the source has kept."""
     lanes = []
     for mapping in server.attached:
@@ -63,14 +63,14 @@ def _reverting(server: Server, places: Places) -> Lanes:
     return lanes
 
 
-def _converting(server: Server, places: Places) -> Lanes:
+def _converting(server: WholeServer, places: Places) -> Lanes:
     old = [lane for lane in one_sided(server, places) if lane.legacy]
     if not old:
         raise errors.NotLegacyError(server_id=str(server.instance.id))
     return [replace(lane, new=LaneSide(host=places[Place.HOST])) for lane in old]
 
 
-def _converting_resized(server: Server, places: Places) -> Lanes:
+def _converting_resized(server: WholeServer, places: Places) -> Lanes:
     """What the server has, and what its source has kept, each with one of its own kind to come.
 
     The source makes its own by the new calls: Cinder has nothing of it by the old ones.
@@ -87,7 +87,7 @@ def _converting_resized(server: Server, places: Places) -> Lanes:
     return lanes
 
 
-def imaged(lanes: Lanes, image: str, server: Server) -> Lanes:
+def imaged(lanes: Lanes, image: str, server: WholeServer) -> Lanes:
     """With the image that the root volume is to get, and a second attachment of that to come.
 
     Cinder writes to no volume that several may have, and to none that is only the old calls'.
@@ -153,7 +153,7 @@ def of_unmade(lane: Lane, known: list[str]) -> Lane:
     return replace(lane, new=None, attachment_id=None, host=None, known=tuple(known))
 
 
-LANES: dict[str, Callable[[Server, Places], Lanes]] = {
+LANES: dict[str, Callable[[WholeServer, Places], Lanes]] = {
     "live_migrate": _moving,
     "resize": _moving,
     "evacuate": _moving,

@@ -130,7 +130,7 @@ def give_up(operation: Operation, reason: str, book: Book) -> list[Remnant]:
     if (host := arrival(operation)) is not None:
         why = f"its guest may be on host {host}; retry, or skip its steps with the evidence"
         _refuse(operation, "be given up", why)
-    for attachment in _strays(operation, book):
+    for attachment in _unmapped(operation, book):
         where = f"attachment {attachment.id} on host {attachment.host}"
         why = f"{where} would stay behind; retry, or skip its steps with the evidence"
         _refuse(operation, "be given up", why)
@@ -146,16 +146,16 @@ def give_up(operation: Operation, reason: str, book: Book) -> list[Remnant]:
     return remnants
 
 
-def _strays(operation: Operation, book: Book) -> list[Attachment]:
+def _unmapped(operation: Operation, book: Book) -> list[Attachment]:
     """Attachments of the operation that are there, and that no mapping has."""
-    strays = []
+    unmapped = []
     for lane in operation.lanes:
         mapping = book.get(BlockDeviceMapping, lane.bdm_id)
         for attachment_id in lane.attachment_ids - {mapping.attachment_id, mapping.kept}:
             attachment = book.get(Attachment, attachment_id)
             if attachment.version and attachment.state is not AttachmentState.DELETED:
-                strays.append(attachment)
-    return strays
+                unmapped.append(attachment)
+    return unmapped
 
 
 def left(operation: Operation) -> list[Left]:

@@ -58,7 +58,7 @@ class Sign:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shown:
+class ShowingFinding:
     """An open finding that shows a server's guest (`volume_id` None) or a volume on these hosts."""
 
     finding_id: str
@@ -97,7 +97,7 @@ class Sightings(Protocol):
     @property
     def in_doubt(self) -> Callable[[], Iterable[str]]: ...
     @property
-    def shown(self) -> Callable[[str, Sequence[str]], Iterable[Shown]]: ...
+    def shown(self) -> Callable[[str, Sequence[str]], Iterable[ShowingFinding]]: ...
     @property
     def unaccounted(self) -> Callable[[str], Iterable[str]]: ...
 

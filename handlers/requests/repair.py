@@ -1,9 +1,9 @@
 """Requests to mend what a look has found: which flow, on which hosts, and what it claims.
 
 Only a confirmed finding is repaired.  The first steps of each flow look again
-(handlers.drift.again); here it is made sure that everybody who is to be asked can answer: no agent,
-no repair.  An operation claims a deleted server as any other: a deletion itself works on when its
-server is gone.
+(handlers.drift.recheck); here it is made sure that everybody who is to be asked can answer: no
+agent, no repair.  An operation claims a deleted server as any other: a deletion itself works on
+when its server is gone.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from aggregates.finding import Finding, FindingState
 from aggregates.mapping import MappingState
 from aggregates.operation import Operation
 from aggregates.volume import Volume
-from handlers.drift.again import cannot
 from handlers.drift.classes import BY_NAME
+from handlers.drift.recheck import cannot
 from handlers.drift.repairs import REPAIRS, Repair, RepairContext, refusal
 from handlers.engine.plan import Place
-from handlers.requests.actions import Hosts
-from handlers.requests.guards import Concerned, Origin, check_contact, start
+from handlers.requests.actions import RequestHosts
+from handlers.requests.guards import Concerned, RequestOrigin, check_contact, start
 from host_agent.shared.contract.messages import GuestOrder
 
 
@@ -52,7 +52,9 @@ def refuse(finding: Finding, finding_id: str) -> None:
         raise errors.RepairError(finding_id=finding_id, why=why)
 
 
-def repair(request: RepairDrift, origin: Origin, case: RepairContext, hosts: Hosts) -> Operation:
+def repair(
+    request: RepairDrift, origin: RequestOrigin, case: RepairContext, hosts: RequestHosts
+) -> Operation:
     """Accept it, or raise a DomainError."""
     finding = case.finding
     refuse(finding, request.finding_id)
@@ -110,7 +112,7 @@ def _chosen(request: RepairDrift, case: RepairContext) -> Repair:
     return REPAIRS[drift.or_else if drift.or_else and out and on_host else drift.repair]
 
 
-def _check_host(request: RepairDrift, hosts: Hosts, name: str) -> None:
+def _check_host(request: RepairDrift, hosts: RequestHosts, name: str) -> None:
     host = hosts.get(name)
     if not host.version:
         why = f"host {name} may have it, and no agent has ever registered for it: look there."

@@ -20,7 +20,7 @@ from handlers.engine.plan import Place
 from handlers.requests.guards import (
     Concerned,
     Contact,
-    Origin,
+    RequestOrigin,
     check_contact,
     check_vm_state,
     lane_of_mapping,
@@ -55,7 +55,7 @@ class SnapshotInUse:
 
 def begin(
     request: SnapshotInUse,
-    origin: Origin,
+    origin: RequestOrigin,
     book: Book,
     view: VolumeView,
     contact: Callable[[str], Contact],

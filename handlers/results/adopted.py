@@ -17,11 +17,11 @@ from aggregates.host import Host
 from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping, MappingState
 from aggregates.volume import Volume
-from handlers.requests.adopt import Taken, Verdict
+from handlers.requests.adopt import AdoptedVolume, AdoptionVerdict
 from handlers.results.meaning import Book
 
 
-def adopt(verdict: Verdict, host: str, reason: str, seen: Seen, book: Book) -> None:
+def adopt(verdict: AdoptionVerdict, host: str, reason: str, seen: Seen, book: Book) -> None:
     """`seen`: when it was seen, and is recorded already.
 
     Raises ChangedSinceError if the log has it otherwise.
@@ -36,7 +36,7 @@ def adopt(verdict: Verdict, host: str, reason: str, seen: Seen, book: Book) -> N
         _take(each, instance, seen, book)
 
 
-def _take(taken: Taken, instance: Instance, seen: Seen, book: Book) -> None:
+def _take(taken: AdoptedVolume, instance: Instance, seen: Seen, book: Book) -> None:
     attachment = book.get(Attachment, taken.attachment_id)
     if (attachment.state, attachment.host) != (AttachmentState.ATTACHED, instance.host):
         raise errors.ChangedSinceError(server_id=str(instance.id))
@@ -60,7 +60,7 @@ def old_id(row_id: str) -> str:
     return str(uuid5(UUID(row_id), "by the old calls"))
 
 
-def mapping_id_of(taken: Taken) -> str:
+def mapping_id_of(taken: AdoptedVolume) -> str:
     """Nova's; of what the old calls made Nova tells none."""
     return taken.mapping_id or str(uuid5(UUID(taken.attachment_id), "mapping"))
 
@@ -85,7 +85,7 @@ def _stands_for(
     return attachment
 
 
-def _map_old(taken: Taken, instance: Instance, own: str, seen: Seen, book: Book) -> None:
+def _map_old(taken: AdoptedVolume, instance: Instance, own: str, seen: Seen, book: Book) -> None:
     """A mapping that Nova does not tell of: it stays what it was, if it was adopted before."""
     mapping = book.get(BlockDeviceMapping, mapping_id_of(taken))
     if mapping.version:

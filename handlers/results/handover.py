@@ -9,8 +9,8 @@ waited for this host, or for this fence.
 
 Whoever fences a host tells the operations afterwards, one by one, and may die before the last of
 them is told.  Its runs are then of an epoch that is over, which nobody can report any more; so the
-dispatchers look for such runs, also on a host that was unfenced meanwhile (`stranded` of
-sql/queries/reads.sql).
+dispatchers look for such runs, also on a host that was unfenced meanwhile (`waiting_on_old_epoch`
+of sql/queries/reads.sql).
 
 What was begun before the ledger was restored from a backup is for a person to look at first, and
 not for a fence to decide (`handlers.results.restored`).

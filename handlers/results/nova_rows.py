@@ -35,7 +35,7 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Change:
+class RowChange:
     """A row that is to become `new` where it is `old`; with `unless`, one that is to come where its
     server is `old` and no row is so.
     """
@@ -52,7 +52,7 @@ class Return:
 
     why: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    changes: tuple[Change, ...] = ()
+    changes: tuple[RowChange, ...] = ()
 
 
 def compared(
@@ -104,7 +104,7 @@ def _in_the_way(
 
 def _changes(
     server: ServerFacts, instance: Instance, mappings: Sequence[BlockDeviceMapping], now: str
-) -> Iterator[Change]:
+) -> Iterator[RowChange]:
     """In the order: what goes, what changes, what comes, the server itself."""
     seen, server_id = server.seen, str(instance.id)
     pairs = list(_pairs(mappings, seen.mappings or ()))
@@ -163,7 +163,7 @@ def _unnamed(volume_id: str, server_id: str) -> Row:
 
 def _changed(
     mapping: BlockDeviceMapping, shown: SeenMapping, server_id: str, now: str
-) -> Iterator[Change]:
+) -> Iterator[RowChange]:
     now_so = {
         "volume_id": mapping.volume_id,
         "attachment_id": mapping.attachment_id,
@@ -178,15 +178,15 @@ def _changed(
         yield _update(differs, _named(shown, server_id), now)
 
 
-def _end(where: Row, now: str) -> Change:
-    return Change(table=_MAPPINGS, new={"deleted": OWN_ID, "deleted_at": now}, old=where)
+def _end(where: Row, now: str) -> RowChange:
+    return RowChange(table=_MAPPINGS, new={"deleted": OWN_ID, "deleted_at": now}, old=where)
 
 
-def _update(changed: Row, where: Row, now: str) -> Change:
-    return Change(table=_MAPPINGS, new={**changed, "updated_at": now}, old=where)
+def _update(changed: Row, where: Row, now: str) -> RowChange:
+    return RowChange(table=_MAPPINGS, new={**changed, "updated_at": now}, old=where)
 
 
-def _insert(mapping: BlockDeviceMapping, server: ServerFacts, now: str) -> Change:
+def _insert(mapping: BlockDeviceMapping, server: ServerFacts, now: str) -> RowChange:
     device, server_id = str(mapping.device_name), str(mapping.server_id)
     facts = server.volumes.get(str(mapping.volume_id))
     size_gb = facts.seen.size_gb if facts and isinstance(facts.seen, SeenVolume) else None
@@ -210,10 +210,10 @@ def _insert(mapping: BlockDeviceMapping, server: ServerFacts, now: str) -> Chang
     }
     taken = {"instance_uuid": server_id, "volume_id": mapping.volume_id, "deleted": 0}
     there = {"uuid": server_id, "host": server.seen.host, "deleted": 0}
-    return Change(table=_MAPPINGS, new=row, old=there, unless=taken)
+    return RowChange(table=_MAPPINGS, new=row, old=there, unless=taken)
 
 
-def _state(seen: SeenServer, instance: Instance, now: str) -> Iterator[Change]:
+def _state(seen: SeenServer, instance: Instance, now: str) -> Iterator[RowChange]:
     """Nova stops a guest that runs though its row says stopped."""
     state = instance.own_state.value
     if state == seen.vm_state:
@@ -221,4 +221,4 @@ def _state(seen: SeenServer, instance: Instance, now: str) -> Iterator[Change]:
     where: Row = {"uuid": seen.id, "host": seen.host, "vm_state": seen.vm_state}
     where |= {"task_state": None, "deleted": 0}
     new = {"vm_state": state, "power_state": _POWER[state], "updated_at": now}
-    yield Change(table="instances", new=new, old=where)
+    yield RowChange(table="instances", new=new, old=where)

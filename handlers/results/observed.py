@@ -55,7 +55,7 @@ def power_state_of(server: SeenServer) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sight:
+class ServerSeen:
     """All that a look has seen of one server.
 
     `server` None: Nova itself says 404.  Its `mappings` None: Nova was not asked for them, so
@@ -77,7 +77,7 @@ class Sight:
     asked: Seen
 
 
-def record(sight: Sight, book: Book) -> bool:
+def record(sight: ServerSeen, book: Book) -> bool:
     """Record what is new of the server.  False: it is one of ours, and nothing was."""
     instance = book.get(Instance, sight.server_id)
     if instance.version and instance.origin is None:
@@ -126,7 +126,7 @@ def _server(server: SeenServer, instance: Instance, seen: Seen, book: Book) -> N
         instance.record(Instance.ServerSeen, **now, seen=seen.stored())
 
 
-def _attachment(seen: SeenAttachment, sight: Sight, book: Book) -> bool:
+def _attachment(seen: SeenAttachment, sight: ServerSeen, book: Book) -> bool:
     """Whether it is new."""
     attachment, at = book.get(Attachment, seen.id), sight.seen.stored()
     new = attachment.version == 0
@@ -167,7 +167,7 @@ def _gone(attachment: Attachment, seen: Seen, book: Book) -> None:
         volume.record(Volume.Released, **held, seen=at)
 
 
-def _mappings(sight: Sight, new: Collection[str], book: Book) -> None:
+def _mappings(sight: ServerSeen, new: Collection[str], book: Book) -> None:
     shown: tuple[SeenMapping, ...] = ()
     if sight.server is not None:
         if sight.server.mappings is None:
@@ -186,7 +186,7 @@ def _mappings(sight: Sight, new: Collection[str], book: Book) -> None:
 
 
 def _mapping(
-    shown: SeenMapping, attachment_id: str, sight: Sight, new: Collection[str], book: Book
+    shown: SeenMapping, attachment_id: str, sight: ServerSeen, new: Collection[str], book: Book
 ) -> None:
     assert sight.server is not None, "a mapping has a server"
     known, at = book.get(BlockDeviceMapping, shown.id), sight.seen.stored()

@@ -84,7 +84,9 @@ class Execution:
                 case Park():
                     self.park(decision.left)
                 case Finish():
-                    in_vain = decision.outcome is Outcome.COMPLETED and self.history.moot
+                    in_vain = (
+                        decision.outcome is Outcome.COMPLETED and self.history.overtaken_by_fence
+                    )
                     self.finish(Outcome.FAILED if in_vain else decision.outcome)
                 case _:
                     return decision
@@ -264,9 +266,9 @@ class Execution:
         )
         passed = run.undo and bool(outputs.get("passed"))  # too late to undo: it is done
         verb = self.plan.verb(step, undo=run.undo and not passed, host=run.host)
-        self._mean(verb, run.lane, step, outputs, run.host)
+        self._apply_result(verb, run.lane, step, outputs, run.host)
 
-    def _mean(
+    def _apply_result(
         self, verb: AnyVerb, lane: int, step: str, outputs: Outputs, host: str | None
     ) -> None:
         """Record what this verb's success means, if anything."""
@@ -336,7 +338,7 @@ class Execution:
         )
         host = self.plan.host_of(left.lane, self.plan.stage_of(left.step).place)
         verb = self.plan.planned(left.step, undo=left.undo)
-        self._mean(verb, left.lane, left.step, {"waived": reason}, host)
+        self._apply_result(verb, left.lane, left.step, {"waived": reason}, host)
 
     # ------------------------------------------------------------------ ends
 
@@ -371,7 +373,7 @@ class Execution:
     def finish(self, outcome: Outcome, *, reason: str | None = None) -> None:
         """End the operation; release its claims, and a device name that led to no mapping."""
         error = self.operation.first_error if outcome is not Outcome.COMPLETED else None
-        if error is None and self.history.moot:
+        if error is None and self.history.overtaken_by_fence:
             error = plain(fenced_error(self.plan.hosts[Place.HOST] or ""))
         self.operation.record(
             Operation.OperationFinished, outcome=outcome.value, error=error, reason=reason

@@ -76,7 +76,7 @@ class GuestCopies(Rules):
         raise unsettled(server_id)
 
     def copy(self, server_id: str, disk: Disk, watch: Watch) -> None:
-        course = _Course(watch)
+        course = _CopyCourse(watch)
         with once_begun(lambda: course.begun):
             while not self._step(server_id, disk, course):
                 pass
@@ -93,7 +93,7 @@ class GuestCopies(Rules):
             self._end(server_id, live, switch=False)
         raise unsettled(server_id)
 
-    def _step(self, server_id: str, disk: Disk, course: _Course) -> bool:
+    def _step(self, server_id: str, disk: Disk, course: _CopyCourse) -> bool:
         """Look, and do the one next thing; whether the guest is on the new volume."""
         copies = self._look_here(server_id)
         live, persistent = copies.disk(disk.serial)
@@ -113,7 +113,7 @@ class GuestCopies(Rules):
             self._go_on(server_id, disk, live, mirror, course)
         return False
 
-    def _begin(self, server_id: str, disk: Disk, live: DiskSeen, course: _Course) -> None:
+    def _begin(self, server_id: str, disk: Disk, live: DiskSeen, course: _CopyCourse) -> None:
         """The guest is on its old volume, and nothing is under way."""
         if course.begun or course.watch.cancelled():
             self._define_as(server_id, disk.serial, live.xml)
@@ -125,7 +125,7 @@ class GuestCopies(Rules):
         course.begun = True
 
     def _go_on(
-        self, server_id: str, disk: Disk, live: DiskSeen, mirror: Mirror, course: _Course
+        self, server_id: str, disk: Disk, live: DiskSeen, mirror: Mirror, course: _CopyCourse
     ) -> None:
         if mirror.place != disk_xml.place(disk.source):
             raise PortError(
@@ -170,7 +170,7 @@ class GuestCopies(Rules):
 
 
 @dataclass
-class _Course:
+class _CopyCourse:
     """What this call has seen of its copy."""
 
     watch: Watch

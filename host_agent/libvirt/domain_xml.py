@@ -33,7 +33,7 @@ ET.register_namespace("nova", disk_xml.NOVA_NS)
 ET.register_namespace("qemu", "http://libvirt.org/schemas/domain/qemu/1.0")
 
 
-class DefinitionError(ValueError):
+class DomainXmlError(ValueError):
     """The definition is not one of this guest."""
 
 
@@ -56,7 +56,7 @@ def definition_of(domain: str) -> str:
 
 
 @dataclass(frozen=True)
-class Host:
+class HostCapabilities:
     """What a host says of the guests that it has: their type, and where kernels for them are."""
 
     virt_type: str = "kvm"
@@ -72,7 +72,11 @@ class CleanedDefinition:
 
 
 def domain_of(
-    definition: str, server_id: str, disks: Sequence[Disk], host: Host, own: str | None = None
+    definition: str,
+    server_id: str,
+    disks: Sequence[Disk],
+    host: HostCapabilities,
+    own: str | None = None,
 ) -> CleanedDefinition:
     """The definition with just these volumes' disks, for this host.
 
@@ -97,16 +101,16 @@ def domain_of(
     return CleanedDefinition(ET.tostring(root, encoding="unicode"), dropped)
 
 
-def _root_of(definition: str, server_id: str, host: Host) -> tuple[ET.Element, tuple[str, ...]]:
-    """What this host takes of the definition, and what it does not.  Raises DefinitionError."""
+def _root_of(
+    definition: str, server_id: str, host: HostCapabilities
+) -> tuple[ET.Element, tuple[str, ...]]:
+    """What this host takes of the definition, and what it does not.  Raises DomainXmlError."""
     try:
         sifted = kept(definition, host.kernel_dir)
     except ValueError as error:  # a ParseError is a SyntaxError
-        raise DefinitionError(f"The definition of guest {server_id}: {error}.") from error
+        raise DomainXmlError(f"The definition of guest {server_id}: {error}.") from error
     except ET.ParseError as error:
-        raise DefinitionError(
-            f"The definition of guest {server_id} is not XML: {error}."
-        ) from error
+        raise DomainXmlError(f"The definition of guest {server_id} is not XML: {error}.") from error
     root = ET.fromstring(sifted.definition)  # noqa: S314 - by the allow-list
     _check_identity(root, server_id)
     return root, sifted.dropped
@@ -133,12 +137,12 @@ def for_destination(domain: str, disks: Sequence[Disk]) -> str:
             continue
         disk = next((disk for disk in disks if found.is_of(disk.serial)), None)
         if disk is None:
-            raise DefinitionError(
+            raise DomainXmlError(
                 f"The guest has volume {found.serial} as {found.target}, which is not among those "
                 "made ready at the destination."
             )
         if (disk_xml.secret_of(found.xml) is None) != ("encryption" not in disk.source):
-            raise DefinitionError(
+            raise DomainXmlError(
                 f"Volume {found.serial} is encrypted on one side only: the guest would write over "
                 "what it has, or read nothing of it."
             )
@@ -170,7 +174,7 @@ def _check_identity(root: ET.Element, server_id: str) -> None:
     if found is None:
         ET.SubElement(root, "uuid").text = server_id
     elif (found.text or "").strip().lower() != server_id.lower():
-        raise DefinitionError(f"The definition given for {server_id} is of guest {found.text}.")
+        raise DomainXmlError(f"The definition given for {server_id} is of guest {found.text}.")
 
 
 def _drop(parent: ET.Element, *names: str) -> None:

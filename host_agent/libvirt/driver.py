@@ -21,7 +21,7 @@ import libvirt
 import structlog
 
 from host_agent.libvirt import disk_xml, flags, processes, secrets, sizes
-from host_agent.libvirt.hypervisor import Domain, HypervisorError, Job, Route, Trouble
+from host_agent.libvirt.hypervisor import Domain, HypervisorError, Job, MigrationRoute, Trouble
 from host_agent.shared.contract.messages import PowerState
 
 #: A daemon that does not answer for so long is taken for dead: interval x count seconds.
@@ -188,7 +188,9 @@ class Libvirt:
             inactive = libvirt.VIR_DOMAIN_XML_INACTIVE | flags.PASSWORDS_TOO
             return live, domain.XMLDesc(inactive) if domain.isPersistent() else None
 
-    def migrate(self, server_id: str, route: Route, live: str, persistent: str | None) -> None:
+    def migrate(
+        self, server_id: str, route: MigrationRoute, live: str, persistent: str | None
+    ) -> None:
         parameters = {libvirt.VIR_MIGRATE_PARAM_DEST_XML: live}
         if persistent:
             parameters[libvirt.VIR_MIGRATE_PARAM_PERSIST_XML] = persistent

@@ -57,7 +57,7 @@ class Domain:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Route:
+class MigrationRoute:
     """A way for a live migration: the other hypervisor, and where the data is sent to.
 
     `shared`: all that the guest writes is known to be the same data there.
@@ -145,7 +145,9 @@ class Hypervisor(Protocol):
     def migratable(self, server_id: str) -> tuple[str, str | None]:
         """Live and persistent XML, as `migrate` takes them."""
 
-    def migrate(self, server_id: str, route: Route, live: str, persistent: str | None) -> None:
+    def migrate(
+        self, server_id: str, route: MigrationRoute, live: str, persistent: str | None
+    ) -> None:
         """Live, by these two XMLs; returns when it has ended.
 
         It is defined there and no longer here, if it was (`persistent`).

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from host_agent.libvirt import disk_xml
 from host_agent.libvirt.disk_xml import DiskSeen, DomainXml
-from host_agent.libvirt.domain_xml import Host
+from host_agent.libvirt.domain_xml import HostCapabilities
 from host_agent.libvirt.hypervisor import Domain, Hypervisor, HypervisorError, Trouble
 from host_agent.shared.contract.messages import ErrorKind
 from host_agent.shared.contract.ports import PortError
@@ -93,11 +93,11 @@ class Rules:
     """What the rules have: a hypervisor, its host, and patience."""
 
     def __init__(
-        self, hypervisor: Hypervisor, patience: Patience, host: Host | None = None
+        self, hypervisor: Hypervisor, patience: Patience, host: HostCapabilities | None = None
     ) -> None:
         self._hypervisor = hypervisor
         self._patience = patience
-        self._xml_host = host or Host()
+        self._xml_host = host or HostCapabilities()
 
     def subscribe(self, callback: Callable[[], None]) -> None:
         """Call back when the inventory may have changed."""

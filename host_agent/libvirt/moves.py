@@ -29,8 +29,8 @@ from typing import Any
 
 import structlog
 
-from host_agent.libvirt.domain_xml import DefinitionError, for_destination, is_shared
-from host_agent.libvirt.hypervisor import Domain, HypervisorError, Job, Route, Trouble
+from host_agent.libvirt.domain_xml import DomainXmlError, for_destination, is_shared
+from host_agent.libvirt.hypervisor import Domain, HypervisorError, Job, MigrationRoute, Trouble
 from host_agent.libvirt.look import (
     CHANGES_MAX,
     Copies,
@@ -113,10 +113,10 @@ class GuestMoves(Rules):
             persistent = for_destination(persistent, disks) if persistent else None
         except HypervisorError as error:
             raise port_error(error) from error
-        except DefinitionError as error:
+        except DomainXmlError as error:
             raise PortError(ErrorKind.FINAL, "migration_failed", str(error)) from error
         address = destination.get("address") or None
-        route = Route(uri=destination["uri"], address=address, shared=is_shared(live))
+        route = MigrationRoute(uri=destination["uri"], address=address, shared=is_shared(live))
         move = _Move(lambda: self._hypervisor.migrate(server_id, route, live, persistent))
         move.start()
         return move

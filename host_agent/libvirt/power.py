@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from host_agent.libvirt import disk_xml
-from host_agent.libvirt.domain_xml import DefinitionError, domain_of
+from host_agent.libvirt.domain_xml import DomainXmlError, domain_of
 from host_agent.libvirt.hypervisor import HypervisorError, Trouble
 from host_agent.libvirt.look import (
     CHANGES_MAX,
@@ -117,7 +117,7 @@ class GuestPower(Rules):
                     hint="the guest's former host may not decide these for this one",
                 )
             self._hypervisor.define(made.xml)
-        except DefinitionError as error:
+        except DomainXmlError as error:
             raise PortError(ErrorKind.FINAL, "bad_definition", str(error)) from error
         except HypervisorError as error:
             raise port_error(error, refused="bad_definition") from error

@@ -73,13 +73,13 @@ class GuestSnapshots(GuestCopies):
         raise unsettled(server_id)
 
     def unsnapshot(self, server_id: str, serial: str, file: str, watch: Watch) -> None:
-        course = _Course(watch)
+        course = _SnapshotCourse(watch)
         with once_begun(lambda: course.begun > 0):
             while not self._back(server_id, serial, file, course):
                 pass
 
     def merge(self, server_id: str, serial: str, merge: Merge, watch: Watch) -> None:
-        course = _Course(watch)
+        course = _SnapshotCourse(watch)
         with once_begun(lambda: course.begun > 0):
             while not self._merged(server_id, serial, merge, course):
                 pass
@@ -104,7 +104,7 @@ class GuestSnapshots(GuestCopies):
             raise no_disk(server_id, serial)
         return live
 
-    def _back(self, server_id: str, serial: str, file: str, course: _Course) -> bool:
+    def _back(self, server_id: str, serial: str, file: str, course: _SnapshotCourse) -> bool:
         """Look, and do the one next thing; whether the guest writes to a file below this one."""
         copies = self._look_here(server_id)
         live, _ = copies.disk(serial)
@@ -135,7 +135,7 @@ class GuestSnapshots(GuestCopies):
             time.sleep(self._patience.poll_s)
         return False
 
-    def _merged(self, server_id: str, serial: str, merge: Merge, course: _Course) -> bool:
+    def _merged(self, server_id: str, serial: str, merge: Merge, course: _SnapshotCourse) -> bool:
         """Look, and do the one next thing; whether the chain is as it is to be."""
         # The job first: one that ends in between has changed the chain by the look after it.
         target = self._running(server_id, serial)
@@ -185,7 +185,7 @@ def _asking_of(refused: str) -> Iterator[None]:
 
 
 @dataclass
-class _Course:
+class _SnapshotCourse:
     """What this call has begun, or seen under way, and how often it asked for the switch."""
 
     watch: Watch

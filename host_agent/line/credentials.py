@@ -44,7 +44,7 @@ class ShownCredentials:
     validity: Validity | None
 
 
-class Ending(NamedTuple):
+class Expiry(NamedTuple):
     """`left_s`: below 0 it has ended; `soon`: it should have been renewed, or may not be used."""
 
     left_s: float
@@ -83,13 +83,13 @@ class Credentials:
         validity = self._shown.validity
         return None if validity is None else validity.trouble(self._clock())
 
-    def ending(self) -> Ending | None:
+    def ending(self) -> Expiry | None:
         """How long the certificate that is shown lasts; None: there is none."""
         validity, now = self._shown.validity, self._clock()
         if validity is None:
             return None
         left_s = validity.ends.timestamp() - now
-        return Ending(left_s, soon=validity.is_ending(now) or validity.trouble(now) is not None)
+        return Expiry(left_s, soon=validity.is_ending(now) or validity.trouble(now) is not None)
 
     def _renew(self) -> None:
         try:

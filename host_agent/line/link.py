@@ -90,7 +90,7 @@ _LOG = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 
-class StaleEpochError(Exception):
+class RegisterAgainError(Exception):
     """The ledger wants to be shown this host again: our epoch is old, or it was unfenced."""
 
 
@@ -179,7 +179,7 @@ class Link:
         return Verdict.STALE
 
     def others(self, volume_id: str, attachment_id: str) -> list[str]:
-        """Who else uses the volume on this host (ports.Users); raises Stopping."""
+        """Who else uses the volume on this host (ports.VolumeUsers); raises Stopping."""
         path = f"/volumes/{quote(volume_id)}/users?attachment_id={quote(attachment_id)}"
         status, answer = self._insist("GET", path)
         if status == HTTPStatus.OK and (users := _understood(answer, Users)):
@@ -335,7 +335,7 @@ class Link:
             try:
                 self._poll(runner, life, after)
                 backoff.reset()
-            except StaleEpochError as error:
+            except RegisterAgainError as error:
                 _LOG.warning("registration_awaited", why=str(error))
                 self._lost()
                 self._closing.wait(backoff.next_s())
@@ -354,7 +354,7 @@ class Link:
             **({SURVEY_HEADER: got} if got else {}),
         )
         if status == HTTPStatus.CONFLICT:
-            raise StaleEpochError(answer.get("detail") or "the ledger does not know this epoch")
+            raise RegisterAgainError(answer.get("detail") or "the ledger does not know this epoch")
         told = _understood(answer, Commands)
         if told is None:
             raise LinkError("the ledger's answer to the poll is not understood")

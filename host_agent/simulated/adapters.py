@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from host_agent.libvirt.domain_xml import Host
+from host_agent.libvirt.domain_xml import HostCapabilities
 from host_agent.libvirt.guests import HypervisorGuests, Patience
 from host_agent.shared.contract.messages import ErrorKind, Guest, PowerState
 from host_agent.shared.contract.ports import (
@@ -30,7 +30,7 @@ from host_agent.simulated import host_state
 from host_agent.simulated.host_state import HostState
 from host_agent.simulated.hypervisor import SimulatedHypervisor
 from host_agent.storage import connection
-from host_agent.storage.port import Thing
+from host_agent.storage.port import StorageThing
 
 Shown = Callable[[Sequence[Any]], list[Any]]
 
@@ -205,7 +205,7 @@ class SimulatedView:
         self._paths = frozenset(shown)
         self._connected = connected
         self.things = [
-            Thing(
+            StorageThing(
                 kind=KINDS.get(entry["driver"], "multipath_map"),
                 name=path,
                 places=frozenset({path}),
@@ -261,7 +261,7 @@ class SimulatedGuests(HypervisorGuests):
         self, store: HostState, faults: Faults, host: str, patience: Patience = PATIENCE
     ) -> None:
         self._store, self.hypervisor = store, SimulatedHypervisor(store)
-        super().__init__(self.hypervisor, patience, Host("qemu"))
+        super().__init__(self.hypervisor, patience, HostCapabilities("qemu"))
         self._faults = faults
         self._host = host
 

@@ -24,7 +24,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from host_agent.libvirt import disk_xml
-from host_agent.libvirt.hypervisor import Domain, HypervisorError, Job, Route, Trouble
+from host_agent.libvirt.hypervisor import Domain, HypervisorError, Job, MigrationRoute, Trouble
 from host_agent.shared.contract.messages import PowerState
 from host_agent.simulated import host_state
 from host_agent.simulated.host_state import HostState
@@ -228,7 +228,9 @@ class SimulatedHypervisor:
         guest = _guest(self._store.read(), server_id, live=True)
         return guest["live"], guest["persistent"]
 
-    def migrate(self, server_id: str, route: Route, live: str, persistent: str | None) -> None:
+    def migrate(
+        self, server_id: str, route: MigrationRoute, live: str, persistent: str | None
+    ) -> None:
         if _swallowed():
             return
         held, answer_lost = _lie("hold"), _lie("answer_lost")

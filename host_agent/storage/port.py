@@ -10,7 +10,7 @@ from host_agent.shared.contract.ports import ConnectionInfo
 
 
 @dataclass(frozen=True, kw_only=True)
-class Thing:
+class StorageThing:
     """Something that host storage shows (survey.StorageShown says which kinds, and their names).
 
     `places`: the devices and files by which its data is reached; `below`: a mount's directory.
@@ -37,7 +37,7 @@ class StorageView(Protocol):
     """Host storage as it was at one moment."""
 
     @property
-    def things(self) -> Sequence[Thing]: ...
+    def things(self) -> Sequence[StorageThing]: ...
 
     def place(self, path: str) -> str:
         """The one name of what is at a path: of a device by whichever of its names."""

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from host_agent.shared.contract.ports import ConnectionInfo
 from host_agent.storage import device_mapper
 from host_agent.storage.names import path_of
-from host_agent.storage.port import Thing
+from host_agent.storage.port import StorageThing
 
 #: The file systems that os-brick mounts for volumes that are files.
 SHARES = frozenset({"nfs", "nfs4", "fuse.glusterfs", "fuse.quobyte", "fuse.vstorage"})
@@ -92,7 +92,7 @@ class KernelView:
         self._sources.update(map(self.place, self._swaps()))
         self._targets: dict[str, str] = {}  # of iSCSI, by disk
         found = (*self._sessions(), *self._subsystems(), *self._maps(), *self._shares())
-        self.things: tuple[Thing, ...] = (*found, *self._loop_devices())
+        self.things: tuple[StorageThing, ...] = (*found, *self._loop_devices())
 
     # --- places -----------------------------------------------------------------------------
 
@@ -212,7 +212,7 @@ class KernelView:
 
     # --- things -------------------------------------------------------------------------------
 
-    def _sessions(self) -> Iterator[Thing]:
+    def _sessions(self) -> Iterator[StorageThing]:
         for session in _entries(self._sys / "class/iscsi_session"):
             disks = list(_disks_of(session))
             self._targets |= dict.fromkeys(disks, _read(session / "targetname"))
@@ -222,7 +222,7 @@ class KernelView:
                 "iscsi_session", _read(session / "targetname"), disks, working=working
             )
 
-    def _subsystems(self) -> Iterator[Thing]:
+    def _subsystems(self) -> Iterator[StorageThing]:
         """Those of a fabric."""
         for subsystem in _entries(self._sys / "class/nvme-subsystem"):
             name, inside = _read(subsystem / "subsysnqn"), _entries(subsystem)
@@ -235,7 +235,7 @@ class KernelView:
             working = any(_read(path / "state") in WORKING for path in controllers)
             yield self._thing("nvme_subsystem", name, disks, working=working)
 
-    def _maps(self) -> Iterator[Thing]:
+    def _maps(self) -> Iterator[StorageThing]:
         for name in sorted(self._blocks):
             uuid = self._uuid(name)
             if uuid.startswith(_MAP):
@@ -243,16 +243,18 @@ class KernelView:
                 working = by_mapper and any(map(self._works, self._children(name, "slaves")))
                 yield self._thing("multipath_map", uuid.removeprefix(_MAP), [name], working=working)
 
-    def _shares(self) -> Iterator[Thing]:
+    def _shares(self) -> Iterator[StorageThing]:
         """A mount with nothing of a guest's, and no loop device on it, is held by nobody."""
         for mount in self._mounts:
             if mount.kind in SHARES:
                 files = [path for path in self._loops.values() if path.startswith(f"{mount.at}/")]
-                yield Thing(kind="mount", name=mount.source, below=mount.at, held=bool(files))
+                yield StorageThing(
+                    kind="mount", name=mount.source, below=mount.at, held=bool(files)
+                )
 
-    def _loop_devices(self) -> Iterator[Thing]:
+    def _loop_devices(self) -> Iterator[StorageThing]:
         for name, file in sorted(self._loops.items()):
-            yield Thing(
+            yield StorageThing(
                 kind="loop",
                 name=file.removesuffix(_DELETED),
                 places=frozenset(f"/dev/{each}" for each in self._above(name)),
@@ -260,9 +262,9 @@ class KernelView:
                 faulty=file.endswith(_DELETED),
             )
 
-    def _thing(self, kind: str, name: str, disks: list[str], *, working: bool) -> Thing:
+    def _thing(self, kind: str, name: str, disks: list[str], *, working: bool) -> StorageThing:
         places = {f"/dev/{each}" for disk in disks for each in self._above(disk)}
-        return Thing(
+        return StorageThing(
             kind=kind,
             name=name,
             places=frozenset(places),

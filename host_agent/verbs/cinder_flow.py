@@ -107,7 +107,7 @@ class NewFlow:
     def _end_late(self) -> None:
         let_land(self._ctx.sent, self._id(), self._ctx.clock)
         if self._knows_all():
-            self._delete_orphans(self._rows())
+            self._delete_unknown(self._rows())
 
     def _update(self) -> AttachmentView:
         connector = self._connector()
@@ -150,7 +150,7 @@ class NewFlow:
         if left is None or self._pair() in self._ctx.sent:
             let_land(self._ctx.sent, self._pair(), self._ctx.clock)
             left = self._rows()
-        return self._delete_orphans(left)
+        return self._delete_unknown(left)
 
     def take_back(self) -> None:
         """Delete an attachment whose result the ledger refused."""
@@ -205,7 +205,7 @@ class NewFlow:
         """End or complete one that is `attaching`: until then Cinder refuses another."""
         let_land(self._ctx.sent, self._pair(), self._ctx.clock)
         rows = self._rows()
-        self._delete_orphans(rows)
+        self._delete_unknown(rows)
         has = {self._lane.other and self._lane.other.attachment_id, *self._lane.known}
         for view in rows:
             if view.id in has and view.status == "attaching":
@@ -215,16 +215,16 @@ class NewFlow:
     def _rows(self) -> list[AttachmentView]:
         return self._ctx.cinder.attachments(self._lane.volume_id, self._lane.server_id)
 
-    def _delete_orphans(self, rows: list[AttachmentView]) -> list[str]:
+    def _delete_unknown(self, rows: list[AttachmentView]) -> list[str]:
         """Attachments of this pair whose ids nobody has learnt, so nobody connected them."""
         lane = self._lane
         known = {*lane.known, lane.attachment_id, lane.other and lane.other.attachment_id}
         ours = [view for view in rows if view.server_id == lane.server_id]
-        orphans = [view.id for view in ours if view.id not in known and view.incomplete]
-        for orphan in orphans:
-            _LOG.warning("deleting_unknown_attachment", attachment=orphan)
-            self._delete(orphan)
-        return orphans
+        unknown = [view.id for view in ours if view.id not in known and view.incomplete]
+        for unknown_id in unknown:
+            _LOG.warning("deleting_unknown_attachment", attachment=unknown_id)
+            self._delete(unknown_id)
+        return unknown
 
     def _knows_all(self) -> bool:
         """Whether the lane says which attachments the ledger knows; of a new one that attaches

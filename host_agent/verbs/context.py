@@ -23,7 +23,7 @@ from host_agent.shared.contract.ports import (
     Keys,
     OldCinder,
     PortError,
-    Users,
+    VolumeUsers,
     VolumeView,
     Watch,
 )
@@ -63,7 +63,7 @@ class Ports:
     old_cinder: OldCinder
     brick: Brick
     guests: Guests
-    users: Users
+    users: VolumeUsers
     storage: Storage
     keys: Keys = NO_KEYS
     records: Records = field(default_factory=dict)

@@ -1,8 +1,8 @@
 """Verbs of repairs: what this host has of a volume and a server, and letting go of what is left.
 
-The ledger judges (handlers.drift.again); a host only says what it sees.  What takes something away
-looks once more, under the volume's locks, and refuses while a guest here has the disk, or a record
-of this host says that somebody has the volume (CVE-2023-2088).
+The ledger judges (handlers.drift.recheck); a host only says what it sees.  What takes something
+away looks once more, under the volume's locks, and refuses while a guest here has the disk, or a
+record of this host says that somebody has the volume (CVE-2023-2088).
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from aggregates.base import Actor
-from ledger.auth.tokens import Asked, Authenticator, AuthError, Identity
+from ledger.auth.tokens import Authenticator, AuthError, Identity, RequestSender
 from ledger.config import Role
 
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9])?\Z")
@@ -31,7 +31,7 @@ class CertifiedAgents:
         """`trusted`: which authorities are, now; `clock`: seconds since 1970."""
         self._tokens, self._trusted, self._clock = tokens, trusted, clock
 
-    async def authenticate(self, asked: Asked) -> Identity:
+    async def authenticate(self, asked: RequestSender) -> Identity:
         """Raises AuthError."""
         certificate = asked.certificate
         if certificate is None or asked.headers.get("X-Auth-Token"):

@@ -21,14 +21,14 @@ from aggregates.base import Actor
 from host_agent.shared.cinder.session import ADMIN_ROLE
 from host_agent.shared.platform.text import one_line
 from ledger.auth import access_rules
-from ledger.auth.keystone_client import KeystoneError, Proven
+from ledger.auth.keystone_client import KeystoneError, ValidatedToken
 from ledger.auth.known import TokenCache
 from ledger.auth.tokens import (
     AccessRulesError,
-    Asked,
     AuthError,
     Identity,
     KeystoneAwayError,
+    RequestSender,
     StaticTokens,
     TokenScope,
     WrongTokensError,
@@ -61,7 +61,7 @@ SERVICE_TOKEN = "X-Service-Token"  # noqa: S105 - the name of a header
 class KeystoneCalls(Protocol):
     """`ledger.auth.keystone_client.KeystoneClient`."""
 
-    def whose(self, token: str, *, allow_expired: bool = False) -> Proven | None: ...
+    def whose(self, token: str, *, allow_expired: bool = False) -> ValidatedToken | None: ...
 
 
 class KeystoneTokens:
@@ -86,7 +86,7 @@ class KeystoneTokens:
         )
         self._challenge = f'Keystone uri="{challenged(settings)}"'
 
-    async def authenticate(self, asked: Asked) -> Identity:
+    async def authenticate(self, asked: RequestSender) -> Identity:
         """Raises AuthError."""
         try:
             static = self._static.identity(presented(asked))
@@ -104,7 +104,7 @@ class KeystoneTokens:
             error.challenge = self._challenge
             raise
 
-    async def _by_keystone(self, asked: Asked, service: Proven | None) -> Identity:
+    async def _by_keystone(self, asked: RequestSender, service: ValidatedToken | None) -> Identity:
         proven = await self._known.whose(
             presented(asked), asked.address, allow_expired=service is not None
         )
@@ -114,7 +114,7 @@ class KeystoneTokens:
             _refuse_unlisted(proven, asked)
         return _identity(proven, service)
 
-    async def _service(self, asked: Asked) -> Proven:
+    async def _service(self, asked: RequestSender) -> ValidatedToken:
         """Which service passes the request on.  Raises AuthError if it is none."""
         proven = await self._known.whose(presented(asked, SERVICE_TOKEN), asked.address)
         if proven is None:
@@ -125,8 +125,8 @@ class KeystoneTokens:
         _refuse_unlisted(proven, asked)
         return proven
 
-    async def _ask(self, token: str, address: str, allow_expired: bool) -> Proven | None:
-        def ask() -> Proven | None:
+    async def _ask(self, token: str, address: str, allow_expired: bool) -> ValidatedToken | None:
+        def ask() -> ValidatedToken | None:
             self._wrong.refuse_more(address)  # others may have shown theirs meanwhile
             return self._client.whose(token, allow_expired=allow_expired)
 
@@ -186,7 +186,7 @@ def challenged(settings: Settings) -> str:
     return str(settings.keystone.www_authenticate_uri or auth_url)
 
 
-def _refuse_unlisted(proven: Proven, asked: Asked) -> None:
+def _refuse_unlisted(proven: ValidatedToken, asked: RequestSender) -> None:
     rules = proven.access_rules
     if rules is not None and not access_rules.allow(rules, asked.method, asked.path):
         raise AccessRulesError(
@@ -194,7 +194,7 @@ def _refuse_unlisted(proven: Proven, asked: Asked) -> None:
         )
 
 
-def _identity(proven: Proven, service: Proven | None) -> Identity:
+def _identity(proven: ValidatedToken, service: ValidatedToken | None) -> Identity:
     roles = _roles(proven)
     actor = Actor(
         name=one_line(proven.user_name)[:NAME_CHARS_MAX],
@@ -215,7 +215,7 @@ def _identity(proven: Proven, service: Proven | None) -> Identity:
     return Identity(actor=actor, roles=roles, counted_as=counted_as, vouched=vouched)
 
 
-def _roles(proven: Proven) -> frozenset[str]:
+def _roles(proven: ValidatedToken) -> frozenset[str]:
     """The roles that count.  A domain's are for nothing here, and an agent's are no user's.
 
     Where Keystone says which project administers the cloud, the others' administrators do not.

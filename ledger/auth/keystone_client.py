@@ -58,7 +58,7 @@ class KeystoneError(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Proven:
+class ValidatedToken:
     """Whose a token is, and for what, as Keystone says.
 
     The scope is a project, the `system`, a domain, or nothing.  `left_s`: for how many seconds
@@ -120,7 +120,7 @@ class KeystoneClient:
         self._roles: frozenset[str] = frozenset()
         self._failed, self._failed_until = "", 0.0
 
-    def whose(self, token: str, *, allow_expired: bool = False) -> Proven | None:
+    def whose(self, token: str, *, allow_expired: bool = False) -> ValidatedToken | None:
         """Whose this token is; None if it is nobody's, or has ended.  Raises KeystoneError.
 
         `allow_expired`: as long as Keystone shows it after its time ([token] allow_expired_window).
@@ -233,7 +233,7 @@ def _is_of_a_certificate(error: BaseException | None) -> bool:
     return False
 
 
-def _read(answer: requests.Response, *, allow_expired: bool) -> Proven | None:
+def _read(answer: requests.Response, *, allow_expired: bool) -> ValidatedToken | None:
     match answer.status_code:
         case HTTPStatus.OK:
             return _proven(answer, allow_expired=allow_expired)
@@ -257,12 +257,12 @@ def is_keystones(answer: requests.Response) -> bool:
         return False
 
 
-def _proven(answer: requests.Response, *, allow_expired: bool) -> Proven:
+def _proven(answer: requests.Response, *, allow_expired: bool) -> ValidatedToken:
     try:
         body = answer.json()
         access = AccessInfoV3(body, auth_token="")
         rules = access.application_credential_access_rules
-        found = Proven(
+        found = ValidatedToken(
             user_id=_id(access.user_id),
             user_name=str(access.username),
             project_id=access.project_id and _id(access.project_id),

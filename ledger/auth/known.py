@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from ledger.auth.keystone_client import Proven
+from ledger.auth.keystone_client import ValidatedToken
 
 #: For how long a wrong token is known to be wrong.
 WRONG_S = 10.0
@@ -28,12 +28,12 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 #: Asks about a token for somebody at an address; the last says whether it may have expired.
-Ask = Callable[[str, str, bool], Awaitable[Proven | None]]
+Ask = Callable[[str, str, bool], Awaitable[ValidatedToken | None]]
 
 
 @dataclass(frozen=True)
 class _Right:
-    proven: Proven
+    proven: ValidatedToken
     until: float
     expires: float
 
@@ -55,11 +55,11 @@ class TokenCache:
         self._clock = clock
         self._right: OrderedDict[bytes, _Right] = OrderedDict()
         self._wrong: OrderedDict[tuple[bytes, bool], float] = OrderedDict()
-        self._asking: dict[tuple[bytes, bool], asyncio.Task[Proven | None]] = {}
+        self._asking: dict[tuple[bytes, bool], asyncio.Task[ValidatedToken | None]] = {}
 
     async def whose(
         self, token: str, address: str, *, allow_expired: bool = False
-    ) -> Proven | None:
+    ) -> ValidatedToken | None:
         """Whose the token is; None if it is wrong.  Raises what `ask` raises."""
         digest, now = hashlib.sha256(token.encode()).digest(), self._clock()
         right = self._right.get(digest)
@@ -77,7 +77,9 @@ class TokenCache:
             self._asking[key] = asking
         return await asyncio.shield(asking)  # who goes away does not end it for the others
 
-    async def _asked(self, key: tuple[bytes, bool], token: str, address: str) -> Proven | None:
+    async def _asked(
+        self, key: tuple[bytes, bool], token: str, address: str
+    ) -> ValidatedToken | None:
         digest, allow_expired = key
         try:
             proven = await self._ask(token, address, allow_expired)
@@ -100,7 +102,7 @@ def _keep(table: OrderedDict[K, V], key: K, value: V, count_max: int) -> None:
         table.popitem(last=False)
 
 
-def _heard(task: asyncio.Task[Proven | None]) -> None:
+def _heard(task: asyncio.Task[ValidatedToken | None]) -> None:
     """Nobody may be left to hear of an error."""
     if not task.cancelled():
         task.exception()

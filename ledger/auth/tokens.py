@@ -53,7 +53,7 @@ class WrongTokensError(AuthError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class RequestSender:
     """What of a request says who sends it, and for what.
 
     `address`: the other end's, as connections are counted (ledger.http.limits.connections).
@@ -158,7 +158,7 @@ NOBODY = Identity(actor=Actor(name="nobody"), roles=frozenset())
 class Authenticator(Protocol):
     """Turns the headers of a request into who sent it."""
 
-    async def authenticate(self, asked: Asked) -> Identity:
+    async def authenticate(self, asked: RequestSender) -> Identity:
         """Raises AuthError."""
 
 
@@ -170,7 +170,7 @@ class NoAuth:
     Any web page can make the browser of somebody on this machine send requests here.
     """
 
-    async def authenticate(self, asked: Asked) -> Identity:
+    async def authenticate(self, asked: RequestSender) -> Identity:
         headers = asked.headers
         _refuse_websites(headers)
         user_id = _name(headers, "X-User-Id")
@@ -202,7 +202,7 @@ class StaticTokens:
             if digest is not None and self._identities.get(digest) != identity
         )
 
-    async def authenticate(self, asked: Asked) -> Identity:
+    async def authenticate(self, asked: RequestSender) -> Identity:
         identity = self.identity(presented(asked))
         if identity is None:
             raise AuthError("The token is not known here; check it, and the service's [[tokens]].")
@@ -213,7 +213,7 @@ class StaticTokens:
         return self._identities.get(hash_token(token))
 
 
-def presented(asked: Asked, header: str = "X-Auth-Token") -> str:
+def presented(asked: RequestSender, header: str = "X-Auth-Token") -> str:
     """The token that was sent.  Raises AuthError if there is none, or it can be none."""
     token = asked.headers.get(header, "")
     if not token:

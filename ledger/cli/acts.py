@@ -14,27 +14,27 @@ from typing import Any, cast
 from ledger.cli.base import moment
 from ledger.cli.naming import named
 from ledger.cli.operations.operating import Waiting
-from ledger.words.acts import BY_NAME, Act, Field, Kind
+from ledger.words.acts import BY_NAME, Act, Field, FieldKind
 
 COMMANDS = {act.command: f"{__name__}:{name}" for name, act in BY_NAME.items()}
 
 _Rows = tuple[Any, Any]
 
 #: By what a field holds, how it is typed; else it is `--NAME TEXT`.
-_TYPED: dict[Kind, dict[str, Any]] = {
-    Kind.TEXT: {"metavar": "TEXT"},
-    Kind.MOMENT: {"metavar": "TIME", "type": moment},
-    Kind.FLAG: {"action": "store_true"},
-    Kind.APPLY: {"action": "store_true"},
-    Kind.NAME: {"metavar": "NAME"},
-    Kind.CLASSES: {"metavar": "CLASS", "action": "append", "default": []},
-    Kind.LANE: {"metavar": "N", "type": int, "default": 0},
-    Kind.HOST: {"metavar": "NAME"},
-    Kind.SERVER: {"metavar": "ID", "type": named("server")},
-    Kind.VOLUME: {"metavar": "ID", "type": named("volume")},
+_TYPED: dict[FieldKind, dict[str, Any]] = {
+    FieldKind.TEXT: {"metavar": "TEXT"},
+    FieldKind.MOMENT: {"metavar": "TIME", "type": moment},
+    FieldKind.FLAG: {"action": "store_true"},
+    FieldKind.APPLY: {"action": "store_true"},
+    FieldKind.NAME: {"metavar": "NAME"},
+    FieldKind.CLASSES: {"metavar": "CLASS", "action": "append", "default": []},
+    FieldKind.LANE: {"metavar": "N", "type": int, "default": 0},
+    FieldKind.HOST: {"metavar": "NAME"},
+    FieldKind.SERVER: {"metavar": "ID", "type": named("server")},
+    FieldKind.VOLUME: {"metavar": "ID", "type": named("volume")},
 }
 #: Of these at most one is given.
-_ONE_OF = {Kind.HOST, Kind.SERVER, Kind.VOLUME}
+_ONE_OF = {FieldKind.HOST, FieldKind.SERVER, FieldKind.VOLUME}
 
 
 class ActCommand(Waiting):
@@ -64,7 +64,7 @@ class ActCommand(Waiting):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        from ledger.cli.client import BEGIN_TIMEOUT_S, TIMEOUT_S, ApiError
+        from ledger.cli.client import BEGIN_TIMEOUT_S, TIMEOUT_S, ServiceError
 
         act, said = self.act, vars(parsed_args)
         body = {each.name: said[each.name] for each in act.fields}
@@ -77,7 +77,7 @@ class ActCommand(Waiting):
                 query={"dry_run": "true"} if said.get("dry_run") else None,
                 timeout_s=BEGIN_TIMEOUT_S if act.begins or act.of.slow else TIMEOUT_S,
             )
-        except ApiError as error:
+        except ServiceError as error:
             error.hint = act.hints.get(error.code, error.hint)
             raise
         if ends := act.ends or act.of.ends:
@@ -86,11 +86,12 @@ class ActCommand(Waiting):
 
 
 def _add(parser: argparse._ActionsContainer, each: Field) -> None:
-    if each.kind is Kind.STEP:
+    if each.kind is FieldKind.STEP:
         parser.add_argument(each.name, metavar=f"<{each.name}>", help=each.help)
         return
     needed: dict[str, Any] = {"required": True} if each.needed else {}
-    parser.add_argument(f"--{each.name}", help=each.help, **_TYPED[each.kind], **needed)
+    option = f"--{each.option or each.name}"
+    parser.add_argument(option, dest=each.name, help=each.help, **_TYPED[each.kind], **needed)
 
 
 def __getattr__(name: str) -> type[ActCommand]:

@@ -20,7 +20,7 @@ from ledger.cli.cliff_parts import WithoutPlugins
 from ledger.cli.errors import CliError, ExitCode, usage
 
 if TYPE_CHECKING:
-    from ledger.cli.client import ApiError, Client, ClientError
+    from ledger.cli.client import Client, ClientError, ServiceError
 
 LIMIT_DEFAULT = 100
 LIMIT_MAX = 100_000
@@ -34,7 +34,7 @@ HINTS = {
 }
 
 
-def _from_api(error: ApiError, ours: dict[str, str]) -> CliError:
+def _from_api(error: ServiceError, ours: dict[str, str]) -> CliError:
     codes = {400: ExitCode.USAGE, 404: ExitCode.NOT_FOUND}
     server_error = 500
     code = ExitCode.UNEXPECTED if error.status >= server_error else ExitCode.REFUSED
@@ -52,9 +52,9 @@ def _from_api(error: ApiError, ours: dict[str, str]) -> CliError:
 
 def from_client(error: ClientError, hints: dict[str, str]) -> CliError:
     """The exit code of an answer, or of none."""
-    from ledger.cli.client import ApiError, UnreachableError
+    from ledger.cli.client import ServiceError, UnreachableError
 
-    if isinstance(error, ApiError):
+    if isinstance(error, ServiceError):
         return _from_api(error, hints)
     hint = error.hint
     if isinstance(error, UnreachableError):
@@ -101,12 +101,12 @@ class ErrorReporting(WithoutPlugins):
         return self.exit_code or code
 
     def _ended(self, error: Exception, parsed_args: argparse.Namespace) -> int:
-        from ledger.cli.client import ApiError, ClientError
+        from ledger.cli.client import ClientError, ServiceError
 
         if isinstance(error, BrokenPipeError):
             raise error
         if isinstance(error, ClientError):
-            if isinstance(error, ApiError) and error.status == 404:  # noqa: PLR2004
+            if isinstance(error, ServiceError) and error.status == 404:  # noqa: PLR2004
                 error.hint = error.hint or naming.hint(self.client, parsed_args)
             error = from_client(error, plugin.HINTS if self._behind_openstack else HINTS)
         if self.app.options.debug:
@@ -146,7 +146,7 @@ def _with_examples(parser: argparse.ArgumentParser, program: str, command: str) 
     parser.format_help = format_help  # type: ignore[method-assign]
 
 
-class Command(ErrorReporting):
+class PlainCommand(ErrorReporting):
     """A command that prints nothing, or something of its own."""
 
 

@@ -2,7 +2,7 @@
 
 keystoneauth is the one door for authentication: today the plugins for a static token
 and for none, later any plugin it can load.  All calls block.  What goes wrong leaves
-as `ClientError`: the ledger was not reached, or it refused (`ApiError`, which carries
+as `ClientError`: the ledger was not reached, or it refused (`ServiceError`, which carries
 the problem document's fields).  Nothing is retried here; who may wait does that.
 """
 
@@ -50,7 +50,7 @@ class SlowError(UnreachableError):
     """It took the request and did not answer in time."""
 
 
-class ApiError(ClientError):
+class ServiceError(ClientError):
     """The service refused or failed; `code` is stable, the message is for people."""
 
     def __init__(self, status: int, code: str, message: str, hint: str | None) -> None:
@@ -138,7 +138,7 @@ class Client:
         timeout_s: float,
     ) -> Any:
         try:
-            with _told_apart(self.url):
+            with _translate_errors(self.url):
                 answer = self._adapter.request(
                     path,
                     method,
@@ -158,7 +158,7 @@ class Client:
 
     def _why_slow(self) -> str | None:
         """What the service waits for; None if it does not say even that."""
-        with suppress(ClientError), _told_apart(self.url):
+        with suppress(ClientError), _translate_errors(self.url):
             answer = self._adapter.get("/readyz", timeout=READY_TIMEOUT_S, raise_exc=False)
             checks = _json(answer.text, self.url).get("checks") or {}
             waits = [f"{name} ({why})" for name, why in checks.items() if why]
@@ -192,7 +192,7 @@ class Client:
 
     def stream(self, path: str, **query: Any) -> Iterator[dict[str, Any]]:
         """The data of server-sent events as they come; returns when the server closes."""
-        with _told_apart(self.url):
+        with _translate_errors(self.url):
             answer = self._adapter.request(
                 path,
                 "GET",
@@ -223,7 +223,7 @@ def _first_alive(found: tuple[Endpoint, ...], cacert: str | None) -> Endpoint:
     *first, last = found
     for each in first:
         ask = _session(each, verify=cacert or True)
-        with suppress(ClientError), _told_apart(each.url):
+        with suppress(ClientError), _translate_errors(each.url):
             ask.get(f"{each.url.rstrip('/')}/healthz", timeout=ALIVE_TIMEOUT_S)
             return each
     return last
@@ -295,7 +295,7 @@ def sse_data(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
 
 
 @contextmanager
-def _told_apart(url: str) -> Iterator[None]:
+def _translate_errors(url: str) -> Iterator[None]:
     import requests  # keystoneauth has loaded it already
 
     try:
@@ -336,15 +336,15 @@ def _json(text: str, url: str) -> Any:
         raise ClientError(f"{url} does not answer in JSON: is this the ledger?") from None
 
 
-def api_error(status: int, text: str) -> ApiError:
+def api_error(status: int, text: str) -> ServiceError:
     """From a problem document (RFC 9457), Nova's error shape, or anything else."""
     try:
         data = json.loads(text)
     except ValueError:
         data = None
     if not isinstance(data, dict):
-        return ApiError(status, f"http_{status}", f"HTTP {status}: {text[:200].strip()}", None)
+        return ServiceError(status, f"http_{status}", f"HTTP {status}: {text[:200].strip()}", None)
     if len(data) == 1 and isinstance(inner := next(iter(data.values())), dict):
-        return ApiError(status, f"http_{status}", str(inner.get("message", inner)), None)
+        return ServiceError(status, f"http_{status}", str(inner.get("message", inner)), None)
     message = str(data.get("detail") or data.get("title") or f"HTTP {status}")
-    return ApiError(status, str(data.get("code", f"http_{status}")), message, data.get("hint"))
+    return ServiceError(status, str(data.get("code", f"http_{status}")), message, data.get("hint"))

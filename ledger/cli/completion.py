@@ -11,7 +11,7 @@ import argparse
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ledger.cli.base import Command
+from ledger.cli.base import PlainCommand
 from ledger.cli.naming import Named
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ fi
 }
 
 
-class Complete(Command):
+class Complete(PlainCommand):
     """Print the completion of a shell, or what can come at the end of some words."""
 
     app: Shell

@@ -60,7 +60,7 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "drift show": (("9f2c", "what each party says, and what to type"),),
     "drift looks": (("--state under_way", "how far they are"),),
-    "drift look": (("c0de", "what it found, held back, and could not see"),),
+    "drift look": (("c0de", "what it found, suppressed, and could not see"),),
     "drift classes": (("-f json", "all that can differ, with its meaning"),),
     "server list": (("--host hv1", "the servers of a host"),),
     "server show": (("db-1", "what it is, and what is being done to it"),),

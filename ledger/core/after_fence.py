@@ -34,7 +34,7 @@ from host_agent.shared.platform.text import visible
 from ledger.config import Fencing
 from ledger.log.unit import AggregateStore, Unit, run_optimistically
 from ledger.upkeep import long_work
-from ledger.upkeep.long_work import BusyError, Checkmark, Progress
+from ledger.upkeep.long_work import BusyError, Checkmark, WorkProgress
 from projections.reads.queries import Queries
 
 #: How often it is looked for hosts that wait.
@@ -210,5 +210,5 @@ def _end_of(said: IO[bytes]) -> str:
     return said.read().decode(errors="replace").strip()
 
 
-def _unwatched(_: Progress) -> None:
+def _unwatched(_: WorkProgress) -> None:
     """How far it is, nobody can tell."""

@@ -9,7 +9,7 @@ lease that runs out; one that meets an unexpected error (a database restart, a b
 logs it and lets its lease run out, which is the pause before the next attempt.
 
 What is taken over from a holder that never gave it back is first ended in the log: if the
-other lives after all, its result is refused, and it undoes what it made (ledger.core.take_back).
+other lives after all, its result is refused, and it undoes what it made (`undo_refused_result`).
 Then it is left alone for LATE_S, in which a request that the other has sent on its way arrives
 where the effects look for it (ledger.core.effects).  That pause takes no thread from others.
 
@@ -60,8 +60,8 @@ class Leases(Protocol):
     ) -> list[tuple[str, str, bool]]: ...
     async def renew(self, holder: str, ids: Sequence[str], lease_s: float) -> list[str]: ...
     async def release(self, holder: str, ids: Sequence[str]) -> None: ...
-    async def inherit(self, place: str, holder: str) -> None: ...
-    async def stranded(self) -> list[tuple[str, str]]: ...
+    async def expire_previous_leases(self, place: str, holder: str) -> None: ...
+    async def waiting_on_old_epoch(self) -> list[tuple[str, str]]: ...
 
 
 class OperationRunner(Protocol):
@@ -70,10 +70,10 @@ class OperationRunner(Protocol):
     def carry_on(self, operation_id: str) -> int:
         """Do the next things; the position of what it wrote, 0 for nothing."""
 
-    def take_over(self, operation_id: str) -> object:
+    def on_dispatcher_lost(self, operation_id: str) -> object:
         """End what a dispatcher was doing that never gave its lease back (`handover`)."""
 
-    def hand_over(self, operation_id: str, host: str) -> object:
+    def on_host_fenced(self, operation_id: str, host: str) -> object:
         """Let go of a fenced host (handlers.results.handover)."""
 
 
@@ -130,11 +130,11 @@ class Dispatcher:
         """Until cancelled; then what is under way gets to its next recorded point."""
         beside = [
             asyncio.create_task(self._renew()),
-            asyncio.create_task(self._hand_over_stranded()),
+            asyncio.create_task(self._tell_of_fences()),
         ]
         try:
             with _log_and_continue("leases_not_inherited"):
-                await self._leases.inherit(self._place, self._holder)
+                await self._leases.expire_previous_leases(self._place, self._holder)
             while True:
                 with _log_and_continue("dispatcher_failed"):
                     await self._give_back()
@@ -174,7 +174,7 @@ class Dispatcher:
         """The other's request is given time; if we are stopped meanwhile, all of it by the next."""
         ended = False
         with _log_and_continue("operation_not_taken_over", operation=operation_id):
-            await asyncio.to_thread(self._operations.take_over, operation_id)
+            await asyncio.to_thread(self._operations.on_dispatcher_lost, operation_id)
             ended = not await self._stopped_within(LATE_S)
         if ended:
             self._unfinished[project] += 1
@@ -226,14 +226,14 @@ class Dispatcher:
             with _log_and_continue("lease_renewal_failed"):
                 await self._leases.renew(self._holder, list(self._held), LEASE_S)
 
-    async def _hand_over_stranded(self) -> None:
+    async def _tell_of_fences(self) -> None:
         """Whoever fenced a host may have died before all that waits for it was handed over."""
         while True:
             await asyncio.sleep(STRANDED_EVERY_S)
             with _log_and_continue("stranded_not_read"):
-                for operation_id, host in await self._leases.stranded():
+                for operation_id, host in await self._leases.waiting_on_old_epoch():
                     with _log_and_continue("not_handed_over", operation=operation_id, host=host):
-                        await asyncio.to_thread(self._operations.hand_over, operation_id, host)
+                        await asyncio.to_thread(self._operations.on_host_fenced, operation_id, host)
 
 
 @contextlib.contextmanager

@@ -32,7 +32,7 @@ from host_agent.shared.platform.tracing import doing
 from ledger.core.steps import attachments, reimage, snapshots, volumes
 from ledger.core.steps.context import EffectContext
 from ledger.log.unit import AggregateStore, Unit
-from ledger.reconcile import mending
+from ledger.reconcile import repair_effects
 
 _log = structlog.get_logger(__name__)
 
@@ -76,7 +76,7 @@ def _unexpected(error: Exception) -> StepError:
     )
 
 
-def take_back(
+def undo_refused_result(
     verb: AnyVerb, lane: Lane, result: StepResult, context: EffectContext, store: AggregateStore
 ) -> None:
     """End what a step made that another has done, and was first.  A failure is not tried again
@@ -132,10 +132,10 @@ EFFECTS: dict[str, Callable[[Lane, EffectContext], dict[str, Any]]] = {
     LedgerVerb.SNAPSHOT_AWAIT: snapshots.await_followed,
     LedgerVerb.SNAPSHOT_MERGED: snapshots.tell_merged,
     LedgerVerb.SNAPSHOT_KEEP: snapshots.keep,
-    LedgerVerb.DRIFT_AGAIN: mending.look_again,
-    LedgerVerb.ATTACHMENT_DROP: mending.drop_attachment,
-    LedgerVerb.VOLUME_SETTLE: mending.settle_volume,
-    LedgerVerb.VOLUME_DROP: mending.drop_volume,
+    LedgerVerb.DRIFT_AGAIN: repair_effects.recheck_finding,
+    LedgerVerb.ATTACHMENT_DROP: repair_effects.drop_attachment,
+    LedgerVerb.VOLUME_SETTLE: repair_effects.settle_volume,
+    LedgerVerb.VOLUME_DROP: repair_effects.drop_volume,
 }
 #: Of these something is there that would not be without a second attempt.
 TAKEN_BACK: dict[str, Callable[[Lane, dict[str, Any], EffectContext, AggregateStore], None]] = {

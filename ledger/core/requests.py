@@ -28,8 +28,8 @@ from aggregates.volume import Volume
 from handlers.engine.plan import plan_of
 from handlers.requests import accept, actions, build, deletion, grow, operator, presence, snapshots
 from handlers.requests import repair as repairs
-from handlers.requests.guards import Contact, Origin
-from handlers.requests.presence import Shown
+from handlers.requests.guards import Contact, RequestOrigin
+from handlers.requests.presence import ShowingFinding
 from handlers.results.progress import Execution
 from host_agent.shared.contract.ports import Cinder, PortError, VolumeView
 from ledger.log.unit import AggregateStore, Unit, run_optimistically
@@ -37,7 +37,7 @@ from ledger.reconcile.repair_cases import RepairContexts
 
 A = TypeVar("A", bound=Aggregate)
 Edit = Callable[[A, EventContext], None]
-Decide = Callable[[Unit, Origin], Operation]
+Decide = Callable[[Unit, RequestOrigin], Operation]
 
 _log = structlog.get_logger(__name__)
 
@@ -67,7 +67,9 @@ class Fleet:
     contact: Callable[[str], Contact]
     legacy: Callable[[], bool] = lambda: False
     had: Callable[[str], Iterable[str]] = lambda _server_id: ()
-    shown: Callable[[str, Sequence[str]], Iterable[Shown]] = lambda _server_id, _volume_ids: ()
+    shown: Callable[[str, Sequence[str]], Iterable[ShowingFinding]] = (
+        lambda _server_id, _volume_ids: ()
+    )
     unaccounted: Callable[[str], Iterable[str]] = lambda _server_id: ()
     unfenced: Callable[[], Iterable[str]] = lambda: ()
     in_doubt: Callable[[], Iterable[str]] = lambda: ()
@@ -101,7 +103,7 @@ class Requests:
         # Once for all attempts, and not at all for a repeated request.
         view = cache(lambda: seen or self._cinder.volume(request.volume_id))
 
-        def decide(unit: Unit, origin: Origin) -> Operation:
+        def decide(unit: Unit, origin: RequestOrigin) -> Operation:
             shown = view()  # before anything is read that it would make old
             instance = unit.get(Instance, request.server_id)
             asks_root = request.is_root or request.device
@@ -128,7 +130,7 @@ class Requests:
         """Detach a volume from a server."""
         view = cache(self._shown)
 
-        def decide(unit: Unit, origin: Origin) -> Operation:
+        def decide(unit: Unit, origin: RequestOrigin) -> Operation:
             instance = unit.get(Instance, request.server_id)
             return accept.detach(
                 request,
@@ -157,7 +159,7 @@ class Requests:
             )
         )
 
-        def decide(unit: Unit, origin: Origin) -> Operation:
+        def decide(unit: Unit, origin: RequestOrigin) -> Operation:
             instance = unit.get(Instance, request.server_id)
             ids = (request.volume_id, request.new_volume_id)
             return accept.swap(
@@ -183,7 +185,7 @@ class Requests:
         ids = sorted({disk.volume_id for disk in request.disks if disk.volume_id})
         views = cache(lambda: {id_: self._cinder.volume(id_) for id_ in ids})
 
-        def decide(unit: Unit, origin: Origin) -> Operation:
+        def decide(unit: Unit, origin: RequestOrigin) -> Operation:
             return build.build(
                 request,
                 origin,
@@ -206,8 +208,10 @@ class Requests:
         """Move, start, stop, shelve, refresh, ... a server."""
         view = cache(self._shown)  # once for all attempts
 
-        def decide(unit: Unit, origin: Origin) -> Operation:
-            hosts = actions.Hosts(get=lambda name: unit.get(Host, name), contact=fleet.contact)
+        def decide(unit: Unit, origin: RequestOrigin) -> Operation:
+            hosts = actions.RequestHosts(
+                get=lambda name: unit.get(Host, name), contact=fleet.contact
+            )
             server = deletion.server_of(request.server_id, unit)
             return actions.act(
                 request,
@@ -238,7 +242,7 @@ class Requests:
         return accepted
 
     def _keep_deletion(
-        self, server_id: str, origin: Origin, claimed: errors.ClaimedError
+        self, server_id: str, origin: RequestOrigin, claimed: errors.ClaimedError
     ) -> Accepted | None:
         """Accept it all the same, if what was in its way still is."""
 
@@ -260,7 +264,9 @@ class Requests:
         request = grow.GrowVolume(server_id=server_id, volume_id=volume_id, waiting=waiting)
         operation_id = uuid4()
         context = replace(context, operation_id=str(operation_id))
-        origin = Origin(operation_id=operation_id, bdm_id=operation_id, context=context, at=at)
+        origin = RequestOrigin(
+            operation_id=operation_id, bdm_id=operation_id, context=context, at=at
+        )
 
         def change(unit: Unit) -> Accepted | None:
             try:
@@ -292,7 +298,7 @@ class Requests:
         """Have the guest take or delete a snapshot that Cinder waits for."""
         view = cache(lambda: self._cinder.volume(request.volume_id))
 
-        def decide(unit: Unit, origin: Origin) -> Operation:
+        def decide(unit: Unit, origin: RequestOrigin) -> Operation:
             return snapshots.begin(request, origin, unit, view(), fleet.contact)
 
         return self._accept(request.flow, request, context, None, _asked(decide, fleet))
@@ -315,7 +321,7 @@ class Requests:
         Raises what `repair` would.
         """
         unit = Unit(self._store)
-        origin = Origin(operation_id=uuid4(), bdm_id=uuid4(), context=context)
+        origin = RequestOrigin(operation_id=uuid4(), bdm_id=uuid4(), context=context)
         with operator.explained(unit):
             operation = self._mending(request, fleet)(unit, origin)
         return operation, unit.get(Finding, request.finding_id)
@@ -323,10 +329,12 @@ class Requests:
     def _mending(self, request: repairs.RepairDrift, fleet: Fleet) -> Decide:
         case = RepairContexts(self._cinder, fleet)  # asks Cinder once for all attempts
 
-        def decide(unit: Unit, origin: Origin) -> Operation:
+        def decide(unit: Unit, origin: RequestOrigin) -> Operation:
             finding = unit.get(Finding, request.finding_id)
             repairs.refuse(finding, request.finding_id)
-            hosts = actions.Hosts(get=lambda name: unit.get(Host, name), contact=fleet.contact)
+            hosts = actions.RequestHosts(
+                get=lambda name: unit.get(Host, name), contact=fleet.contact
+            )
             return repairs.repair(request, origin, case.of(finding, unit), hosts)
 
         return _asked(decide, fleet)
@@ -377,10 +385,12 @@ class Requests:
     ) -> Accepted:
         return self._begin(self._origin(kind, request, context, key), decide, key)
 
-    def _origin(self, kind: str, request: Any, context: EventContext, key: str | None) -> Origin:
+    def _origin(
+        self, kind: str, request: Any, context: EventContext, key: str | None
+    ) -> RequestOrigin:
         operation_id = operation_id_of(context, key) if key else uuid4()
         fingerprint = hashlib.sha256(kind.encode() + orjson.dumps(asdict(request))).hexdigest()
-        return Origin(
+        return RequestOrigin(
             operation_id=operation_id,
             bdm_id=uuid4(),
             context=replace(context, operation_id=str(operation_id)),
@@ -388,7 +398,7 @@ class Requests:
             at=self._clock(),
         )
 
-    def _begin(self, origin: Origin, decide: Decide, key: str | None) -> Accepted:
+    def _begin(self, origin: RequestOrigin, decide: Decide, key: str | None) -> Accepted:
         operation_id = origin.operation_id
 
         def change(unit: Unit) -> Accepted:
@@ -416,7 +426,7 @@ def operation_id_of(context: EventContext, key: str) -> UUID:
 def _asked(decide: Decide, fleet: Fleet) -> Decide:
     """Decide, unless others show what the operation would start or free (decision 0088)."""
 
-    def asked(unit: Unit, origin: Origin) -> Operation:
+    def asked(unit: Unit, origin: RequestOrigin) -> Operation:
         operation = decide(unit, origin)
         started = operation.started
         assert started is not None, "a decision begins an operation"

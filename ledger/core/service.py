@@ -43,7 +43,7 @@ from host_agent.shared.contract.messages import (
     StepResult,
 )
 from host_agent.shared.contract.ports import Cinder, OldCinder
-from ledger.core.effects import carry_out, take_back
+from ledger.core.effects import carry_out, undo_refused_result
 from ledger.core.steps.context import EffectContext
 from ledger.log.application import ConflictError
 from ledger.log.unit import AggregateStore, Unit, acting, own_context, run_optimistically, within
@@ -223,12 +223,14 @@ class Service:
     def fence(self, name: str, reason: str, evidence: str, context: EventContext) -> int:
         """Raise the host's epoch; from now on nothing more is begun there, or taken from it.
 
-        Of what was begun before, `hand_over` is to be told: all open operations that concern
+        Of what was begun before, `on_host_fenced` is to be told: all open operations that concern
         the host, as the log has them after this (decision 0022).
         """
         return self.change_host(name, lambda host: host.fence(reason, evidence), context)
 
-    def hand_over(self, operation_id: str, host: str, context: EventContext | None = None) -> int:
+    def on_host_fenced(
+        self, operation_id: str, host: str, context: EventContext | None = None
+    ) -> int:
         """What a fenced host was asked to do and has not answered fails, or is the ledger's."""
 
         def change(unit: Unit) -> int:
@@ -327,7 +329,7 @@ class Service:
 
     # ----------------------------------------------------------- dispatcher
 
-    def take_over(self, operation_id: str) -> int:
+    def on_dispatcher_lost(self, operation_id: str) -> int:
         """End the attempts of a dispatcher that never gave its lease back."""
 
         def change(unit: Unit) -> int:
@@ -395,7 +397,7 @@ class Service:
             result = replace(result, outputs={}, error=StepError(kind=ErrorKind.RETRYABLE, **why))
             recorded = run_optimistically(self._store, record)
         if recorded is None:
-            take_back(verb, lane, result, effect, self._store)
+            undo_refused_result(verb, lane, result, effect, self._store)
         return recorded or (Wait(None), 0)  # whoever was first goes on with it
 
     def _record(

@@ -24,9 +24,9 @@ import structlog
 
 from host_agent.shared.contract.backoff import Backoff
 from ledger.forward.forms import Form
-from ledger.forward.targets import AwayError, Item, RefusedError, Target
-from ledger.forward.told import Told, of_event, of_refusal
-from ledger.native.log.schemas_events import Event
+from ledger.forward.targets import AwayError, ForwardTarget, Item, RefusedError
+from ledger.forward.told import ToldItem, of_event, of_refusal
+from ledger.native.log.schemas_events import EventShown
 from ledger.upkeep.long_work import Checkmark
 from projections.reads.queries import Queries, read_pool
 
@@ -49,7 +49,7 @@ class ForwardError(Exception):
         self.hint = hint
 
 
-class Place(NamedTuple):
+class ConsumerPosition(NamedTuple):
     """How far a consumer is: in the log, and among the refused requests."""
 
     position: int
@@ -57,7 +57,7 @@ class Place(NamedTuple):
     refused_id: str = ""
 
     @classmethod
-    def of(cls, step: Checkmark) -> Place:
+    def of(cls, step: Checkmark) -> ConsumerPosition:
         return cls(step.done, *((step.kept or {}).get("refused") or ()))
 
     def checkmark(self, head: int) -> Checkmark:
@@ -65,7 +65,7 @@ class Place(NamedTuple):
         return Checkmark(self.position, max(head, self.position), kept)
 
 
-class Reader:
+class FeedReader:
     """Reads what follows, for a thread that has no event loop."""
 
     def __init__(self, queries: Queries, runner: asyncio.Runner) -> None:
@@ -74,7 +74,7 @@ class Reader:
 
     @classmethod
     @contextmanager
-    def opened(cls, dsn: str) -> Iterator[Reader]:
+    def opened(cls, dsn: str) -> Iterator[FeedReader]:
         with asyncio.Runner() as runner:
             pool = read_pool(dsn)
             runner.run(pool.open())
@@ -88,13 +88,15 @@ class Reader:
         row = self._runner.run(self._queries.checkpoint())
         return row["position"], row["log"] and UUID(row["log"])
 
-    def events(self, log: UUID, place: Place) -> list[Told]:
+    def events(self, log: UUID, place: ConsumerPosition) -> list[ToldItem]:
         """Raises DetachedError rather than passing some over."""
         asked = self._queries.events(after=place.position, limit=BATCH_EVENTS)
         rows = self._runner.run(asked)
-        return [of_event(log, Event.model_validate(row).model_dump(mode="json")) for row in rows]
+        return [
+            of_event(log, EventShown.model_validate(row).model_dump(mode="json")) for row in rows
+        ]
 
-    def refusals(self, log: UUID, place: Place) -> list[Told]:
+    def refusals(self, log: UUID, place: ConsumerPosition) -> list[ToldItem]:
         """None most of the time: their table is read as a whole, so every REFUSALS_LATE_S."""
         if time.monotonic() < self._look_at:
             return []
@@ -108,14 +110,19 @@ class Reader:
 
 
 def forward(
-    reader: Reader, begun: Checkmark, form: Form, target: Target, *, after: int | None = None
+    reader: FeedReader,
+    begun: Checkmark,
+    form: Form,
+    target: ForwardTarget,
+    *,
+    after: int | None = None,
 ) -> Generator[Checkmark]:
     """Work without an end, for `long_work.run`.  `after`: a position to go on behind, in place of
     where it was.
 
     Raises ForwardError; DetachedError where events are in an archive's files only.
     """
-    place = Place.of(begun)
+    place = ConsumerPosition.of(begun)
     if after is not None:
         place = place._replace(position=after)
     while True:
@@ -131,12 +138,12 @@ def forward(
             time.sleep(POLL_S)
 
 
-def _following(reader: Reader, log: UUID, place: Place, form: Form) -> list[Item]:
+def _following(reader: FeedReader, log: UUID, place: ConsumerPosition, form: Form) -> list[Item]:
     told = [*reader.refusals(log, place), *reader.events(log, place)]
     return [(each, form(log, each)) for each in told]
 
 
-def _behind(place: Place, told: list[Told]) -> Place:
+def _behind(place: ConsumerPosition, told: list[ToldItem]) -> ConsumerPosition:
     for each in told:
         if each.position is None:
             place = place._replace(refused_at=each.at.isoformat(), refused_id=each.thing_id)
@@ -145,7 +152,7 @@ def _behind(place: Place, told: list[Told]) -> Place:
     return place
 
 
-def _deliver(target: Target, items: list[Item]) -> None:
+def _deliver(target: ForwardTarget, items: list[Item]) -> None:
     """As often as it takes, while the target is away.  Raises ForwardError if it refuses."""
     backoff = Backoff(RETRY_FIRST_S, RETRY_MAX_S, random.random)
     while True:

@@ -12,11 +12,11 @@ from importlib.metadata import version
 from typing import Any
 from uuid import UUID
 
-from ledger.forward.told import Action, Ending, Told
+from ledger.forward.told import CadfAction, CadfOutcome, ToldItem
 from ledger.native.log.cloud_events import TYPE_PREFIX, cloud_event
-from ledger.native.log.schemas_events import Event
+from ledger.native.log.schemas_events import EventShown
 
-Form = Callable[[UUID, Told], dict[str, Any]]
+Form = Callable[[UUID, ToldItem], dict[str, Any]]
 
 NAME = "attachment-ledger"
 _CADF = "http://schemas.dmtf.org/cloud/audit/1.0/"
@@ -29,17 +29,17 @@ _CADF_TYPES = {
 }
 OCSF_VERSION = "1.8.0"
 _OCSF_CLASS = 6003
-_OCSF_ACTIVITIES = {Action.CREATE: 1, Action.UPDATE: 3, Action.DELETE: 4}
+_OCSF_ACTIVITIES = {CadfAction.CREATE: 1, CadfAction.UPDATE: 3, CadfAction.DELETE: 4}
 #: `status_id` 99 is Other: `status` says what, then.
 _OCSF_STATUS = {
-    Ending.SUCCESS: (1, "Success"),
-    Ending.FAILURE: (2, "Failure"),
-    Ending.PENDING: (99, "Pending"),
+    CadfOutcome.SUCCESS: (1, "Success"),
+    CadfOutcome.FAILURE: (2, "Failure"),
+    CadfOutcome.PENDING: (99, "Pending"),
 }
 _INFORMATIONAL, _LOW, _MEDIUM = 1, 2, 3
 
 
-def cadf(log: UUID, told: Told) -> dict[str, Any]:
+def cadf(log: UUID, told: ToldItem) -> dict[str, Any]:
     """The outcome of what is only begun is `pending`."""
     reason = {"reasonType": "HTTP" if told.position is None else NAME, "reasonCode": told.code}
     return {
@@ -68,10 +68,10 @@ def cadf(log: UUID, told: Told) -> dict[str, Any]:
     }
 
 
-def cloudevents(log: UUID, told: Told) -> dict[str, Any]:
+def cloudevents(log: UUID, told: ToldItem) -> dict[str, Any]:
     """A refused request has no `position`."""
     if told.position is not None:
-        shown: dict[str, Any] = cloud_event(log, Event.model_validate(told.data)).model_dump(
+        shown: dict[str, Any] = cloud_event(log, EventShown.model_validate(told.data)).model_dump(
             mode="json"
         )
         return shown
@@ -87,7 +87,7 @@ def cloudevents(log: UUID, told: Told) -> dict[str, Any]:
     }
 
 
-def ocsf(log: UUID, told: Told) -> dict[str, Any]:
+def ocsf(log: UUID, told: ToldItem) -> dict[str, Any]:
     """What has no place of its own is in `unmapped`, by the names of /v1."""
     activity, (status_id, status) = _OCSF_ACTIVITIES[told.action], _OCSF_STATUS[told.ending]
     return {
@@ -114,7 +114,7 @@ def ocsf(log: UUID, told: Told) -> dict[str, Any]:
     }
 
 
-def _metadata(log: UUID, told: Told) -> dict[str, Any]:
+def _metadata(log: UUID, told: ToldItem) -> dict[str, Any]:
     return {
         "version": OCSF_VERSION,
         "product": {"name": NAME, "vendor_name": NAME, "version": version(NAME)},
@@ -124,10 +124,10 @@ def _metadata(log: UUID, told: Told) -> dict[str, Any]:
     }
 
 
-def _severity(told: Told) -> int:
+def _severity(told: ToldItem) -> int:
     if told.needs_somebody:
         return _MEDIUM
-    return _LOW if told.ending is Ending.FAILURE else _INFORMATIONAL
+    return _LOW if told.ending is CadfOutcome.FAILURE else _INFORMATIONAL
 
 
 def _known(**named: str | None) -> dict[str, str]:

@@ -22,7 +22,7 @@ import orjson
 import requests
 
 from ledger.forward.forms import NAME
-from ledger.forward.told import Ending, Told
+from ledger.forward.told import CadfOutcome, ToldItem
 from ledger.native.log.cloud_events import BATCH_MEDIA_TYPE
 
 #: How long a target may take for a batch.
@@ -30,7 +30,11 @@ SEND_S = 30.0
 #: How often it is looked whether the other side's kernel has what was sent.
 _LOOK_S = 0.005
 #: RFC 5424: facility 13 (log audit), and the severities of informational and warning.
-_PRIORITIES = {Ending.SUCCESS: 13 * 8 + 6, Ending.PENDING: 13 * 8 + 6, Ending.FAILURE: 13 * 8 + 4}
+_PRIORITIES = {
+    CadfOutcome.SUCCESS: 13 * 8 + 6,
+    CadfOutcome.PENDING: 13 * 8 + 6,
+    CadfOutcome.FAILURE: 13 * 8 + 4,
+}
 _MSGID_CHARS_MAX = 32
 _SYSLOG_PORTS = {"syslog": 601, "syslog+tls": 6514}
 _ANSWER_BYTES = 300
@@ -38,7 +42,7 @@ _ANSWER_BYTES = 300
 _LATER = (408, 425, 429)
 _SERVER_ERROR = 500
 
-Item = tuple[Told, dict[str, Any]]
+Item = tuple[ToldItem, dict[str, Any]]
 
 
 class AwayError(Exception):
@@ -49,7 +53,7 @@ class RefusedError(Exception):
     """It does not take this; the message has what it said."""
 
 
-class Target(Protocol):
+class ForwardTarget(Protocol):
     """What takes events in their form, in order."""
 
     def send(self, items: Sequence[Item]) -> None:
@@ -182,7 +186,7 @@ def _acknowledged(line: socket.socket, until: float) -> None:
         time.sleep(_LOOK_S)
 
 
-def target_of(url: str, form: str, *, token: str | None, cacert: str | None) -> Target:
+def target_of(url: str, form: str, *, token: str | None, cacert: str | None) -> ForwardTarget:
     """Raises ValueError for a URL that is none of these."""
     parts = urlsplit(url)
     if parts.scheme == "file" and not parts.netloc and parts.path:

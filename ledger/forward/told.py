@@ -70,7 +70,7 @@ PENDING = frozenset(
 )
 
 
-class Action(StrEnum):
+class CadfAction(StrEnum):
     """In CADF's words."""
 
     CREATE = "create"
@@ -78,7 +78,7 @@ class Action(StrEnum):
     DELETE = "delete"
 
 
-class Ending(StrEnum):
+class CadfOutcome(StrEnum):
     """In CADF's words."""
 
     SUCCESS = "success"
@@ -87,7 +87,7 @@ class Ending(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told:
+class ToldItem:
     """An event, or a refused request.
 
     `thing` and `thing_id`: to what it happened, by the name of its aggregate.  `by`, `user_id`,
@@ -101,8 +101,8 @@ class Told:
     what: str
     thing: str
     thing_id: str
-    action: Action
-    ending: Ending
+    action: CadfAction
+    ending: CadfOutcome
     by: str
     user_id: str | None
     project_id: str | None
@@ -117,13 +117,13 @@ class Told:
         return self.topic == Operation.Parked.TOPIC
 
 
-def of_event(log: UUID, event: Row) -> Told:
-    """An event of this log, as the API shows it (ledger.native.log.schemas_events.Event)."""
+def of_event(log: UUID, event: Row) -> ToldItem:
+    """An event of this log, as the API shows it (ledger.native.log.schemas_events.EventShown)."""
     topic, body = event["topic"], event["body"]
     asker = event["asked_by"] or {**event, "name": event["actor"]}
     thing = topic.partition(".")[0]
     error = body.get("error") or {}
-    return Told(
+    return ToldItem(
         id=uuid5(log, f"{event['position']} {event['recorded_at']}"),
         position=event["position"],
         at=datetime.fromisoformat(event["recorded_at"]),
@@ -144,24 +144,24 @@ def of_event(log: UUID, event: Row) -> Told:
     )
 
 
-def _action(topic: str) -> Action:
+def _action(topic: str) -> CadfAction:
     if topic in CREATED:
-        return Action.CREATE
-    return Action.DELETE if topic in DELETED else Action.UPDATE
+        return CadfAction.CREATE
+    return CadfAction.DELETE if topic in DELETED else CadfAction.UPDATE
 
 
-def _ending(topic: str, body: Row) -> Ending:
+def _ending(topic: str, body: Row) -> CadfOutcome:
     if topic in PENDING:
-        return Ending.PENDING
+        return CadfOutcome.PENDING
     finished = topic == Operation.OperationFinished.TOPIC
     failed = finished and body["outcome"] != Outcome.COMPLETED
-    return Ending.FAILURE if failed or topic in FAILED else Ending.SUCCESS
+    return CadfOutcome.FAILURE if failed or topic in FAILED else CadfOutcome.SUCCESS
 
 
-def of_refusal(log: UUID, refusal: Row) -> Told:
+def of_refusal(log: UUID, refusal: Row) -> ToldItem:
     """A request that was refused, as its table has it (ledger.native.log.refusals)."""
     deletes = refusal["method"] == "DELETE"
-    return Told(
+    return ToldItem(
         id=uuid5(log, refusal["request_id"]),
         position=None,
         at=refusal["refused_at"],
@@ -169,8 +169,8 @@ def of_refusal(log: UUID, refusal: Row) -> Told:
         what=f"{refusal['status']} {refusal['code']}: {refusal['message']}",
         thing="Request",
         thing_id=refusal["request_id"],
-        action=Action.DELETE if deletes else Action.UPDATE,
-        ending=Ending.FAILURE,
+        action=CadfAction.DELETE if deletes else CadfAction.UPDATE,
+        ending=CadfOutcome.FAILURE,
         by=refusal["actor"],
         user_id=refusal["user_id"],
         project_id=refusal["project_id"],

@@ -23,7 +23,7 @@ from host_agent.shared.platform.clocks import TIME_HEADER
 from host_agent.shared.platform.text import is_showable, one_line
 from ledger.agents.batches import AGENT_BATCHER, AgentBatcher
 from ledger.auth.tls import certificate_of
-from ledger.auth.tokens import NOBODY, Asked, Identity
+from ledger.auth.tokens import NOBODY, Identity, RequestSender
 from ledger.http import microversions
 from ledger.http.call import READ_AFTER, WRITTEN, Call, answer, caught_up, refuse_unless
 from ledger.http.components import COMPONENTS, HOLDS, Components, Holds, is_gone
@@ -313,9 +313,9 @@ async def _authenticated(request: web.Request, handler: Handler) -> web.StreamRe
         connections.ended(identity)
 
 
-def _asked(request: web.Request) -> Asked:
+def _asked(request: web.Request) -> RequestSender:
     transport = request.transport
-    return Asked(
+    return RequestSender(
         headers=request.headers,
         method=request.method,
         path=request.path,

@@ -9,7 +9,7 @@ and the newest one also in `log_head`.  So the links of a few thousand events a 
 one hash each, and an event cannot be changed, removed, added or moved without changing
 every link after it.  Somebody who can write to the database can make a new, consistent chain;
 but it ends in another value than the one that an auditor has kept.  Such a pair of
-position and link is a `Checkpoint`; there is one after the last event of every call.
+position and link is a `ChainCheckpoint`; there is one after the last event of every call.
 
 The canonical form is PostgreSQL's own binary form of a row (`record_send`, made by the SQL
 function `event_bytes`): how many columns, then for each its type, its length and its value.
@@ -38,7 +38,7 @@ HASH_BYTES = 32
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class ChainCheckpoint:
     """What an auditor keeps elsewhere: the chain's value after the event at `position`."""
 
     position: int
@@ -46,7 +46,7 @@ class Checkpoint:
 
 
 #: Before the first event.
-GENESIS = Checkpoint(0, bytes(HASH_BYTES))
+GENESIS = ChainCheckpoint(0, bytes(HASH_BYTES))
 
 
 class BrokenChainError(Exception):
@@ -72,7 +72,7 @@ class ChainRow(NamedTuple):
 class Verifier:
     """Verifies the log from a checkpoint on; `checkpoint` is how far everything is proven."""
 
-    def __init__(self, start: Checkpoint = GENESIS) -> None:
+    def __init__(self, start: ChainCheckpoint = GENESIS) -> None:
         self.checkpoint = start
         self._position = start.position
         self._open: list[bytes] = []  # events after the last link
@@ -93,7 +93,7 @@ class Verifier:
             if chain is not None:
                 self._close(chain)
 
-    def finish(self, head: Checkpoint) -> None:
+    def finish(self, head: ChainCheckpoint) -> None:
         """To be called after the last event; `head` is the end of the log by `log_head`.
 
         Raises BrokenChainError if events are missing at the end, or are not covered.
@@ -109,7 +109,7 @@ class Verifier:
         if link(self.checkpoint.chain, self._open) != chain:
             first = self.checkpoint.position + 1
             raise BrokenChainError(first, self._position, "not the events that were stored here")
-        self.checkpoint = Checkpoint(self._position, chain)
+        self.checkpoint = ChainCheckpoint(self._position, chain)
         self._open.clear()
 
 

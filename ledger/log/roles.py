@@ -11,14 +11,14 @@ from typing import Any
 import psycopg
 
 import sql
-from projections.running.rights import SCHEMAS, Kind, rights
+from projections.running.rights import SCHEMAS, RoleKind, rights
 
 
 class RoleError(Exception):
     """The role's rights cannot be set; nothing was changed.  The message says why."""
 
 
-def grant(dsn: str, role: str, kind: Kind) -> tuple[str, ...]:
+def grant(dsn: str, role: str, kind: RoleKind) -> tuple[str, ...]:
     """Set the role's rights to those of its kind; returns the statements that this needed.
 
     A role that does not exist is created, with LOGIN and no password.  The DSN's user must own

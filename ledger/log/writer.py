@@ -46,7 +46,7 @@ from psycopg.types.composite import CompositeInfo, register_composite
 import sql
 from aggregates.base import NOBODY, EventContext
 from projections.lines import Line
-from projections.reads.database_trouble import Trouble, is_lost
+from projections.reads.database_trouble import DatabaseTrouble, is_lost
 
 log = structlog.get_logger(__name__)
 
@@ -150,7 +150,7 @@ class Writer:
         self._closing = threading.Event()  # pauses end, deadlines shrink
         self._close_deadline = float("inf")
         self._connection: Line | None = None  # the thread's alone
-        self.trouble = Trouble()  # why the last attempt to store events failed
+        self.trouble = DatabaseTrouble()  # why the last attempt to store events failed
         self.lost = 0  # connections
         self.append_seconds = Histogram(
             "ledger_append_seconds",

@@ -145,7 +145,7 @@ async def accepted(
         except ClaimedError as claimed:
             operation_id = claimed.fields["operation_id"]
             left_s = deadline - loop.time()
-            if operation_id in waited_for or not await _rests(call, operation_id, left_s):
+            if operation_id in waited_for or not await _ends_or_parks(call, operation_id, left_s):
                 raise
             waited_for.add(operation_id)
         else:
@@ -164,7 +164,7 @@ async def begun(call: Call, request: ActOnServer) -> dict[str, str]:
     return headers(done.operation_id)
 
 
-async def _rests(call: Call, operation_id: str, wait_s: float) -> bool:
+async def _ends_or_parks(call: Call, operation_id: str, wait_s: float) -> bool:
     """Whether the operation ends or parks within that time: who asks again is then told more."""
 
     async def look() -> bool | None:

@@ -20,21 +20,21 @@ from ledger.http.route import IDEMPOTENT, Route
 from ledger.http.schemas import Asked, HostName, Id, Reason
 from ledger.native.drift.schemas_drift import ClassName, Moment
 from ledger.native.schemas import ActQuery
-from ledger.words.acts import ACTS, Act, Kind
+from ledger.words.acts import ACTS, Act, FieldKind
 
 #: By what a field holds: its type, and what it is where it is not said.
-_TYPES: dict[Kind, tuple[Any, Any]] = {
-    Kind.TEXT: (Reason, None),
-    Kind.MOMENT: (Moment, None),
-    Kind.FLAG: (bool, False),
-    Kind.APPLY: (bool, False),
-    Kind.NAME: (ClassName, None),
-    Kind.CLASSES: (list[ClassName], Field(default_factory=list, max_length=100)),
-    Kind.STEP: (Annotated[str, StringConstraints(min_length=1, max_length=64)], None),
-    Kind.LANE: (Annotated[int, Field(ge=-1, le=63)], 0),  # -1: the step for the whole server
-    Kind.HOST: (HostName, None),
-    Kind.SERVER: (Id, None),
-    Kind.VOLUME: (Id, None),
+_TYPES: dict[FieldKind, tuple[Any, Any]] = {
+    FieldKind.TEXT: (Reason, None),
+    FieldKind.MOMENT: (Moment, None),
+    FieldKind.FLAG: (bool, False),
+    FieldKind.APPLY: (bool, False),
+    FieldKind.NAME: (ClassName, None),
+    FieldKind.CLASSES: (list[ClassName], Field(default_factory=list, max_length=100)),
+    FieldKind.STEP: (Annotated[str, StringConstraints(min_length=1, max_length=64)], None),
+    FieldKind.LANE: (Annotated[int, Field(ge=-1, le=63)], 0),  # -1: the step for the whole server
+    FieldKind.HOST: (HostName, None),
+    FieldKind.SERVER: (Id, None),
+    FieldKind.VOLUME: (Id, None),
 }
 
 

@@ -25,7 +25,7 @@ from ledger.native import accepting
 from ledger.native.drift.repairs import shown
 from ledger.native.drift.schemas_drift import DriftState
 from ledger.native.drift.schemas_repairs import ForgetWanted, Forgotten, OneForgotten
-from projections.reads.drift import Wanted
+from projections.reads.drift import DriftFilter
 
 GUEST_MISSING = BY_NAME["guest_missing"]
 _NOT_FOUND = (
@@ -55,7 +55,7 @@ def _of_server(server_id: str) -> dict[str, Any]:
 
 
 async def _of_host(call: Call, body: ForgetWanted, limit: int) -> list[dict[str, Any]]:
-    wanted = Wanted(drift_class=GUEST_MISSING.name, host=body.host)
+    wanted = DriftFilter(drift_class=GUEST_MISSING.name, host=body.host)
     state = DriftState.CONFIRMED
     return await call.components.queries.drift(wanted, state=state, limit=limit, after=body.after)
 

@@ -19,7 +19,7 @@ from ledger.http.components import Components
 from ledger.http.problem import ApiError
 from ledger.http.schemas import NoQuery
 from ledger.native.schemas import ActQuery, HostPassed, Hosts, HostShown
-from ledger.nova_beside.adopting import Adopting, Report
+from ledger.nova_beside.adopting import Adopting, AdoptionReport
 from ledger.nova_beside.reads import CutListError
 
 Row = dict[str, Any]
@@ -66,7 +66,9 @@ async def let_go(call: Call, name: str, position: int) -> None:
     await call.request.app[AGENT_BATCHER].speakers.free(name)
     # After a fence no intent that did not know of it is stored: one look finds all.
     for operation_id in await call.components.queries.open_on_host(name):
-        position = await call.bulkheads.operators(service.hand_over, operation_id, name, context)
+        position = await call.bulkheads.operators(
+            service.on_host_fenced, operation_id, name, context
+        )
     await call.written(position)
 
 
@@ -145,8 +147,8 @@ def _adopting(call: Call) -> Adopting:
 
 
 async def _passed(
-    call: Call, reason: str | None, act: Callable[..., Report]
-) -> tuple[Report, bool]:
+    call: Call, reason: str | None, act: Callable[..., AdoptionReport]
+) -> tuple[AdoptionReport, bool]:
     """What an act did, and whether it was a dry run.  ApiError 400, 502."""
     dry_run = call.query(ActQuery).dry_run
     if reason is None and not dry_run:
@@ -162,14 +164,14 @@ async def _passed(
     return done, dry_run
 
 
-def _in_the_way(done: Report) -> str:
+def _in_the_way(done: AdoptionReport) -> str:
     """Why nothing was adopted, or ""."""
     if done.refusals or not done.servers or any(each.state == "adopted" for each in done.servers):
         return " ".join(done.refusals)
     return " ".join(f"{each.server_id}: {each.why[0]}" for each in done.servers[:NAMED_MAX])
 
 
-def _passed_on(done: Report, *, dry_run: bool) -> HostPassed:
+def _passed_on(done: AdoptionReport, *, dry_run: bool) -> HostPassed:
     return HostPassed.model_validate({**asdict(done), "dry_run": dry_run})
 
 

@@ -38,7 +38,7 @@ PARTS = (
         server_edits.server_update,
         "os_compute_api:servers:update",
         {200: schemas_nova.ServerAnswer},
-        schemas_create.UpdateBody,
+        schemas_create.ServerUpdateBody,
     ),
     read(
         "metadata",

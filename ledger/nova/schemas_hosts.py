@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import StringConstraints as Text
 
 from ledger.http.schemas import Asked, HostName, Shown
-from ledger.nova.schemas_nova import Anything, Flag, Link
+from ledger.nova.schemas_nova import Anything, Flag, LinkShown
 
 DisabledReason = Annotated[str, Text(min_length=1, max_length=255, strip_whitespace=True)]
 
@@ -42,7 +42,7 @@ class ServiceAnswer(Shown):
 
 class Hypervisors(Shown):
     hypervisors: list[Anything]
-    hypervisors_links: list[Link] | None = None
+    hypervisors_links: list[LinkShown] | None = None
 
 
 class HypervisorAnswer(Shown):

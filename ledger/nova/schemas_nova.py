@@ -43,7 +43,7 @@ class Attach(Asked):
     is_root: Flag = False
 
 
-class Update(Asked):
+class AttachmentUpdate(Asked):
     volumeId: Id  # noqa: N815
     id: Id | None = None
     serverId: Id | None = None  # noqa: N815
@@ -61,10 +61,10 @@ class AttachBody(Asked):
     volumeAttachment: Attach  # noqa: N815
 
 
-class UpdateBody(Asked):
+class AttachmentUpdateBody(Asked):
     """PUT os-volume_attachments; below 2.85 it knows `volumeId` alone."""
 
-    volumeAttachment: Update  # noqa: N815
+    volumeAttachment: AttachmentUpdate  # noqa: N815
 
 
 #: The microversion a key of a body came with, where it is not 2.1.
@@ -74,13 +74,13 @@ _SINCE: dict[type[BaseModel], dict[str, microversions.Version]] = {
         "delete_on_termination": microversions.DELETE_ON_TERMINATION,
         "is_root": microversions.ROOT_VOLUMES,
     },
-    Update: dict.fromkeys(
+    AttachmentUpdate: dict.fromkeys(
         ("id", "serverId", "device", "tag", "delete_on_termination"), microversions.UPDATE
     ),
 }
 
 
-def refuse_newer(body: Attach | Update, version: microversions.Version) -> None:
+def refuse_newer(body: Attach | AttachmentUpdate, version: microversions.Version) -> None:
     """Raises ApiError 400 for a key that this microversion does not know."""
     for name, since in _SINCE[type(body)].items():
         if name in body.model_fields_set and version < since:
@@ -149,7 +149,7 @@ class ForceCompleteBody(Asked):
 # ------------------------------------------------------------------------------ answers
 
 
-class Link(Shown):
+class LinkShown(Shown):
     rel: str
     href: str
 
@@ -197,7 +197,7 @@ class Server(BaseModel):
 
     id: str
     name: str
-    links: list[Link]
+    links: list[LinkShown]
     status: str | None = None
 
 
@@ -207,7 +207,7 @@ class ServerAnswer(Shown):
 
 class Servers(Shown):
     servers: list[Server]
-    servers_links: list[Link] | None = None
+    servers_links: list[LinkShown] | None = None
 
 
 class Anything(BaseModel):
@@ -218,7 +218,7 @@ class Anything(BaseModel):
 
 class Flavors(Shown):
     flavors: list[Anything]
-    flavors_links: list[Link] | None = None
+    flavors_links: list[LinkShown] | None = None
 
 
 class FlavorAnswer(Shown):
@@ -231,7 +231,7 @@ class FlavorSpecs(Shown):
 
 class Migrations(Shown):
     migrations: list[Anything]
-    migrations_links: list[Link] | None = None
+    migrations_links: list[LinkShown] | None = None
 
 
 class MigrationAnswer(Shown):
@@ -240,7 +240,7 @@ class MigrationAnswer(Shown):
 
 class InstanceActions(Shown):
     instanceActions: list[Anything]  # noqa: N815
-    links: list[Link] | None = None
+    links: list[LinkShown] | None = None
 
 
 class InstanceActionAnswer(Shown):
@@ -264,7 +264,7 @@ class ApiVersion(BaseModel):
     status: str
     version: str
     min_version: str
-    links: list[Link]
+    links: list[LinkShown]
 
 
 class VersionAnswer(Shown):

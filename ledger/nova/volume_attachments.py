@@ -39,7 +39,13 @@ from ledger.http.paging import nova_limit, nova_number
 from ledger.http.problem import ApiError, not_found
 from ledger.native import accepting
 from ledger.native.server_row import named_server, seen, server_row
-from ledger.nova.schemas_nova import Attach, AttachBody, Update, UpdateBody, refuse_newer
+from ledger.nova.schemas_nova import (
+    Attach,
+    AttachBody,
+    AttachmentUpdate,
+    AttachmentUpdateBody,
+    refuse_newer,
+)
 
 #: How long an attach waits for Cinder's reservation before it answers as accepted.
 BIND_DEADLINE_S = 60.0
@@ -107,7 +113,7 @@ async def volume_attachment_create(call: Call) -> web.StreamResponse:
 
 async def volume_attachment_update(call: Call) -> web.StreamResponse:
     """PUT {volume_id}: delete_on_termination (2.85); with another volume's id, a swap."""
-    body = (await call.json(UpdateBody)).volumeAttachment
+    body = (await call.json(AttachmentUpdateBody)).volumeAttachment
     refuse_newer(body, call.version)
     server_id = named_server(call)
     old = call.version < microversions.UPDATE
@@ -235,7 +241,7 @@ def _refuse_unseen(call: Call, server_id: str, volume_id: str, row: Row) -> None
         )
 
 
-async def _update(call: Call, body: Update, row: Row) -> None:
+async def _update(call: Call, body: AttachmentUpdate, row: Row) -> None:
     if body.delete_on_termination is not None:
         edit = partial(
             edits.set_delete_on_termination,
@@ -291,7 +297,7 @@ def _unknown_new_volume(error: ApiError | PortError) -> Exception:
     return ApiError(400, "not_found", str(error)) if error.code == "not_found" else error
 
 
-def _refuse_immutable(body: Update, row: Row) -> None:
+def _refuse_immutable(body: AttachmentUpdate, row: Row) -> None:
     """Only delete_on_termination can be changed; repeating the rest is no change."""
     shown = {
         "id": str(row["volume_id"]),

@@ -28,9 +28,9 @@ from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
 from handlers.drift.beside_nova import SeenVolume
 from handlers.requests.adopt import (
+    AdoptionVerdict,
     HostFacts,
     ServerFacts,
-    Verdict,
     groups,
     judge,
     notes_of,
@@ -38,12 +38,12 @@ from handlers.requests.adopt import (
 )
 from handlers.results.adopted import adopt, hand_back
 from handlers.results.nova_rows import Return, compared
-from handlers.results.observed import Sight, record
+from handlers.results.observed import ServerSeen, record
 from ledger.config import Observe
 from ledger.log.unit import AggregateStore, Unit, run_optimistically
 from ledger.nova_beside import known, one_host
 from ledger.nova_beside.observer import reader_of, seen_between
-from ledger.nova_beside.reads import Reader
+from ledger.nova_beside.reads import CloudReader
 from ledger.nova_beside.script import script
 from projections.lines import Line
 
@@ -71,7 +71,7 @@ class ServerReport:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
+class AdoptionReport:
     """`refusals`: why nothing of the host is done.  `whole`: nothing of it stays."""
 
     host: str
@@ -102,7 +102,7 @@ class Adopting:
 
     def adopt(
         self, host: str, reason: str, context: EventContext, *, dry_run: bool = False
-    ) -> Report:
+    ) -> AdoptionReport:
         """Take those of its servers that can be taken; none, if the host is not ready for that.
 
         NotObservedHostError if it is the ledger's own.
@@ -110,7 +110,7 @@ class Adopting:
         self._refuse_own(host)
         reader = reader_of(self._settings, _at_once)
         facts = one_host.read(reader, host)
-        report = Report(host=host, refusals=refusals_of(facts), notes=notes_of(facts))
+        report = AdoptionReport(host=host, refusals=refusals_of(facts), notes=notes_of(facts))
         before: HostFacts | None = None
         if not dry_run and not report.refusals:
             self._wait(min(self._settings.interval_s, PAUSE_S))
@@ -163,10 +163,10 @@ class Adopting:
     def _take(
         self,
         facts: HostFacts,
-        verdicts: list[Verdict],
+        verdicts: list[AdoptionVerdict],
         reason: str,
         context: EventContext,
-        reader: Reader,
+        reader: CloudReader,
     ) -> tuple[list[ServerReport], int]:
         """What became of each, and the last position."""
         seen, position = self._seen(), 0
@@ -175,7 +175,7 @@ class Adopting:
             sights = [self._sight(each.server_id, facts, seen, reader) for each in group]
 
             def change(
-                unit: Unit, group: list[Verdict] = group, sights: list[Sight] = sights
+                unit: Unit, group: list[AdoptionVerdict] = group, sights: list[ServerSeen] = sights
             ) -> int:
                 _take_host(facts.name, reason, seen, unit)
                 for sight, verdict in zip(sights, group, strict=True):
@@ -193,13 +193,15 @@ class Adopting:
                 shown[each.server_id] = replace(shown[each.server_id], state=state, why=why)
         return list(shown.values()), position
 
-    def _sight(self, server_id: str, facts: HostFacts, seen: Seen, reader: Reader) -> Sight:
+    def _sight(
+        self, server_id: str, facts: HostFacts, seen: Seen, reader: CloudReader
+    ) -> ServerSeen:
         server = _server_of(facts, server_id)
         with Line.connect(self._dsn, autocommit=True, application_name="adopting") as connection:
             had = known.servers(connection, [server_id]).get(server_id)
         here = {each.id for each in server.attachments}
         missing = had.attachments - here if had else frozenset()
-        return Sight(
+        return ServerSeen(
             server_id=server_id,
             server=server.seen,
             attachments=server.attachments,
@@ -222,7 +224,7 @@ class Adopting:
 
     def hand_back(
         self, host: str, reason: str, context: EventContext, *, dry_run: bool = False
-    ) -> Report:
+    ) -> AdoptionReport:
         """Give back those of its servers of which Nova says the same; the host with the last one.
 
         NotAdoptedHostError.
@@ -257,7 +259,7 @@ class Adopting:
         whole = all(each.state != "stays" for each in servers)
         if whole and not dry_run:
             position = self._give_host(host, reason, context)
-        return Report(
+        return AdoptionReport(
             host=host, notes=list(reader.unread), servers=servers, whole=whole, position=position
         )
 
@@ -319,7 +321,7 @@ def _server_of(facts: HostFacts, server_id: str) -> ServerFacts:
     return next(each for each in facts.servers if each.seen.id == server_id)
 
 
-def _shown(verdict: Verdict) -> ServerReport:
+def _shown(verdict: AdoptionVerdict) -> ServerReport:
     return ServerReport(
         server_id=verdict.server_id,
         name=verdict.name,

@@ -35,16 +35,16 @@ from keystoneauth1 import exceptions, session
 from aggregates.base import Actor, EventContext, Seen
 from handlers.drift.beside_nova import Cloud, SeenAttachment, SeenServer
 from handlers.drift.rows import Unknown
-from handlers.results.observed import Sight, record
+from handlers.results.observed import ServerSeen, record
 from host_agent.shared.cinder.session import load_auth
 from ledger.config import Observe
 from ledger.log.unit import AggregateStore, Unit, run_optimistically
 from ledger.nova_beside import known
 from ledger.nova_beside.adapters import OVERRIDES, TIMEOUT_S, Options, adapter_of
 from ledger.nova_beside.known import Known
-from ledger.nova_beside.reads import CutListError, Reader
+from ledger.nova_beside.reads import CloudReader, CutListError
 from ledger.upkeep import long_work
-from ledger.upkeep.long_work import BusyError, Checkmark, Progress
+from ledger.upkeep.long_work import BusyError, Checkmark, WorkProgress
 from projections.lines import LONG_ANSWER_S, Line
 
 #: What the work is called; it begins as those of which rows are counted do.
@@ -62,12 +62,12 @@ PAUSE_S = 5.0
 _log = structlog.get_logger(__name__)
 
 
-class StoppedError(Exception):
+class ObserverStoppedError(Exception):
     """The service ends."""
 
 
 @dataclass
-class State:
+class ObserverState:
     """What the next look has to know of those before it, perhaps in another process.
 
     `looked_at`: when the last one began that was not given up.  `since`: the same of servers of
@@ -84,7 +84,7 @@ class State:
 
 
 @dataclass
-class Look:
+class Observation:
     """One look under way.  `left`: servers of which it could not tell; `more`: for want of time."""
 
     id: str
@@ -120,7 +120,7 @@ class Observer:
                 self._trouble = None  # whoever is at it tells
             except (psycopg.OperationalError, PersistenceError) as error:
                 _log.warning("observer_put_off", wait_s=PAUSE_S, why=str(error))
-            except StoppedError:
+            except ObserverStoppedError:
                 return
             except Exception as error:  # noqa: BLE001 - it is begun anew
                 self._trouble = _told_nothing(error)
@@ -144,9 +144,9 @@ class Observer:
             long_work.run(self._dsn, WORK, self._looks, _unwatched)
 
     def _looks(self, begun: Checkmark) -> Generator[Checkmark]:
-        state = State(**(begun.kept or {}))
+        state = ObserverState(**(begun.kept or {}))
         while True:
-            look = Look(id=f"req-{uuid4()}", began=self._now())
+            look = Observation(id=f"req-{uuid4()}", began=self._now())
             try:
                 self._rights = beyond_reading(self._reader)
                 servers = self._look(look, state)
@@ -155,13 +155,13 @@ class Observer:
                 _log.warning("look_at_nova_failed", why=self._trouble)
             else:
                 since = {id_: state.after(id_) for id_ in sorted(look.left)}
-                state = State(looked_at=look.began, since=since, asked=look.asked)
+                state = ObserverState(looked_at=look.began, since=since, asked=look.asked)
                 self._trouble = None
                 self._tell(look, servers)
                 yield Checkmark(servers - len(look.left), servers, vars(state))
             self._wait(0.0 if look.more else self._interval_s)
 
-    def _tell(self, look: Look, servers: int) -> None:
+    def _tell(self, look: Observation, servers: int) -> None:
         reader = self._reader
         numbers = {"servers": servers, "left": len(look.left), "ours": look.ours}
         _log.info("looked_at_nova", **numbers, recorded=look.recorded, requests=reader.requests)
@@ -170,7 +170,7 @@ class Observer:
 
     # --- one look -----------------------------------------------------------------------------
 
-    def _look(self, look: Look, state: State) -> int:
+    def _look(self, look: Observation, state: ObserverState) -> int:
         """How many servers there are.  Raises what the reader raises."""
         self._reader.requests = 0
         cloud = self._reader.lists({})
@@ -205,7 +205,7 @@ class Observer:
         return len(servers)
 
     def _with_missing(
-        self, cloud: Cloud, knows: Mapping[str, Known], look: Look
+        self, cloud: Cloud, knows: Mapping[str, Known], look: Observation
     ) -> dict[str, SeenServer | Unknown | None]:
         """The servers of the lists, and those that the ledger has and Nova does not list."""
         servers = dict(cloud.servers)
@@ -221,8 +221,8 @@ class Observer:
         attachments: list[SeenAttachment],
         had: Known | None,
         shared: frozenset[str],
-        look: Look,
-        state: State,
+        look: Observation,
+        state: ObserverState,
     ) -> None:
         server, asked_at = servers[server_id], self._now()
         if isinstance(server, SeenServer):
@@ -239,7 +239,7 @@ class Observer:
         if len(gone) < len(missing):
             look.left.add(server_id)
         before = self._now()
-        sight = Sight(
+        sight = ServerSeen(
             server_id=server_id,
             server=server,
             attachments=attachments,
@@ -251,7 +251,7 @@ class Observer:
         )
         self._record(sight, look)
 
-    def _record(self, sight: Sight, look: Look) -> None:
+    def _record(self, sight: ServerSeen, look: Observation) -> None:
         context = EventContext(actor=ACTOR, request_id=look.id, cause="observation")
 
         def change(unit: Unit) -> tuple[bool, int]:
@@ -271,7 +271,7 @@ class Observer:
 
     def _wait(self, seconds: float) -> None:
         if self._stop.wait(seconds):
-            raise StoppedError
+            raise ObserverStoppedError
 
 
 def _differs(
@@ -295,11 +295,11 @@ def _told_nothing(error: Exception) -> str:
     return f"The last look at Nova told nothing: {why} ({type(error).__name__})"
 
 
-def _unwatched(_: Progress) -> None:
+def _unwatched(_: WorkProgress) -> None:
     """How far it is can be read where long work is noted."""
 
 
-def reader_of(settings: Observe, rest: Callable[[float], None]) -> Reader:
+def reader_of(settings: Observe, rest: Callable[[float], None]) -> CloudReader:
     """Logged in at the first request."""
     assert settings.auth is not None, "else nobody is watched"
     cloud: Options = {
@@ -311,10 +311,10 @@ def reader_of(settings: Observe, rest: Callable[[float], None]) -> Reader:
     verify = False if settings.insecure else settings.cacert or True
     to = session.Session(auth=load_auth(settings.auth), verify=verify, timeout=TIMEOUT_S)
     nova, cinder = (adapter_of(cloud, to, each) for each in OVERRIDES)
-    return Reader(nova, cinder, rest)
+    return CloudReader(nova, cinder, rest)
 
 
-def beyond_reading(reader: Reader) -> str | None:
+def beyond_reading(reader: CloudReader) -> str | None:
     """What the credential may do that no observer does.  Raises what keystoneauth raises."""
     to = reader.nova.session
     ask = getattr(to.auth, "get_access", None)  # a static token says nothing of itself

@@ -13,7 +13,7 @@ from typing import Any
 from handlers.drift.beside_nova import SeenAttachment, SeenServer
 from handlers.drift.rows import Unknown
 from handlers.requests.adopt import Holder, HostFacts, ServerFacts, VolumeFacts
-from ledger.nova_beside.reads import Json, Reader, bare_device, seen_server, seen_volume
+from ledger.nova_beside.reads import CloudReader, Json, bare_device, seen_server, seen_volume
 
 #: Nova's statuses of a migration that has not ended (nova/objects/migration.py, and those that a
 #: resize waits in).
@@ -23,7 +23,7 @@ OPEN = (
 )
 
 
-def read(reader: Reader, host: str) -> HostFacts:
+def read(reader: CloudReader, host: str) -> HostFacts:
     """Raises what Reader.cloud raises."""
     reader.unread = []
     disabled, up = service(reader, host)
@@ -43,7 +43,7 @@ def read(reader: Reader, host: str) -> HostFacts:
     return HostFacts(name=host, disabled=disabled, up=up, moving=moving, servers=servers)
 
 
-def service(reader: Reader, host: str) -> tuple[bool | None, bool | None]:
+def service(reader: CloudReader, host: str) -> tuple[bool | None, bool | None]:
     """Whether its nova-compute is disabled, and up; None: Nova knows none there."""
     rows = _list(reader, "os-services", "services", host=host, binary="nova-compute")
     for row in rows:
@@ -52,11 +52,11 @@ def service(reader: Reader, host: str) -> tuple[bool | None, bool | None]:
     return None, None
 
 
-def _list(reader: Reader, path: str, name: str, **query: str) -> list[Json]:
+def _list(reader: CloudReader, path: str, name: str, **query: str) -> list[Json]:
     return list(reader.get(reader.nova, f"/{path}", **query)[name])
 
 
-def _server(reader: Reader, row: Json, projects: set[str]) -> ServerFacts:
+def _server(reader: CloudReader, row: Json, projects: set[str]) -> ServerFacts:
     """`projects`: those whose volumes Cinder shows are added."""
     seen = seen_server(row)
     found = reader.mappings({seen.id: seen}, [seen.id]).get(seen.id) if seen.known else None
@@ -94,7 +94,7 @@ def _server(reader: Reader, row: Json, projects: set[str]) -> ServerFacts:
     )
 
 
-def _volume(reader: Reader, id_: str, projects: set[str]) -> VolumeFacts:
+def _volume(reader: CloudReader, id_: str, projects: set[str]) -> VolumeFacts:
     row: Any = reader.single(reader.cinder, f"/volumes/{id_}", "volume")
     if not isinstance(row, Mapping):
         assert row is None or isinstance(row, Unknown), row

@@ -62,7 +62,7 @@ def _at_once(_took_s: float) -> None:
 
 
 @dataclass
-class Reader:
+class CloudReader:
     """`requests`: how many were sent.  `unread`: what could not be read, in words.
 
     `rest` is called after each answer, with how long that took: it may wait, or raise.

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import sql
-from handlers.results.nova_rows import OWN_ID, PLAIN, Change
+from handlers.results.nova_rows import OWN_ID, PLAIN, RowChange
 
 _CONSTANTS: tuple[tuple[Any, str], ...] = (
     *((None, "NULL"), (True, "TRUE"), (False, "FALSE")),
@@ -14,13 +14,13 @@ _CONSTANTS: tuple[tuple[Any, str], ...] = (
 )
 
 
-def script(server_id: str, changes: Iterable[Change]) -> str:
+def script(server_id: str, changes: Iterable[RowChange]) -> str:
     """ValueError for a text that a database could read otherwise than as itself."""
     head = f"-- Server {server_id}. Each statement changes 1 row, or something has changed since."
     return "\n".join([head, *map(_statement, changes)])
 
 
-def _statement(change: Change) -> str:
+def _statement(change: RowChange) -> str:
     if change.unless is None:
         new = ", ".join(f"{name} = {_literal(value)}" for name, value in change.new.items())
         return _text("change").format(table=change.table, new=new, old=_conditions(change.old))

@@ -15,7 +15,7 @@ from projections.lines import Line
 NAME = "reconcile"
 
 
-class Looks:
+class LookRequests:
     """Takes questions for a database; all calls block.  A `ledger.http.components.Looker`."""
 
     def __init__(self, dsn: str) -> None:

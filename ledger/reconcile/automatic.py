@@ -18,7 +18,7 @@ from aggregates import errors
 from aggregates.base import Actor, EventContext
 from aggregates.finding import Finding
 from aggregates.instance import Instance
-from handlers.drift.automatic import Policy, SoFar, why_not
+from handlers.drift.automatic import RepairPolicy, SoFar, why_not
 from handlers.requests.repair import RepairDrift
 from host_agent.shared.contract.ports import PortError
 from ledger.core.requests import Fleet, Requests
@@ -43,7 +43,7 @@ class Automatic:
         requests: Requests,
         fleet: Callable[[], Fleet],
         so_far: Callable[[str | None], SoFar],
-        policy: Policy,
+        policy: RepairPolicy,
     ) -> None:
         self._store, self._requests, self._fleet = store, requests, fleet
         self._so_far, self._policy = so_far, policy

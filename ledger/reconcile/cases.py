@@ -1,7 +1,7 @@
 """What a look has seen, from the page where it was seen to the findings that come of it.
 
 It is kept in a table until the look is over: only then is it known whether a class has so many
-new cases that they are not to be believed (judge.braked), memory does not grow with them, and
+new cases that they are not to be believed (judge.suppressed), memory does not grow with them, and
 another process can go on with the look.
 """
 
@@ -21,7 +21,7 @@ from aggregates.finding import Finding, FindingState
 from handlers.drift import judge
 from handlers.drift.classes import BY_NAME, DriftClass
 from handlers.drift.judge import Life, Sight, Suspicion
-from handlers.drift.rows import About, Key, Row, Subject
+from handlers.drift.rows import Key, Row, RowAbout, Subject
 from ledger.log.unit import AggregateStore, Unit, run_optimistically
 from ledger.reconcile.reads import LedgerReads
 
@@ -35,7 +35,7 @@ _NOBODY: Mapping[str, Life] = {}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class JudgedCase:
     """A case, as of which position it was judged, and of which lives of its hosts (judge.Sight)."""
 
     case: Suspicion
@@ -54,7 +54,7 @@ class Seen:
     @classmethod
     def of(
         cls, drift_class: DriftClass, row: Row, position: int, lives: Mapping[str, Life] = _NOBODY
-    ) -> Seen:
+    ) -> JudgedCase:
         case = Suspicion.of(drift_class, row)
         return cls(case=case, position=position, lives={host: lives[host] for host in case.hosts})
 
@@ -68,20 +68,20 @@ class Seen:
         }
 
     @classmethod
-    def from_json(cls, drift_class: str, data: Mapping[str, Any]) -> Seen:
+    def from_json(cls, drift_class: str, data: Mapping[str, Any]) -> JudgedCase:
         subject, id_, host = data["key"]
         position, lives = data["when"]
         case = Suspicion(
             drift_class=BY_NAME[drift_class],
             key=Key(subject=Subject(subject), id=id_, host=host),
-            about=About(**data["about"]),
+            about=RowAbout(**data["about"]),
             differs=data["differs"],
             hosts=frozenset(lives),
         )
         return cls(case=case, position=position, lives=lives)
 
 
-class Cases:
+class Suspicions:
     """Of one look."""
 
     def __init__(
@@ -98,7 +98,7 @@ class Cases:
         self._look_id = look_id
         self._context = context
 
-    def put(self, seen: Sequence[Seen]) -> Counter[str]:
+    def put(self, seen: Sequence[JudgedCase]) -> Counter[str]:
         """Keep these; how many of each class are new to the look."""
         rows = [
             {
@@ -127,12 +127,12 @@ class Cases:
         found: dict[str, list[str]] = {}
         asked = {"look_id": self._look_id, "classes": list(classes), "most": EXAMPLES}
         for row in self._reads.rows("examples", **asked):
-            seen = Seen.from_json(row["drift_class"], row["seen"])
+            seen = JudgedCase.from_json(row["drift_class"], row["seen"])
             found.setdefault(row["drift_class"], []).append(_place(seen.case))
         return found
 
     def believe(
-        self, braked: Mapping[str, int], heard: frozenset[str], after: str | None
+        self, suppressed: Mapping[str, int], heard: frozenset[str], after: str | None
     ) -> Iterator[tuple[str, Counter[str], int]]:
         """Make findings of them, batch by batch: up to which id; how many of each class were opened
         by it; how many are explained by what has happened since they were seen.
@@ -142,14 +142,14 @@ class Cases:
         for page in self._reads.paged("cases", "finding_id", after, look_id=self._look_id):
             for batch in batched(page, BATCH):
                 seen = [
-                    (Seen.from_json(row["drift_class"], row["seen"]), row["apart_s"])
+                    (JudgedCase.from_json(row["drift_class"], row["seen"]), row["apart_s"])
                     for row in batch
-                    if not (row["opens"] and row["drift_class"] in braked)
+                    if not (row["opens"] and row["drift_class"] in suppressed)
                 ]
                 yield batch[-1]["finding_id"], *self._believe(seen, heard)
 
     def _believe(
-        self, batch: Sequence[tuple[Seen, float | None]], heard: frozenset[str]
+        self, batch: Sequence[tuple[JudgedCase, float | None]], heard: frozenset[str]
     ) -> tuple[Counter[str], int]:
         moves = self._reads.moves([seen.case.about for seen, _ in batch])
         sights = [

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from handlers.drift.join import Listed, volume_as
+from handlers.drift.join import CinderListing, volume_as
 from handlers.drift.predicates import LASTING
 from handlers.drift.rows import UNKNOWN, CinderAttachment, CinderVolume, Unknown
 from host_agent.shared.cinder.lists import ListedAttachment, ListedVolume
@@ -72,7 +72,7 @@ class VolumeShown:
     volume: CinderVolume | Unknown | None
     made_for: str | None
     multiattach: bool
-    attachments: dict[str, Listed | Unknown | None]
+    attachments: dict[str, CinderListing | Unknown | None]
     why_unknown: str | None = None
     size_gb: int | None = None
 
@@ -184,7 +184,7 @@ class CinderSide:
         attachment_id: str,
         listed: ListedAttachment | None,
         summary: ListedAttachment | None,
-    ) -> Listed | Unknown | None:
+    ) -> CinderListing | Unknown | None:
         """`listed`: as its volume tells it, if it is in use; `summary`: as the list of the volume's
         attachments does.  That is believed where Cinder refuses to show it alone, as it does one
         that was made by its old calls (400): it is there, and its mode is not known.
@@ -199,7 +199,7 @@ class CinderSide:
             mode=found.mode if found.status == "attached" else None,
             mountpoint=listed.mountpoint if listed else None,
         )
-        return Listed(
+        return CinderListing(
             id=found.id, volume_id=found.volume_id, server_id=found.server_id, shown=shown
         )
 

@@ -20,10 +20,10 @@ from handlers.drift.classes import BY_NAME, DriftClass
 from handlers.drift.join import Hosted
 from handlers.drift.judge import Life, Sight
 from handlers.drift.rows import (
-    About,
     AttachmentRow,
     Key,
     Party,
+    RowAbout,
     ServerRow,
     StorageRow,
     Subject,
@@ -32,11 +32,11 @@ from handlers.drift.rows import (
 )
 from handlers.drift.rows import Row as Joined
 from host_agent.shared.contract.survey import CONNECTIONS, GUESTS, SECRETS, STORAGE, Survey
-from ledger.reconcile.cases import Cases, Seen
+from ledger.reconcile.cases import JudgedCase, Suspicions
 from ledger.reconcile.reads import LedgerReads, about, is_uuid, uuids
-from ledger.reconcile.state import State
+from ledger.reconcile.state import LookProgress
 from projections.base import Row
-from projections.reads.surveys import Standing, Surveys
+from projections.reads.surveys import BlockingSurveyReads, Standing
 
 #: How long the hosts that are asked together may take to answer, and how often it is looked.
 ANSWER_S, LOOK_AGAIN_S = 30.0, 0.2
@@ -49,16 +49,18 @@ class HostPass:
     """One look's pass.  `wait` sleeps, until the service ends."""
 
     reads: LedgerReads
-    surveys: Surveys
-    cases: Cases
-    state: State
+    surveys: BlockingSurveyReads
+    cases: Suspicions
+    state: LookProgress
     sizes: Mapping[str, int]  # as IdPass has filled it
     silent_after_s: float
     wait: Callable[[float], None]
     clock: Callable[[], float] = time.monotonic
     #: Where guests are shown whose servers are not there, by server; who was asked and could look;
     #: the lives of these, and of those whose older surveys count.
-    _strays: dict[str, tuple[tuple[str, str], ...]] | None = field(default=None, init=False)
+    _shown_elsewhere: dict[str, tuple[tuple[str, str], ...]] | None = field(
+        default=None, init=False
+    )
     _seeing: frozenset[str] = field(default=frozenset(), init=False)
     _lives: dict[str, Life] = field(default_factory=dict, init=False)
     #: As of which position hosts are judged: the first at which one was asked for its survey.
@@ -83,8 +85,8 @@ class HostPass:
     def compare(self) -> Iterator[list[str]]:
         for page in self.reads.scoped("hosts", "host", self.state.last):
             names = [row["host"] for row in page]
-            if self._strays is None:
-                self._find_strays()
+            if self._shown_elsewhere is None:
+                self._find_shown_elsewhere()
             for standing in self._standings(names):
                 self._compare(standing)
                 self.state.done += 1
@@ -95,7 +97,7 @@ class HostPass:
             names, silent_after_s=self.silent_after_s, age_max_s=AGE_MAX_S
         )
 
-    def _find_strays(self) -> None:
+    def _find_shown_elsewhere(self) -> None:
         """Guests that are shown where their servers are not: few, unless something is wrong."""
         known = [each for each in self._standings(None) if each.why_unknown is None]
         fresh = {each.host: each for each in known if self._why_unknown(each) is None}
@@ -111,12 +113,14 @@ class HostPass:
         found: dict[str, list[tuple[str, str]]] = defaultdict(list)
         for row in self._still(shown, {each.host: each.asked_position or 0 for each in known}):
             found[row["server_id"]].append((row["host"], row["power"]))
-        self._strays = {server_id: tuple(sorted(where)) for server_id, where in found.items()}
+        self._shown_elsewhere = {
+            server_id: tuple(sorted(where)) for server_id, where in found.items()
+        }
 
     def _still(self, shown: Sequence[Row], asked_at: Mapping[str, int]) -> Iterator[Row]:
         """Those to which nothing has happened since, of what older surveys show."""
         older = [row for row in shown if row["host"] not in self._seeing]
-        moves = self.reads.moves([About(server_id=row["server_id"]) for row in older])
+        moves = self.reads.moves([RowAbout(server_id=row["server_id"]) for row in older])
         yield from (row for row in shown if row["host"] in self._seeing)
         for row, move in zip(older, moves, strict=True):
             if not move.explains(asked_at[row["host"]]):
@@ -153,7 +157,7 @@ class HostPass:
         return self.surveys.survey(standing.host, standing.token)
 
     def _hosted(self, host: str, survey: Survey | None) -> Hosted:
-        assert self._strays is not None, "they are looked for first"
+        assert self._shown_elsewhere is not None, "they are looked for first"
         shown = [guest.server_id for guest in survey.guests] if survey else []
         recorded = [each.attachment_id for each in survey.connections] if survey else []
         shown += [row["server_id"] for row in self.reads.rows("told_by", host=host)]
@@ -167,17 +171,17 @@ class HostPass:
             servers=servers,
             mappings=self.reads.rows("mappings_of", ids=here),
             attachments=self.reads.rows("attachments_of_host", host=host, recorded=uuids(recorded)),
-            strays=self._strays,
+            shown_elsewhere=self._shown_elsewhere,
             other_hosts=self._other_hosts(host, servers),
             sizes=self.sizes,
         )
 
     def _other_hosts(self, host: str, servers: Sequence[Row]) -> dict[tuple[str, str], str | None]:
         """What other hosts show that are to have servers, too, or alone."""
-        assert self._strays is not None, "they are looked for first"
+        assert self._shown_elsewhere is not None, "they are looked for first"
         found: dict[tuple[str, str], str | None] = {}
         for row in servers:
-            shown = dict(self._strays.get(row["server_id"], ()))
+            shown = dict(self._shown_elsewhere.get(row["server_id"], ()))
             others = {row["host"], row["resize_source"]} - {host, None}
             for other in others & (self._seeing | shown.keys()):
                 found[other, row["server_id"]] = shown.get(other)
@@ -196,7 +200,7 @@ class HostPass:
         """So that each server is judged where it is to be."""
         return "host" not in self.state.scope
 
-    def _in_scope(self, of: About) -> bool:
+    def _in_scope(self, of: RowAbout) -> bool:
         """Of a server or volume alone its own."""
         scope = self.state.scope
         return scope.get("server") in {None, of.server_id} and (
@@ -215,7 +219,7 @@ class HostPass:
         ]
         moves = self.reads.moves([row.about for _, row in drifting])
         seen = [
-            Seen.of(each, row, self._since, self._lives)
+            JudgedCase.of(each, row, self._since, self._lives)
             for (each, row), move in zip(drifting, moves, strict=True)
             if not move.explains(self._since)
         ]

@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeVar
 
 from handlers.drift import join, judge
 from handlers.drift.classes import DriftClass
-from handlers.drift.join import Listed
+from handlers.drift.join import CinderListing
 from handlers.drift.rows import (
     UNKNOWN,
     AttachmentRow,
@@ -25,10 +25,10 @@ from handlers.drift.rows import (
 )
 from handlers.drift.rows import Row as Joined
 from host_agent.shared.cinder.lists import ListedAttachment, ListedVolume
-from ledger.reconcile.cases import Cases, Seen, batched
+from ledger.reconcile.cases import JudgedCase, Suspicions, batched
 from ledger.reconcile.cinder_side import MARKERS, CinderSide, NotBelievedError, cinder_volume
 from ledger.reconcile.reads import LedgerReads
-from ledger.reconcile.state import State
+from ledger.reconcile.state import LookProgress
 from projections.base import Row
 
 A = TypeVar("A")
@@ -40,7 +40,7 @@ CHUNK = 200
 SIZES_MAX = 100_000
 
 
-class Again(NamedTuple):
+class Reread(NamedTuple):
     """The rows of a volume that was asked for by itself; `whole`: what is not there is nowhere."""
 
     rows: list[Joined]
@@ -57,8 +57,8 @@ class IdPass:
 
     reads: LedgerReads
     cinder: CinderSide
-    cases: Cases
-    state: State
+    cases: Suspicions
+    state: LookProgress
     sizes: dict[str, int]
 
     # --- phases -------------------------------------------------------------------------------
@@ -174,7 +174,7 @@ class IdPass:
             self._keep([(each, row) for row in again for each in judge.drifting(row)])
         self._keep(by_ledger)
 
-    def volume(self, volume_id: str) -> Again:
+    def volume(self, volume_id: str) -> Reread:
         """A volume and its attachments, as both say now; nothing, while it is being made."""
         stored = {r["attachment_id"]: r for r in self.reads.of_volume(volume_id)}
         shown = self.cinder.shown(volume_id, (i for i, r in stored.items() if not r["legacy"]))
@@ -183,13 +183,13 @@ class IdPass:
         self._size(volume_id, shown.size_gb)
         if shown.made_for is not None and self.reads.one("making", mark=shown.made_for):
             self.state.in_flight += 1
-            return Again([], whole=False)
+            return Reread([], whole=False)
         facts = self.reads.volume_facts([volume_id])[volume_id]
         made: Row = {}
         if shown.made_for is not None and not (facts["had"] or facts["mappings"]):
             made = self.reads.made_for(shown.made_for)
         servers = self.reads.servers(
-            each.server_id for each in shown.attachments.values() if isinstance(each, Listed)
+            each.server_id for each in shown.attachments.values() if isinstance(each, CinderListing)
         )
         owners = Owners(servers, {} if shown.multiattach else _taken({volume_id: facts}))
         rows: list[Joined] = [
@@ -207,7 +207,7 @@ class IdPass:
             row = _joined(stored.get(id_), shown.attachments.get(id_, UNKNOWN), owners)
             if row is not None:
                 rows.append(row)
-        return Again(rows, whole=shown.why_unknown is None)
+        return Reread(rows, whole=shown.why_unknown is None)
 
     def _count_unlisted(
         self, why: Sequence[tuple[DriftClass, Joined]], again: Sequence[Joined]
@@ -238,7 +238,9 @@ class IdPass:
 
     def _keep(self, cases: Sequence[tuple[DriftClass, Joined]]) -> None:
         position = self.state.position
-        seen = [Seen.of(each, row, position=position) for each, row in self._unexplained(cases)]
+        seen = [
+            JudgedCase.of(each, row, position=position) for each, row in self._unexplained(cases)
+        ]
         self.state.count(self.cases.put(seen))
 
 
@@ -273,20 +275,20 @@ def _attachment(
     if listed is None:
         return _joined(stored, None, owners)
     shown = join.shown_as(listed.status, listed.host, listed.mode, listed.mountpoint)
-    theirs = Listed(
+    theirs = CinderListing(
         id=listed.id, volume_id=listed.volume_id, server_id=listed.server_id, shown=shown
     )
     return _joined(stored, theirs, owners)
 
 
 def _joined(
-    stored: Row | None, listed: Listed | Unknown | None, owners: Owners
+    stored: Row | None, listed: CinderListing | Unknown | None, owners: Owners
 ) -> AttachmentRow | None:
     """None: neither has it, or it is Cinder's side of what the ledger has by the old calls."""
     if stored is not None:
         server, mapped, device = stored["server"], stored["mapped"], stored["device"]
         return join.attachment(stored, listed, server=server, mapped=mapped, device=device)
-    if not isinstance(listed, Listed):
+    if not isinstance(listed, CinderListing):
         return None
     server = owners.servers.get(listed.server_id or "")
     if server is None:

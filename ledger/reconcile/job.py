@@ -16,11 +16,11 @@ from dataclasses import replace
 import psycopg
 import structlog
 
-from ledger.reconcile.asking import Looks, own_context
+from ledger.reconcile.asking import LookRequests, own_context
 from ledger.reconcile.cinder_side import StoppedError
-from ledger.reconcile.look import PART, WHOLE, BehindError, Sides, look
+from ledger.reconcile.look import PART, WHOLE, BehindError, LookSources, look
 from ledger.upkeep import long_work
-from ledger.upkeep.long_work import BusyError, Progress
+from ledger.upkeep.long_work import BusyError, WorkProgress
 from projections.reads.queries import Queries
 
 #: How often it is looked whether there is anything to do, and how long after a failure.
@@ -32,7 +32,9 @@ _log = structlog.get_logger(__name__)
 class Looking:
     """`interval_s`: between looks at everything; 0: only those that somebody asks for."""
 
-    def __init__(self, sides: Sides, looks: Looks, queries: Queries, interval_s: float) -> None:
+    def __init__(
+        self, sides: LookSources, looks: LookRequests, queries: Queries, interval_s: float
+    ) -> None:
         self._sides = sides
         self._looks = looks
         self._queries = queries
@@ -93,5 +95,5 @@ class Looking:
         long_work.run(self._sides.dsn, name, work, _unwatched)
 
 
-def _unwatched(_: Progress) -> None:
+def _unwatched(_: WorkProgress) -> None:
     """How far it is can be read where long work is noted."""

@@ -35,7 +35,7 @@ from handlers.drift.judge import Sight
 from handlers.drift.rows import Key, Party, Subject, key_of
 from host_agent.shared.contract.ports import PortError
 from ledger.log.unit import AggregateStore, Unit, run_optimistically
-from ledger.reconcile.cases import Cases
+from ledger.reconcile.cases import Suspicions
 from ledger.reconcile.cinder_side import (
     PATIENCE_S,
     CinderSide,
@@ -46,12 +46,12 @@ from ledger.reconcile.cinder_side import (
 from ledger.reconcile.hosts import HostPass
 from ledger.reconcile.ids import IdPass
 from ledger.reconcile.reads import PROJECTIONS, LedgerReads, about
-from ledger.reconcile.state import State
+from ledger.reconcile.state import LookProgress
 from ledger.upkeep.long_work import Checkmark, Work
 from projections.base import Row
 from projections.lines import LONG_ANSWER_S, Line
 from projections.reads.database_trouble import is_away
-from projections.reads.surveys import Surveys
+from projections.reads.surveys import BlockingSurveyReads
 from projections.running.tables import prepare
 
 #: What the work is called, of the whole cloud and of a part: a look at a part does not wait for
@@ -72,7 +72,7 @@ class BehindError(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sides:
+class LookSources:
     """Whom a look asks.  `share`: of one API worker of Cinder's; `stop`: the service ends, or
     somebody has stopped the look.
 
@@ -88,7 +88,7 @@ class Sides:
     confirmed: Callable[[str], object] = lambda _: None
 
 
-def look(sides: Sides, *, whole: bool) -> Work:
+def look(sides: LookSources, *, whole: bool) -> Work:
     """The long work of the look that was asked for first; none, if none was.
 
     It raises StoppedError and BehindError, and psycopg.Error if the database does not answer.
@@ -114,13 +114,13 @@ def _reading(dsn: str) -> Iterator[psycopg.Connection[Any]]:
 
 
 def _began(
-    sides: Sides, connection: psycopg.Connection[Any], begun: Checkmark, *, whole: bool
-) -> State | None:
+    sides: LookSources, connection: psycopg.Connection[Any], begun: Checkmark, *, whole: bool
+) -> LookProgress | None:
     """The look that is under way; else the one that was asked for first, which begins now."""
     reads = LedgerReads(connection, {})
     questions = reads.rows("asked", whole=whole)
     if begun.kept is not None:
-        last = State.from_json(begun.kept)
+        last = LookProgress.from_json(begun.kept)
         standing = sides.store.load(Look, UUID(last.look_id)).state  # the log's word
         if standing is LookState.UNDER_WAY:
             return last
@@ -138,7 +138,7 @@ def _began(
             unit.save(context)  # noqa: B023
 
         run_optimistically(sides.store, begin)
-        return State(
+        return LookProgress(
             look_id=look_id,
             position=reads.one("began", look_id=look_id),
             context=asked["context"],
@@ -154,11 +154,15 @@ def context_of(data: Mapping[str, Any]) -> EventContext:
 
 
 class _Look:
-    def __init__(self, sides: Sides, connection: psycopg.Connection[Any], state: State) -> None:
+    def __init__(
+        self, sides: LookSources, connection: psycopg.Connection[Any], state: LookProgress
+    ) -> None:
         self._sides, self._state = sides, state
         self._reads = LedgerReads(connection, state.scope)
         self._context = context_of(state.context)
-        self._cases = Cases(self._reads, sides.store, state.look_id, self._context, sides.confirmed)
+        self._cases = Suspicions(
+            self._reads, sides.store, state.look_id, self._context, sides.confirmed
+        )
         patience_s = 0.0 if state.scope else PATIENCE_S
         self._cinder = CinderSide(sides.lists, sides.share, sides.stop, patience_s=patience_s)
         sizes: dict[str, int] = {}
@@ -167,7 +171,7 @@ class _Look:
         )
         hosts = HostPass(
             reads=self._reads,
-            surveys=Surveys(connection),
+            surveys=BlockingSurveyReads(connection),
             cases=self._cases,
             state=state,
             sizes=sizes,
@@ -205,7 +209,7 @@ class _Look:
             _log.exception("look_failed", look_id=self._state.look_id)
             self._end("void", trouble=f"{type(error).__name__}: the service's log says more")
         else:
-            braked = self._braked()
+            braked = self._suppressed()
             self._end("completed", braked=braked, examples=self._cases.examples(braked))
         self._cases.drop()
 
@@ -244,13 +248,13 @@ class _Look:
     def _believe(self) -> Iterator[list[str]]:
         state = self._state
         heard = frozenset(state.heard)
-        for last, opened, explained in self._cases.believe(self._braked(), heard, state.last):
+        for last, opened, explained in self._cases.believe(self._suppressed(), heard, state.last):
             state.open(opened)
             state.in_flight += explained
             yield [last]
 
-    def _braked(self) -> dict[str, int]:
-        return self._state.braked(self._cases.opening())
+    def _suppressed(self) -> dict[str, int]:
+        return self._state.suppressed(self._cases.opening())
 
     def _unseen(self) -> Iterator[list[str]]:
         """Findings that nobody has seen: each is looked for by itself.  Hosts' are over by now."""

@@ -18,7 +18,7 @@ from host_agent.shared.contract.ports import AttachmentView, Cinder, PortError, 
 T = TypeVar("T")
 
 
-class Histories(Protocol):
+class FleetHistory(Protocol):
     """What the read side knows of the past (ledger.core.requests.Fleet)."""
 
     @property
@@ -30,7 +30,7 @@ class Histories(Protocol):
 class RepairContexts:
     """`of` raises PortError if Cinder cannot be asked; what it has said is not asked again."""
 
-    def __init__(self, cinder: Cinder, histories: Histories) -> None:
+    def __init__(self, cinder: Cinder, histories: FleetHistory) -> None:
         self._cinder, self._histories = cinder, histories
         self._attachments: dict[str, AttachmentView | None] = {}
         self._volumes: dict[str, VolumeView | None] = {}

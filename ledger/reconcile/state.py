@@ -17,7 +17,7 @@ NAMED_MAX = 100
 
 
 @dataclass(kw_only=True)
-class State:
+class LookProgress:
     """`position`: as of which the look is judged.  `after`: ids of the phase that are done last.
 
     `context`: of who asked for it (look.context_of); `why`, `believe`, `reason`: as
@@ -92,11 +92,11 @@ class State:
     def pass_over(self, drift_class: DriftClass) -> None:
         _add(self.passed, {drift_class.name: 1})
 
-    def braked(self, opening: Mapping[str, int]) -> dict[str, int]:
+    def suppressed(self, opening: Mapping[str, int]) -> dict[str, int]:
         """The classes that are not believed, of what would be opened."""
         every = Counter(opening)
         every.update(self.passed)
-        return judge.braked(every, self.compared, self.believe)
+        return judge.suppressed(every, self.compared, self.believe)
 
 
 def _add(to: dict[str, int], more: Mapping[str, int]) -> None:

@@ -113,7 +113,7 @@ class Process:
 
 
 @dataclass(frozen=True)
-class Guest:
+class DemoServer:
     """A server of the demo."""
 
     name: str
@@ -134,15 +134,15 @@ class DemoVolume:
     id: str = field(default_factory=lambda: str(uuid4()))
 
 
-class Cloud:
+class TrialCloud:
     """Enter it to have it run.  Ports that are not given are free ones."""
 
     def __init__(self, home: Path, port: int | None, cinder_port: int | None) -> None:
         self.home = home
-        self.guests: tuple[Guest, ...] = (
-            Guest("web-1", HOSTS[0], devices=("vda",)),
-            Guest("db-1", HOSTS[1]),
-            Guest("batch-1", HOSTS[1], "shutdown"),
+        self.guests: tuple[DemoServer, ...] = (
+            DemoServer("web-1", HOSTS[0], devices=("vda",)),
+            DemoServer("db-1", HOSTS[1]),
+            DemoServer("batch-1", HOSTS[1], "shutdown"),
         )
         self.volumes: tuple[DemoVolume, ...] = (
             DemoVolume("data-1", 10),

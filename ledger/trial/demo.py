@@ -22,9 +22,9 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 from handlers.drift.judge import APART_S
-from ledger.cli.client import ApiError, ClientError
+from ledger.cli.client import ClientError, ServiceError
 from ledger.cli.table import inline
-from ledger.trial.cloud import Cloud, DemoError, DemoVolume, Guest
+from ledger.trial.cloud import DemoError, DemoServer, DemoVolume, TrialCloud
 from ledger.words import timeline
 
 CRASH_DEADLINE_S = 30.0
@@ -77,11 +77,11 @@ class Summary:
 class Story:
     """The demo on a running cloud: one server, one volume, one crash, one drift."""
 
-    def __init__(self, cloud: Cloud, say: Say, summary: Summary) -> None:
+    def __init__(self, cloud: TrialCloud, say: Say, summary: Summary) -> None:
         self._cloud = cloud
         self._say = say
         self._summary = summary
-        self.guest: Guest = cloud.guests[0]
+        self.guest: DemoServer = cloud.guests[0]
         self.volume: DemoVolume = cloud.volumes[0]
         summary.subjects |= {"server": self.guest.id, "volume": self.volume.id}
 
@@ -234,7 +234,7 @@ class Story:
         try:
             self._cloud.cinder.send("DELETE", f"/v3/attachments/{attachment_id}", headers=CINDER)
             status = 200
-        except ApiError as error:
+        except ServiceError as error:
             status = error.status
         conflict = 409
         self._check("cinder_refuses_a_users_delete", status == conflict, f"HTTP {status}")
@@ -324,13 +324,13 @@ def run(
     *,
     port: int | None = None,
     cinder_port: int | None = None,
-    stay: Callable[[Cloud, Story], None] | None = None,
+    stay: Callable[[TrialCloud, Story], None] | None = None,
 ) -> None:
     """Set up, tell the story, stay if asked to, end everything; `summary` says how it went."""
     began = time.monotonic()
     say("Starting PostgreSQL, a simulated Cinder, the ledger and two host agents ...")
     try:
-        with Cloud(home, port, cinder_port) as cloud:
+        with TrialCloud(home, port, cinder_port) as cloud:
             summary.times_s["set_up"] = round(time.monotonic() - began, 2)
             say(f"All are up after {summary.times_s['set_up']:.1f} s: ledger at {cloud.url}")
             story = Story(cloud, say, summary)

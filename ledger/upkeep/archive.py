@@ -27,7 +27,7 @@ from uuid import UUID
 
 import orjson
 
-from ledger.log.chain import GENESIS, ChainRow, Checkpoint, StoredRow, Verifier, decode, encode
+from ledger.log.chain import GENESIS, ChainCheckpoint, ChainRow, StoredRow, Verifier, decode, encode
 
 FORMAT = 1
 _COMPRESSION = 6
@@ -45,8 +45,8 @@ class Month:
 
     month: str  # "2026-05", in UTC
     log: UUID
-    before: Checkpoint
-    after: Checkpoint
+    before: ChainCheckpoint
+    after: ChainCheckpoint
     sha256: str
 
     @property
@@ -83,8 +83,8 @@ class Month:
         return cls(
             month=str(data["month"]),
             log=UUID(data["log"]),
-            before=Checkpoint(data["first_position"] - 1, bytes.fromhex(data["chain_before"])),
-            after=Checkpoint(data["last_position"], bytes.fromhex(data["chain_after"])),
+            before=ChainCheckpoint(data["first_position"] - 1, bytes.fromhex(data["chain_before"])),
+            after=ChainCheckpoint(data["last_position"], bytes.fromhex(data["chain_after"])),
             sha256=str(data["sha256"]),
         )
 
@@ -161,7 +161,7 @@ class Archive:
         verifier.finish(month.after)
 
     def write(
-        self, name: str, log: UUID, before: Checkpoint, pages: Iterable[list[ChainRow]]
+        self, name: str, log: UUID, before: ChainCheckpoint, pages: Iterable[list[ChainRow]]
     ) -> Iterator[int]:
         """Add a month; yields the position that is written and proven, page by page.
 

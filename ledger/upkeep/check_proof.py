@@ -73,7 +73,7 @@ def root_by_inclusion(leaf: bytes, index: int, size: int, path: Sequence[bytes])
     return root
 
 
-def check_consistency(old: Checkpoint, new: Checkpoint, path: Sequence[bytes]) -> None:
+def check_consistency(old: TreeCheckpoint, new: TreeCheckpoint, path: Sequence[bytes]) -> None:
     """That the first events of the newer tree are those of the older one (2.1.4.2)."""
     if not 0 < old.size < new.size:
         if (old.size, old.root) != (new.size, new.root) or path:
@@ -164,7 +164,7 @@ def is_signed(key: bytes, message: bytes, signature: bytes) -> bool:
 # --- notes and checkpoints ---------------------------------------------------------------------
 
 
-class Key(NamedTuple):
+class PublicKey(NamedTuple):
     """A public key, by the name that signatures bear."""
 
     name: str
@@ -178,7 +178,7 @@ class Key(NamedTuple):
         return f"{self.name}+{self.id.hex()}+{base64.b64encode(ED25519 + self.public).decode()}"
 
     @classmethod
-    def parse(cls, text: str) -> Key:
+    def parse(cls, text: str) -> PublicKey:
         """Raises ProofError for what is no key of Ed25519."""
         name, _, rest = text.strip().partition("+")
         id_, _, encoded = rest.partition("+")
@@ -189,7 +189,7 @@ class Key(NamedTuple):
         return key
 
 
-class Checkpoint(NamedTuple):
+class TreeCheckpoint(NamedTuple):
     """What a log says of itself: its name, how many events it has, and the root over them."""
 
     origin: str
@@ -200,12 +200,12 @@ class Checkpoint(NamedTuple):
     def text(self) -> str:
         return f"{self.origin}\n{self.size}\n{base64.b64encode(self.root).decode()}\n"
 
-    def signed(self, key: Key, signature: bytes) -> str:
+    def signed(self, key: PublicKey, signature: bytes) -> str:
         """As a note."""
         return f"{self.text}\n{DASH} {key.name} {base64.b64encode(key.id + signature).decode()}\n"
 
     @classmethod
-    def parse(cls, note: str, key: Key) -> Checkpoint:
+    def parse(cls, note: str, key: PublicKey) -> TreeCheckpoint:
         """Raises ProofError for what is no checkpoint that this key has signed."""
         text, parted, signatures = note.rpartition("\n\n")
         text += "\n"
@@ -222,7 +222,7 @@ class Checkpoint(NamedTuple):
         return found
 
     @classmethod
-    def unsigned(cls, text: str) -> Checkpoint:
+    def unsigned(cls, text: str) -> TreeCheckpoint:
         """Of the text that is signed, which proves nothing.  Raises ProofError."""
         origin, size, root = [*text.split("\n"), "", "", ""][:3]
         found = cls(origin, _number("", size), _decoded(root))
@@ -244,7 +244,7 @@ def _decoded(text: str) -> bytes:
 class Proven(NamedTuple):
     """That a log had this event when it was signed."""
 
-    checkpoint: Checkpoint
+    checkpoint: TreeCheckpoint
     entry: bytes
 
 
@@ -261,7 +261,7 @@ def _hashes(path: Sequence[bytes]) -> str:
     return "".join(f"{base64.b64encode(each).decode()}\n" for each in path)
 
 
-def check_event(text: str, key: Key) -> Proven:
+def check_event(text: str, key: PublicKey) -> Proven:
     """Raises ProofError."""
     lines = text.split("\n")
     first, extra, number, *rest = [*lines, "", "", ""]
@@ -269,7 +269,7 @@ def check_event(text: str, key: Key) -> Proven:
         raise ProofError("this is no proof of an event")
     entry, index = _decoded(_behind("extra ", extra)), _number("index ", number)
     path, note = _path_and_note(rest[:-3])
-    found = Checkpoint.parse(note, key)
+    found = TreeCheckpoint.parse(note, key)
     if root_by_inclusion(leaf_hash(entry), index, found.size, path) != found.root:
         raise ProofError("the log that was signed does not have this event there")
     if event_of(entry)["position"] != index + 1:
@@ -277,14 +277,14 @@ def check_event(text: str, key: Key) -> Proven:
     return Proven(found, entry)
 
 
-def check_growth(text: str, old_note: str, key: Key) -> tuple[Checkpoint, Checkpoint]:
+def check_growth(text: str, old_note: str, key: PublicKey) -> tuple[TreeCheckpoint, TreeCheckpoint]:
     """The older and the newer checkpoint.  Raises ProofError."""
     lines = text.split("\n")
-    old = Checkpoint.parse(old_note, key)
+    old = TreeCheckpoint.parse(old_note, key)
     if _number("old ", lines[0]) != old.size:
         raise ProofError("the proof begins at another checkpoint")
     path, note = _path_and_note(lines[1:])
-    new = Checkpoint.parse(note, key)
+    new = TreeCheckpoint.parse(note, key)
     check_consistency(old, new, path)
     return old, new
 
@@ -367,7 +367,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("proof", type=Path)
     options = parser.parse_args(arguments)
     try:
-        key = Key.parse(_read(Path(options.key)) if "+" not in options.key else options.key)
+        key = PublicKey.parse(_read(Path(options.key)) if "+" not in options.key else options.key)
         text = _read(options.proof)
         if options.before:
             old, new = check_growth(text, _read(options.before), key)

@@ -43,7 +43,7 @@ class BusyError(Exception):
 
 
 @dataclass(frozen=True)
-class Progress:
+class WorkProgress:
     """How far some work is; `done_here` things of it in the `seconds` of its present run."""
 
     name: str
@@ -77,7 +77,7 @@ class Progress:
         return ", ".join(parts)
 
 
-def run(dsn: str, name: str, work: Work, watch: Callable[[Progress], None]) -> Checkmark:
+def run(dsn: str, name: str, work: Work, watch: Callable[[WorkProgress], None]) -> Checkmark:
     """Do the work, from where it was, to its end; `watch` is called with every step.
 
     Raises BusyError if another process is at it, and whatever the work raises: what was
@@ -93,7 +93,7 @@ def run(dsn: str, name: str, work: Work, watch: Callable[[Progress], None]) -> C
             with closing(work(begun)) as steps:
                 for step in steps:
                     now = time.monotonic()
-                    watch(Progress(name, *step[:2], step.done - begun.done, now - began_at))
+                    watch(WorkProgress(name, *step[:2], step.done - begun.done, now - began_at))
                     if step != noted and now - noted_at >= NOTE_INTERVAL_S:
                         _note(connection, name, step)
                         noted, noted_at = step, now
@@ -106,9 +106,9 @@ def run(dsn: str, name: str, work: Work, watch: Callable[[Progress], None]) -> C
         return step
 
 
-def under_way(connection: psycopg.Connection[Any]) -> list[Progress]:
+def under_way(connection: psycopg.Connection[Any]) -> list[WorkProgress]:
     """All long work that runs, in whichever process, or was stopped before its end."""
-    return [Progress(*row) for row in _run(connection, "list")]
+    return [WorkProgress(*row) for row in _run(connection, "list")]
 
 
 def duration(seconds: float) -> str:

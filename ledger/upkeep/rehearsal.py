@@ -31,7 +31,7 @@ TROUBLES_KEPT_MAX = 100
 _ROWS_AT_ONCE = 1000
 
 
-class Trouble(NamedTuple):
+class RehearsalTrouble(NamedTuple):
     """An event that this version cannot take, or an operation that it cannot go on with."""
 
     position: int
@@ -62,7 +62,7 @@ class Rehearsal:
 
     def __init__(self) -> None:
         self.events = self.aggregates = self.under_way = self.unfolded = self.total = 0
-        self.troubles: list[Trouble] = []
+        self.troubles: list[RehearsalTrouble] = []
         self._mapper = LedgerMapper(JSONBody())
 
     def follow(self, connection: psycopg.Connection[Any]) -> Iterator[int]:
@@ -92,7 +92,9 @@ class Rehearsal:
             self.total += 1
             if len(self.troubles) < TROUBLES_KEPT_MAX:
                 why = f"{type(error).__name__}: {error}"
-                self.troubles.append(Trouble(row.position, row.originator_id, row.topic, why))
+                self.troubles.append(
+                    RehearsalTrouble(row.position, row.originator_id, row.topic, why)
+                )
 
     def _event(self, row: _Row) -> Event | None:
         """None: another application's."""

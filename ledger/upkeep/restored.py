@@ -31,7 +31,7 @@ from projections.running.runner import catch_up, connect
 _MINUTE_S = 60
 
 
-class Found(NamedTuple):
+class RestoredLog(NamedTuple):
     """A log that ends at `position`, its hosts, and the operations that run in it."""
 
     position: int
@@ -39,22 +39,22 @@ class Found(NamedTuple):
     operations: Sequence[str]
 
 
-def look(dsn: str) -> Found:
+def look(dsn: str) -> RestoredLog:
     """What there is to mark, once the projections show all of the log."""
     catch_up(dsn, ALL)
     with connect(dsn) as connection:
         [row] = connection.execute(sql.query("restored", "found")).fetchall()
-    return Found(*row)
+    return RestoredLog(*row)
 
 
-def mark(dsn: str, reason: str, actor: str) -> Found:
+def mark(dsn: str, reason: str, actor: str) -> RestoredLog:
     """Mark the database as restored; what was there to be marked."""
     clock, context = DatabaseClock.of(dsn), _context(actor)
     before = look(dsn)
     with closing(Ledger(dsn)) as ledger:
         for name in before.hosts:
             doubt(ledger, name, before.position, reason, clock(), context)
-        found = Found(before.position, before.hosts, look(dsn).operations)
+        found = RestoredLog(before.position, before.hosts, look(dsn).operations)
         for operation_id in found.operations:
             park(ledger, operation_id, clock(), context)
     catch_up(dsn, ALL)

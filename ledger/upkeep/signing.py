@@ -24,7 +24,7 @@ from ledger.log import chain
 from ledger.log.chain import BrokenChainError, ChainRow
 from ledger.upkeep import check_proof
 from ledger.upkeep.archive import Archive, becomes
-from ledger.upkeep.check_proof import Checkpoint, Key, ProofError, leaf_hash
+from ledger.upkeep.check_proof import ProofError, PublicKey, TreeCheckpoint, leaf_hash
 from ledger.upkeep.long_work import Checkmark
 from ledger.upkeep.tiles import TileError, Tiles
 from ledger.upkeep.verify import Statement, head, pages, verify
@@ -50,11 +50,11 @@ class Signer:
             raise SigningError(f"{file} has no Ed25519 key")
         self._public = der[len(_DER) :]
 
-    def key(self, log: UUID) -> Key:
+    def key(self, log: UUID) -> PublicKey:
         """Its public half, by the name of the log that it signs for."""
-        return Key(origin(log), self._public)
+        return PublicKey(origin(log), self._public)
 
-    def sign(self, key: Key, checkpoint: Checkpoint) -> str:
+    def sign(self, key: PublicKey, checkpoint: TreeCheckpoint) -> str:
         with tempfile.NamedTemporaryFile() as text:  # it has to know the length before
             text.write(checkpoint.text.encode())
             text.flush()
@@ -62,7 +62,7 @@ class Signer:
                 *("pkeyutl", "-sign", "-rawin", "-inkey", str(self._file), "-in", text.name)
             )
         note = checkpoint.signed(key, signature)
-        Checkpoint.parse(note, key)
+        TreeCheckpoint.parse(note, key)
         return note
 
 
@@ -100,7 +100,7 @@ class Signed:
     def tiles(self, size: int) -> Tiles:
         return Tiles(self._directory, size)
 
-    def put(self, note: str, size: int, key: Key) -> None:
+    def put(self, note: str, size: int, key: PublicKey) -> None:
         """The newest comes last: it is what the others are there for."""
         texts = {"public-key": f"{key}\n", f"checkpoints/{size}": note, "checkpoint": note}
         for name, text in texts.items():
@@ -129,12 +129,12 @@ def sign(
             tiles.grow(leaves[:LEAVES])
             del leaves[:LEAVES]
 
-    old = Checkpoint(key.name, tiles.size, tiles.root()) if tiles.size else None
+    old = TreeCheckpoint(key.name, tiles.size, tiles.root()) if tiles.size else None
     for proven, total in verify(connection, archive, since=since, also=take):
         yield Checkmark(proven.checkpoint.position, total)
     tiles.grow(leaves)
     if old is None or tiles.size > old.size:
-        new = Checkpoint(key.name, tiles.size, tiles.root())
+        new = TreeCheckpoint(key.name, tiles.size, tiles.root())
         if old:
             check_proof.check_consistency(old, new, tiles.consistency(old.size))
         signed.put(signer.sign(key, new), new.size, key)
@@ -148,13 +148,13 @@ def log_of(connection: psycopg.Connection[Any]) -> UUID:
     return log
 
 
-def _tree(signed: Signed, key: Key) -> Tiles:
+def _tree(signed: Signed, key: PublicKey) -> Tiles:
     """As it was signed the last time.  Raises SigningError if it is not what was signed."""
     note = signed.newest()
     if note is None:
         return signed.tiles(0)
     try:
-        last = Checkpoint.parse(note, key)
+        last = TreeCheckpoint.parse(note, key)
         tiles = signed.tiles(last.size)
         if tiles.root() == last.root:
             return tiles
@@ -188,7 +188,7 @@ def _same_end(
     for page in pages(connection, archive, size - 1, size):
         for row in page:
             if row.chain is not None and leaf_hash(row.canonical) == tiles.leaf(size - 1):
-                return Statement(chain.Checkpoint(size, row.chain), None, log)
+                return Statement(chain.ChainCheckpoint(size, row.chain), None, log)
     raise BrokenChainError(size, size, "not the event that was there when it was signed")
 
 

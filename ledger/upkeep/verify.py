@@ -22,9 +22,9 @@ import orjson
 import psycopg
 
 import sql
-from ledger.log.chain import GENESIS, BrokenChainError, ChainRow, Checkpoint, Verifier, decode
+from ledger.log.chain import GENESIS, BrokenChainError, ChainCheckpoint, ChainRow, Verifier, decode
 from ledger.upkeep.archive import Archive, ArchivedEvent, Month
-from ledger.upkeep.check_proof import Checkpoint as Signed
+from ledger.upkeep.check_proof import TreeCheckpoint as Signed
 from ledger.upkeep.check_proof import leaf_hash
 from ledger.upkeep.tiles import Roots
 from projections.running.detached import ENDINGS, DetachedError, detached
@@ -39,7 +39,7 @@ class AuditError(Exception):
 class Statement(NamedTuple):
     """A checkpoint as it leaves the database: of which log, and (if known) from when."""
 
-    checkpoint: Checkpoint
+    checkpoint: ChainCheckpoint
     recorded_at: datetime | None
     log: UUID | None  # None as long as the log is empty
 
@@ -57,7 +57,7 @@ class Statement(NamedTuple):
         try:
             data = orjson.loads(text)
             return cls(
-                Checkpoint(int(data["position"]), bytes.fromhex(data["chain"])),
+                ChainCheckpoint(int(data["position"]), bytes.fromhex(data["chain"])),
                 data["recorded_at"] and datetime.fromisoformat(data["recorded_at"]),
                 None if data["log"] is None else UUID(data["log"]),
             )
@@ -69,7 +69,7 @@ def head(connection: psycopg.Connection[Any]) -> Statement:
     """Where the log ends now."""
     found = connection.cursor(binary=True).execute(sql.query("reads", "checkpoint"))
     [(position, chain, recorded_at, log)] = found.fetchall()
-    return Statement(Checkpoint(position, chain), recorded_at, log)
+    return Statement(ChainCheckpoint(position, chain), recorded_at, log)
 
 
 def verify(

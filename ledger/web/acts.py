@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from ledger.web.pages import Read
-from ledger.words.acts import Act, Kind
+from ledger.words.acts import Act, FieldKind
 
 #: Of the page's query: nobody is asked.
-KEPT = {Kind.NAME, Kind.HOST, Kind.SERVER, Kind.VOLUME}
+KEPT = {FieldKind.NAME, FieldKind.HOST, FieldKind.SERVER, FieldKind.VOLUME}
 
 
 def page(act: Act) -> str:
@@ -47,7 +47,7 @@ def ids(act: Act, of_page: Mapping[str, str]) -> dict[str, str]:
 
 def given(act: Act) -> frozenset[str]:
     """What the query of its page may have."""
-    return frozenset(each.name for each in act.fields if each.kind in {*KEPT, Kind.STEP})
+    return frozenset(each.name for each in act.fields if each.kind in {*KEPT, FieldKind.STEP})
 
 
 def body(act: Act, sent: Mapping[str, str]) -> dict[str, Any]:
@@ -56,15 +56,15 @@ def body(act: Act, sent: Mapping[str, str]) -> dict[str, Any]:
     for each in act.fields:
         text = sent.get(each.name, "").strip()
         match each.kind:
-            case Kind.APPLY:
+            case FieldKind.APPLY:
                 fields[each.name] = True
-            case Kind.FLAG:
+            case FieldKind.FLAG:
                 fields[each.name] = bool(text)
-            case Kind.CLASSES:
+            case FieldKind.CLASSES:
                 fields[each.name] = [word for part in text.split(",") if (word := part.strip())]
-            case Kind.LANE:
+            case FieldKind.LANE:
                 pass
-            case Kind.STEP:
+            case FieldKind.STEP:
                 lane, _, step = text.partition(" ")
                 number = int(lane) if lane.lstrip("-").isdecimal() else 0
                 fields |= {"lane": number, "step": step}

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from aiohttp import hdrs, web
 
-from ledger.auth.tokens import Asked, AuthError, Identity
+from ledger.auth.tokens import AuthError, Identity, RequestSender
 from ledger.http.app import CONSOLE
 from ledger.http.call import Call
 from ledger.http.components import COMPONENTS
@@ -73,12 +73,12 @@ async def as_session(request: web.Request, handler: Handler) -> web.StreamRespon
     return await handler(request)
 
 
-def as_sent(request: web.Request, token: str | None = None) -> Asked:
+def as_sent(request: web.Request, token: str | None = None) -> RequestSender:
     """What the request says of its sender; with a token, as if the browser had sent that."""
     own = {"X-Auth-Token": token} if token is not None else {}
     address = address_of(request.transport) if request.transport else ""
     headers = {**request.headers, **own}
-    return Asked(headers=headers, method=request.method, path=request.path, address=address)
+    return RequestSender(headers=headers, method=request.method, path=request.path, address=address)
 
 
 async def refuse_gone(call: Call) -> None:

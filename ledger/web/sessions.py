@@ -43,7 +43,7 @@ class Form:
 
 
 @dataclass
-class _Session:
+class _WebSession:
     token: str = field(repr=False)
     owner: str = field(repr=False)
     ends: float  # whatever happens
@@ -56,7 +56,7 @@ class Sessions:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._sessions: OrderedDict[bytes, _Session] = OrderedDict()
+        self._sessions: OrderedDict[bytes, _WebSession] = OrderedDict()
 
     def begin(self, token: str, owner: str) -> str:
         """A session with a token that is proven; what its cookie is to say.
@@ -66,7 +66,7 @@ class Sessions:
         """
         self._make_room(owner)
         name, now = secrets.token_urlsafe(32), self._clock()
-        self._sessions[_hash(name)] = _Session(token, owner, now + AGE_S, now)
+        self._sessions[_hash(name)] = _WebSession(token, owner, now + AGE_S, now)
         return name
 
     def token(self, name: str, *, used: bool = True) -> str | None:
@@ -107,7 +107,7 @@ class Sessions:
         oldest = next(key for key, each in self._sessions.items() if each.owner == owner)
         del self._sessions[oldest]
 
-    def _live(self, name: str, *, used: bool = True) -> _Session | None:
+    def _live(self, name: str, *, used: bool = True) -> _WebSession | None:
         key, now = _hash(name), self._clock()
         session = self._sessions.get(key)
         if session is None:

@@ -18,7 +18,7 @@ from ledger.words.consequences import second_look
 Shown = Mapping[str, Any]
 
 
-class Kind(StrEnum):
+class FieldKind(StrEnum):
     """What a field holds: its type in the API, how it is typed, and how a form asks for it."""
 
     TEXT = "text"
@@ -39,10 +39,11 @@ class Field:
     """`help`: of the command line; `label`: of a form, where that says it otherwise."""
 
     name: str
-    kind: Kind = Kind.TEXT
+    kind: FieldKind = FieldKind.TEXT
     help: str | None = None
     label: str = ""
     needed: bool = False
+    option: str | None = None  # of the command line, where it is not the name
 
 
 REASON = Field(name="reason", help="why; stored permanently in the history", needed=True)
@@ -246,14 +247,14 @@ class Act:
         return " ".join([f"attachment-ledger {self.command} {which}", *said])
 
 
-_SAID = {Kind.TEXT, Kind.MOMENT}
+_SAID = {FieldKind.TEXT, FieldKind.MOMENT}
 _REASON_TO_DO = Field(
     name="reason", help="why; stored permanently in the history; needed but for a dry run"
 )
-STEP = Field(name="step", kind=Kind.STEP, help="the first step that is left", needed=True)
+STEP = Field(name="step", kind=FieldKind.STEP, help="the first step that is left", needed=True)
 LANE = Field(
     name="lane",
-    kind=Kind.LANE,
+    kind=FieldKind.LANE,
     help="the lane, if there are several volumes; -1 for a step of the whole server",
 )
 
@@ -303,10 +304,10 @@ ACTS = (
         words="Mend what differs, after everybody that it names was asked again.",
         fields=(
             REASON,
-            Field(name="apply", kind=Kind.APPLY, help="do it; else nothing is changed"),
+            Field(name="apply", kind=FieldKind.APPLY, help="do it; else nothing is changed"),
             Field(
                 name="repair",
-                kind=Kind.NAME,
+                kind=FieldKind.NAME,
                 help="which one, where there are two (forget_attachment)",
             ),
         ),
@@ -338,7 +339,7 @@ ACTS = (
             REASON,
             Field(
                 name="until",
-                kind=Kind.MOMENT,
+                kind=FieldKind.MOMENT,
                 help="when it is no longer to be ignored: ISO 8601, UTC unless it has an offset",
                 label="Until (UTC, as 2026-01-31T12:00:00Z); empty: for good",
             ),
@@ -374,12 +375,13 @@ ACTS = (
         title="Look now",
         words="Look for drift now: everywhere, or at one host, server or volume.",
         fields=(
-            Field(name="host", kind=Kind.HOST),
-            Field(name="server", kind=Kind.SERVER),
-            Field(name="volume", kind=Kind.VOLUME),
+            Field(name="host", kind=FieldKind.HOST),
+            Field(name="server", kind=FieldKind.SERVER),
+            Field(name="volume", kind=FieldKind.VOLUME),
             Field(
                 name="believe",
-                kind=Kind.CLASSES,
+                option="accept-many",
+                kind=FieldKind.CLASSES,
                 help="whatever differs of it, however many these are; more than once: of each",
                 label="Classes to believe however many differ, with commas; empty: as always",
             ),
@@ -430,7 +432,7 @@ elsewhere: be sure that it is powered off or cut off from the storage, and say h
             Field(name="evidence", help="how you know that it is down", needed=True),
             Field(
                 name="force",
-                kind=Kind.FLAG,
+                kind=FieldKind.FLAG,
                 help="fence it although its agent was in contact lately",
             ),
         ),

@@ -1,4 +1,4 @@
-"""What a look held back, in words: how many, some of them, and what to type.  Pure."""
+"""What a look suppressed, in words: how many, some of them, and what to type.  Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _of_class(look: Mapping[str, Any], name: str, count: int) -> str:
     some = (look["examples"] or {}).get(name, [])
     named = f" ({', '.join(some)}{', ...' if count > len(some) else ''})" if some else ""
     return (
-        f"{name}: {count} new findings are held back, too many for one look to be believed{named}. "
-        "Find out why there are so many. Only if they are true: "
-        f"attachment-ledger drift run{scope} --believe {name} --reason TEXT"
+        f"{name}: {count} new findings are suppressed, too many for one look to be believed"
+        f"{named}. Find out why there are so many. Only if they are true: "
+        f"attachment-ledger drift run{scope} --accept-many {name} --reason TEXT"
     )

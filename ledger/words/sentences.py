@@ -317,7 +317,7 @@ def _looked(body: Body) -> str:
     found = sum(body.get("found", {}).values())
     trouble = f": {body['trouble']}" if body.get("trouble") else ""
     braked = ", ".join(f"{count} {name}" for name, count in body.get("braked", {}).items())
-    held_back = f", held back: {braked}" if braked else ""
+    held_back = f", suppressed: {braked}" if braked else ""
     return f"Look {body.get('outcome')}, {found} new findings{held_back}{trouble}"
 
 

@@ -42,7 +42,7 @@ def in_words(error: psycopg.Error) -> str:
     return _NAME.sub('"..."', words)
 
 
-class Trouble:
+class DatabaseTrouble:
     """The last error that a retrying writer met, if it is recent."""
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from aggregates.finding import Finding
-from handlers.requests.presence import SHOW_GUESTS, SHOW_VOLUMES, STOP_REPAIRS, Shown
+from handlers.requests.presence import SHOW_GUESTS, SHOW_VOLUMES, STOP_REPAIRS, ShowingFinding
 from projections.base import Row
 from projections.findings import FINDINGS
 from projections.looks import kind_of
@@ -28,7 +28,7 @@ _NOT_OVER = dict.fromkeys(("over_at", "over_position", "over_how", "repaired_by"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class DriftFilter:
     """Which of what differs; None: any."""
 
     drift_class: str | None = None
@@ -38,7 +38,7 @@ class Wanted:
     host: str | None = None
 
 
-ANY = Wanted()
+ANY = DriftFilter()
 
 
 class DriftReads(LogReads):
@@ -46,7 +46,7 @@ class DriftReads(LogReads):
 
     async def drift(
         self,
-        wanted: Wanted = ANY,
+        wanted: DriftFilter = ANY,
         *,
         state: str = "open",
         limit: int = PAGE_MAX,
@@ -61,7 +61,7 @@ class DriftReads(LogReads):
     async def drift_at(
         self,
         at: datetime,
-        wanted: Wanted = ANY,
+        wanted: DriftFilter = ANY,
         *,
         limit: int = PAGE_MAX,
         after: int | None = None,
@@ -110,7 +110,7 @@ class DriftReads(LogReads):
         """What is not over, by `drift_class` and `state`: `count`, `oldest_s`."""
         return await self._all("drift_counts")
 
-    async def shown(self, server_id: str, volume_ids: Sequence[str]) -> list[Shown]:
+    async def shown(self, server_id: str, volume_ids: Sequence[str]) -> list[ShowingFinding]:
         """The open findings that show the server's guest, or one of the volumes, on a host."""
         rows = await self._all(
             "shown",
@@ -119,7 +119,7 @@ class DriftReads(LogReads):
             guests=sorted(SHOW_GUESTS),
             volumes=sorted(SHOW_VOLUMES | STOP_REPAIRS),
         )
-        return [Shown.of(row) for row in rows]
+        return [ShowingFinding.of(row) for row in rows]
 
     async def unaccounted(self, server_id: str) -> list[str]:
         """The hosts that have not shown since its last event that they do not have its guest."""

@@ -24,7 +24,7 @@ from projections.reads.operations import OperationReads
 from projections.reads.server_lists import ServerLists
 from projections.reads.surveys import SurveyReads
 from projections.requests import RequestReads
-from projections.running.rights import Kind, rights
+from projections.running.rights import RoleKind, rights
 from projections.running.tables import prepare
 
 POOL_CONNECTIONS_MAX = 8
@@ -271,7 +271,7 @@ class Queries(SurveyReads, DriftReads, OperationReads, ServerLists, RequestReads
 
     async def missing_rights(self) -> list[str]:
         """Rights on tables that the service needs and its role does not have."""
-        names, privileges = zip(*rights(Kind.SERVICE), strict=True)
+        names, privileges = zip(*rights(RoleKind.SERVICE), strict=True)
         rows = await self._all("missing_rights", names=list(names), privileges=list(privileges))
         return [row["missing"] for row in rows]
 
@@ -359,11 +359,11 @@ class Queries(SurveyReads, DriftReads, OperationReads, ServerLists, RequestReads
         """Give leases back."""
         await self._all("release", holder=holder, ids=list(ids))
 
-    async def stranded(self) -> list[tuple[str, str]]:
+    async def waiting_on_old_epoch(self) -> list[tuple[str, str]]:
         """Operations that wait for a run of an older epoch of its host, each with that host."""
-        rows = await self._all("stranded", limit=PAGE_MAX)
+        rows = await self._all("waiting_on_old_epoch", limit=PAGE_MAX)
         return [(row["operation_id"], row["host"]) for row in rows]
 
-    async def inherit(self, place: str, holder: str) -> None:
+    async def expire_previous_leases(self, place: str, holder: str) -> None:
         """Let run out what others than `holder` left behind in its place."""
-        await self._all("inherit", place=place, holder=holder)
+        await self._all("expire_previous_leases", place=place, holder=holder)

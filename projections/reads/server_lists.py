@@ -38,7 +38,7 @@ SORT_KEYS = frozenset(
 )
 
 
-#: Of `Listed`: what may be a pattern of a stranger's.
+#: Of `ServerFilter`: what may be a pattern of a stranger's.
 PATTERNS = ("name", "access_ip_v4", "access_ip_v6")
 
 
@@ -47,7 +47,7 @@ class PatternError(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Listed:
+class ServerFilter:
     """Which servers are asked for; None: whatever it is.
 
     PATTERNS are regular expressions, found anywhere in it.  `states`: pairs of a vm_state and a
@@ -101,7 +101,7 @@ class ServerLists(LogReads):
 
     async def instances(
         self,
-        wanted: Listed,
+        wanted: ServerFilter,
         words: Words,
         *,
         order: Order = NEWEST_FIRST,

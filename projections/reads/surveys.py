@@ -3,7 +3,7 @@
 A question is a token, and the position of the log when it was asked.  Its answer is as of some
 moment between that position and the one at which it arrived, so whatever happened after the first
 of them may or may not be in it.  Rows are read in one place, for whoever has an event loop
-(`SurveyReads`) and for whoever has a connection and blocks (`Surveys`).
+(`SurveyReads`) and for whoever has a connection and blocks (`BlockingSurveyReads`).
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class SurveyReads(LogReads):
         return survey_of(await self._all("document", group="surveys", host=host, token=token))
 
 
-class Surveys:
+class BlockingSurveyReads:
     """For who blocks: over a connection in autocommit mode, made ready by `tables.prepare`.
 
     Reads as `SurveyReads` does.

@@ -10,7 +10,7 @@ from enum import StrEnum
 from projections.catalog import ALL
 
 
-class Kind(StrEnum):
+class RoleKind(StrEnum):
     """Whom a role is for."""
 
     SERVICE = "service"
@@ -36,13 +36,13 @@ _SERVICE = {
 _OF_A_PROJECTION = "SELECT, INSERT, UPDATE, DELETE"
 _VIEWS = ("attachments", "spans", "operations", "steps", "archived_months", "findings")
 _AUDITOR = {"event_log": "SELECT", **{f"audit.{view}": "SELECT" for view in _VIEWS}}
-SCHEMAS = {Kind.SERVICE: ("public",), Kind.AUDITOR: ("public", "audit")}
+SCHEMAS = {RoleKind.SERVICE: ("public",), RoleKind.AUDITOR: ("public", "audit")}
 
 
-def rights(kind: Kind) -> list[tuple[str, str]]:
+def rights(kind: RoleKind) -> list[tuple[str, str]]:
     """The relations that such a role needs, each with one privilege."""
     named = dict(_AUDITOR)
-    if kind is Kind.SERVICE:
+    if kind is RoleKind.SERVICE:
         tables = [name for p in ALL for name in (p.table, *(d.table for d in p.derived))]
         named = {**_SERVICE, **dict.fromkeys(tables, _OF_A_PROJECTION)}
     return [(name, right) for name, some in named.items() for right in some.split(", ")]

@@ -656,12 +656,12 @@ RETURNING operation_id;
 DELETE FROM leases
  WHERE holder = %(holder)s AND operation_id = ANY((SELECT %(ids)s::uuid[])::uuid[]);
 
--- name: inherit
+-- name: expire_previous_leases
 -- Lets all leases run out now that earlier holders of a place have left behind.
 UPDATE leases SET until = '-infinity'
  WHERE starts_with(holder, %(place)s || '/') AND holder <> %(holder)s;
 
--- name: stranded
+-- name: waiting_on_old_epoch
 -- Operations that wait for a run of an epoch of its host that is over: whoever fenced the host did
 -- not get to them.  mailbox_by_host, for the hosts that were ever fenced.
 SELECT DISTINCT m.operation_id, m.host

@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from host_agent.executor import Executor, Hooks, Limits
+from host_agent.executor import Executor, ExecutorLimits, Hooks
 from host_agent.locks import Locks
 from host_agent.reporting import Verdict
 from host_agent.shared.contract.lane import Lane
@@ -95,7 +95,7 @@ class Recorder:
 
 @dataclass
 class Servers:
-    """The ledger's answer to who else uses a volume on this host (ports.Users)."""
+    """The ledger's answer to who else uses a volume on this host (ports.VolumeUsers)."""
 
     by_attachment: dict[str, tuple[str, str]] = field(default_factory=dict)
 
@@ -250,7 +250,7 @@ def running_executor(
         world,
         Locks(lock_path),
         Hooks(report=report, **hooks),
-        limits=Limits(workers=workers, queue_max=queue_max),
+        limits=ExecutorLimits(workers=workers, queue_max=queue_max),
         waits=Waits(ready_deadline_s=2.0, ready_poll_s=0.01),
     )
     executor.start()

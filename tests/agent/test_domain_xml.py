@@ -10,8 +10,8 @@ import pytest
 
 from host_agent.libvirt import disk_xml
 from host_agent.libvirt.domain_xml import (
-    DefinitionError,
-    Host,
+    DomainXmlError,
+    HostCapabilities,
     definition_of,
     domain_of,
     for_destination,
@@ -65,9 +65,13 @@ DOMAIN = f"""
 
 
 def built(
-    definition: str, disks: list[Disk], *, own: str | None = None, host: Host | None = None
+    definition: str,
+    disks: list[Disk],
+    *,
+    own: str | None = None,
+    host: HostCapabilities | None = None,
 ) -> str:
-    return domain_of(definition, SERVER, disks, host or Host(), own).xml
+    return domain_of(definition, SERVER, disks, host or HostCapabilities(), own).xml
 
 
 def parsed(text: str) -> ET.Element:
@@ -121,7 +125,7 @@ def test_volume_is_known_by_a_uuid_or_by_our_alias_and_others_stay() -> None:
 
 
 def test_domain_made_of_a_definition_has_type_and_disks() -> None:
-    made = parsed(built(definition_of(DOMAIN), [DISK], own=DOMAIN, host=Host("qemu")))
+    made = parsed(built(definition_of(DOMAIN), [DISK], own=DOMAIN, host=HostCapabilities("qemu")))
     assert made.get("type") == "qemu"
     assert [d.findtext("serial") for d in made.iterfind("devices/disk")] == [None, VOLUME]
 
@@ -139,7 +143,9 @@ def test_nothing_changes_in_booting_where_no_disk_is_for_it_or_a_kernel_is_given
     assert made.find("os/boot") is not None
     assert made.find("devices/interface/boot") is not None
     direct = DOMAIN.replace("<boot dev='hd'/>", "<kernel>/vmlinux</kernel>")
-    made = parsed(built(direct, [replace(DISK, boot_index=0)], host=Host(kernel_dir="/")))
+    made = parsed(
+        built(direct, [replace(DISK, boot_index=0)], host=HostCapabilities(kernel_dir="/"))
+    )
     assert made.find("devices/disk/boot") is None
 
 
@@ -151,7 +157,7 @@ def test_definition_of_few_words_gets_only_what_it_needs() -> None:
 
 @pytest.mark.parametrize("text", ["", "<domain>", f"<domain><uuid>{VOLUME}</uuid></domain>"])
 def test_definition_that_is_not_this_guests_is_refused(text: str) -> None:
-    with pytest.raises(DefinitionError):
+    with pytest.raises(DomainXmlError):
         built(text, [])
 
 
@@ -168,7 +174,7 @@ def test_destination_sees_the_volume_elsewhere_and_nothing_else_changes() -> Non
 
 
 def test_volume_that_the_destination_does_not_have_is_named() -> None:
-    with pytest.raises(DefinitionError, match=f"{VOLUME} as vdb"):
+    with pytest.raises(DomainXmlError, match=f"{VOLUME} as vdb"):
         for_destination(DOMAIN, [])
 
 
@@ -179,7 +185,7 @@ def test_volume_is_not_moved_to_where_it_is_decrypted_otherwise(here: bool) -> N
     plain, locked = DISK, replace(DISK, source={**DISK.source, **encryption})
     one, other = (locked, plain) if here else (plain, locked)
     domain = f"<domain><devices>{disk_xml.build(one)}</devices></domain>"
-    with pytest.raises(DefinitionError, match="encrypted on one side only"):
+    with pytest.raises(DomainXmlError, match="encrypted on one side only"):
         for_destination(domain, [other])
     assert ("s-1" in for_destination(domain, [one])) is here
 

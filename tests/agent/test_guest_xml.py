@@ -9,8 +9,8 @@ import pytest
 
 from host_agent.libvirt.domain_xml import (
     CleanedDefinition,
-    DefinitionError,
-    Host,
+    DomainXmlError,
+    HostCapabilities,
     definition_of,
     domain_of,
 )
@@ -35,7 +35,7 @@ def domain(parts: str = "", devices: str = "", os: str = "") -> str:
 
 
 def made(definition: str, own: str | None = None) -> CleanedDefinition:
-    return domain_of(definition, SERVER, [], Host("qemu", KERNELS), own)
+    return domain_of(definition, SERVER, [], HostCapabilities("qemu", KERNELS), own)
 
 
 #: What would be done on the host that has the guest next, by what is dropped of it.
@@ -278,7 +278,7 @@ def test_what_is_made_of_a_definition_is_a_domain_to_libvirt(name: str) -> None:
     """Whatever was dropped; by libvirt's own parser and schema, in its test driver."""
     libvirt = pytest.importorskip("libvirt")
     definition = WHOLE.get(name) or HOSTILE[name][0]
-    root = ET.fromstring(domain_of(definition, SERVER, [], Host("test", KERNELS)).xml)
+    root = ET.fromstring(domain_of(definition, SERVER, [], HostCapabilities("test", KERNELS)).xml)
     connection = libvirt.open("test:///default")
     try:
         defined = connection.defineXMLFlags(
@@ -306,13 +306,13 @@ def test_own_guest_is_defined_anew_in_the_size_that_was_asked_for() -> None:
 
 def test_document_type_is_refused_before_it_is_read() -> None:
     bomb = "<!DOCTYPE domain [<!ENTITY a 'aaaa'>]><domain><name>&a;</name></domain>"
-    with pytest.raises(DefinitionError):
+    with pytest.raises(DomainXmlError):
         made(bomb)
 
 
 def test_definition_that_nests_without_end_is_refused_in_words() -> None:
     deep = f'<n:instance xmlns:n="{NOVA_NS}">{"<a>" * 2000}{"</a>" * 2000}</n:instance>'
-    with pytest.raises(DefinitionError, match="elements deep"):
+    with pytest.raises(DomainXmlError, match="elements deep"):
         made(f"<domain><metadata>{deep}</metadata></domain>")
 
 

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from host_agent import metrics
-from host_agent.line.credentials import Ending
+from host_agent.line.credentials import Expiry
 from host_agent.metrics import LineState, Numbers, serving
 from host_agent.reporting import Verdict
 from host_agent.shared.cinder.client import CinderClient
@@ -80,7 +80,7 @@ def test_how_it_stands_with_the_ledger_is_told_and_a_clock_nobody_knows_is_not()
 
 def test_how_long_the_hosts_own_certificate_lasts_is_told_where_there_is_one() -> None:
     expiry, ending = (f"ledger_agent_certificate_{each}" for each in ("expiry_seconds", "ending"))
-    state = LineState(registered=True, clock_skew_s=None, certificate=Ending(86_400.0, soon=True))
+    state = LineState(registered=True, clock_skew_s=None, certificate=Expiry(86_400.0, soon=True))
     shown = samples(page(Numbers(), state))
     assert (shown[expiry], shown[ending]) == (86_400.0, 1)
     assert not {expiry, ending} & samples(page(Numbers())).keys()
@@ -167,7 +167,7 @@ def test_log_ins_are_calls_of_keystone() -> None:
 
 
 def test_the_manual_has_each_metric_with_its_labels() -> None:
-    numbers, certified = Numbers(), REGISTERED._replace(certificate=Ending(1.0, soon=True))
+    numbers, certified = Numbers(), REGISTERED._replace(certificate=Expiry(1.0, soon=True))
     numbers.steps.labels("connect", "succeeded").observe(0.1)
     numbers.calls.labels("cinder", "2xx").observe(0.1)
     shown = {

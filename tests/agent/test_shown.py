@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from host_agent.storage import device_mapper
-from host_agent.storage.port import Thing
+from host_agent.storage.port import StorageThing
 from host_agent.storage.shown import DISCOVERY_NQN, KernelStorage, KernelView
 from tests.agent.kernel_tree import Kernel
 
@@ -27,7 +27,7 @@ def view(kernel: Kernel) -> KernelView:
     return KernelStorage(kernel.root).look()
 
 
-def only(kernel: Kernel) -> Thing:
+def only(kernel: Kernel) -> StorageThing:
     [thing] = view(kernel).things
     return thing
 
@@ -40,7 +40,7 @@ def test_a_session_is_called_by_its_target_and_reaches_its_disks(kernel: Kernel)
     kernel.disk("sdb", state="running")
     kernel.partition("sdb", "sdb1")
     kernel.session(1, IQN, "sdb")
-    assert only(kernel) == Thing(
+    assert only(kernel) == StorageThing(
         kind="iscsi_session", name=IQN, places=frozenset({"/dev/sdb", "/dev/sdb1"})
     )
 
@@ -76,7 +76,7 @@ def test_a_map_is_called_by_its_wwid_and_faulty_without_a_working_path(kernel: K
     kernel.map("dm-4", "36001405b")
     kernel.over("dm-5", uuid="LVM-other")
     one, other = view(kernel).things
-    assert one == Thing(kind="multipath_map", name=WWID, places=frozenset({"/dev/dm-3"}))
+    assert one == StorageThing(kind="multipath_map", name=WWID, places=frozenset({"/dev/dm-3"}))
     assert (other.name, other.faulty) == ("36001405b", True)
     kernel.put("sys/class/block/sdb/device/state", "transport-offline")
     assert view(kernel).things[0].faulty
@@ -120,7 +120,7 @@ def test_a_subsystem_of_a_fabric_is_called_by_its_nqn(kernel: Kernel) -> None:
     kernel.subsystem(1, NQN, "nvme1n1")
     kernel.subsystem(0, "nqn.of.the.hosts.own.disk", transport="pcie")
     kernel.subsystem(2, DISCOVERY_NQN)
-    assert only(kernel) == Thing(
+    assert only(kernel) == StorageThing(
         kind="nvme_subsystem", name=NQN, places=frozenset({"/dev/nvme1n1"})
     )
     kernel.put("sys/class/nvme-subsystem/nvme-subsys1/nvme1/state", "connecting")
@@ -139,7 +139,7 @@ def test_a_share_reaches_what_is_below_its_mount(kernel: Kernel) -> None:
     kernel.mount(r"/mnt/with\040space", "nas:/export")
     kernel.mount("/home", "/dev/sdz1", kind="ext4", number="8:200")
     share = only(kernel)
-    assert share == Thing(kind="mount", name="nas:/export", below="/mnt/with space")
+    assert share == StorageThing(kind="mount", name="nas:/export", below="/mnt/with space")
     assert share.reaches(frozenset({"/mnt/with space/volume-1"}))
     assert not share.reaches(frozenset({"/mnt/with space more/volume-1"}))
 
@@ -149,7 +149,7 @@ def test_a_loop_device_is_called_by_its_file(kernel: Kernel) -> None:
     kernel.loop("loop1", "/srv/volume-2 (deleted)")
     kernel.disk("loop2")
     one, two = view(kernel).things
-    assert one == Thing(kind="loop", name="/srv/volume-1", places=frozenset({"/dev/loop0"}))
+    assert one == StorageThing(kind="loop", name="/srv/volume-1", places=frozenset({"/dev/loop0"}))
     assert (two.name, two.faulty) == ("/srv/volume-2", True)
 
 

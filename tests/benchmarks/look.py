@@ -34,8 +34,8 @@ from host_agent.shared.cinder.lists import ListedAttachment, ListedVolume
 from host_agent.shared.contract.messages import PowerState
 from host_agent.shared.contract.survey import ConnectionShown, DiskShown, GuestShown
 from ledger.log.application import Ledger
-from ledger.reconcile.asking import Looks, own_context
-from ledger.reconcile.look import WHOLE, Sides, look
+from ledger.reconcile.asking import LookRequests, own_context
+from ledger.reconcile.look import WHOLE, LookSources, look
 from ledger.upkeep import long_work
 from projections.catalog import ALL
 from projections.running.runner import ProjectionRunner
@@ -245,7 +245,7 @@ class Looked:
 
 def _look(dsn: str, ledger: Ledger) -> Looked:
     cinder = Cinder(dsn)
-    sides = Sides(
+    sides = LookSources(
         dsn=dsn,
         store=ledger,
         lists=cinder,
@@ -253,7 +253,7 @@ def _look(dsn: str, ledger: Ledger) -> Looked:
         silent_after_s=3_600.0,
         stop=threading.Event(),
     )
-    look_id = Looks(dsn).ask({}, "asked", own_context())
+    look_id = LookRequests(dsn).ask({}, "asked", own_context())
     most, postgres_s, backend, watched_s = memory_bytes(os.getpid()), 0.0, 0, 0.0
 
     def watch(_: object) -> None:

@@ -19,10 +19,10 @@ from pathlib import Path
 import orjson
 import psycopg
 
-from ledger.reconcile.asking import Looks, own_context
+from ledger.reconcile.asking import LookRequests, own_context
 from ledger.trial.cinder import server as simulation
 from ledger.trial.cinder.model.model import CinderModel
-from ledger.trial.cinder.model.rows import Attachment
+from ledger.trial.cinder.model.rows import StoredAttachment
 from tests.benchmarks import look
 from tests.benchmarks.cycle import WARM_UP_CYCLES, World, running
 from tests.benchmarks.figures import Figure, Size
@@ -75,7 +75,7 @@ def _while_looking(dsn: str, world: World, attachments: int) -> list[float]:
     """What was attached from when a look had begun until it ended; all of it has to agree."""
     with psycopg.connect(dsn, autocommit=True) as database:
         database.execute(_ALIVE)
-        look_id = Looks(dsn).ask({}, "asked", own_context())
+        look_id = LookRequests(dsn).ask({}, "asked", own_context())
         begun = "SELECT FROM looks WHERE look_id = %s"
         eventually(lambda: database.execute(begun, [look_id]).fetchall(), "the look begins")
         found: list[float] = []
@@ -93,7 +93,7 @@ def _serve(rows: Path) -> None:
     for id_, volume_id, server_id, host in orjson.loads(rows.read_bytes()):
         model.add_volume(volume_id=volume_id, status="in-use", project_id="p")
         ids = {"id": id_, "volume_id": volume_id, "instance": server_id}
-        model.put_attachment(Attachment(**ids, status="attached", mode="rw", host=host))
+        model.put_attachment(StoredAttachment(**ids, status="attached", mode="rw", host=host))
     app = simulation.make_app(model)
 
     def ready(url: str) -> None:

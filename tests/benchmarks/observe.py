@@ -14,8 +14,8 @@ from typing import Any, cast
 
 from ledger.config import Observe
 from ledger.log.application import Ledger
-from ledger.nova_beside.observer import Look, Observer, State
-from ledger.nova_beside.reads import Reader
+from ledger.nova_beside.observer import Observation, Observer, ObserverState
+from ledger.nova_beside.reads import CloudReader
 from projections.catalog import ALL
 from projections.running.runner import ProjectionRunner
 from tests.benchmarks.servers import server
@@ -54,20 +54,20 @@ def main(volumes: int) -> None:
         runner.start()
         settings = Observe(auth={"auth_type": "admin_token", "endpoint": "http://x", "token": "x"})
         observer = Observer(dsn, ledger, settings, time.time)
-        observer._reader = Reader(cast("Any", WithMappings(nova)), cast("Any", cinder))
-        state, looks, requests = State(), 0, 0
+        observer._reader = CloudReader(cast("Any", WithMappings(nova)), cast("Any", cinder))
+        state, looks, requests = ObserverState(), 0, 0
         began, cpu = time.monotonic(), time.process_time()
         more = True
         while more:
-            look = Look(id=f"req-{looks}", began=observer._now())
+            look = Observation(id=f"req-{looks}", began=observer._now())
             observer._look(look, state)
             looks, requests = looks + 1, requests + observer._reader.requests
-            state, more = State(looked_at=look.began), look.more
+            state, more = ObserverState(looked_at=look.began), look.more
             runner.projected(ledger.log_recorder.max_notification_id() or 0).result(3600)
         took, used = time.monotonic() - began, time.process_time() - cpu
         events = ledger.log_recorder.max_notification_id() or 0
         began, cpu = time.monotonic(), time.process_time()
-        again = Look(id="req-again", began=observer._now())
+        again = Observation(id="req-again", began=observer._now())
         observer._look(again, state)
         quiet = (time.monotonic() - began, time.process_time() - cpu)
         runner.stop()

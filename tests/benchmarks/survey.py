@@ -17,7 +17,7 @@ from typing import Any
 from uuid import UUID
 
 from handlers.drift.beside_nova import found
-from ledger.nova_beside.reads import Reader
+from ledger.nova_beside.reads import CloudReader
 
 VOLUMES, PER_SERVER = 100_000, 4
 AT = "2026-11-24T11:45:00.000000"
@@ -97,7 +97,7 @@ def clouds(volumes: int) -> tuple[Played, Played]:
 
 def main(volumes: int) -> None:
     nova, cinder = clouds(volumes)
-    reader = Reader(nova, cinder)  # type: ignore[arg-type]
+    reader = CloudReader(nova, cinder)  # type: ignore[arg-type]
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     began = time.process_time()
     cloud = reader.cloud({})

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from host_agent.libvirt.disk_xml import NOVA_NS
-from host_agent.libvirt.domain_xml import Host
+from host_agent.libvirt.domain_xml import HostCapabilities
 from host_agent.libvirt.guests import HypervisorGuests, Patience
 from host_agent.libvirt.hypervisor import Hypervisor
 from host_agent.shared.contract.messages import PowerState
@@ -139,11 +139,11 @@ class RealMachine:
 
         self.driver = Libvirt(uri)
         self.hypervisor: Hypervisor = self.driver
-        self.guests = HypervisorGuests(self.driver, PATIENCE, Host("qemu"))
+        self.guests = HypervisorGuests(self.driver, PATIENCE, HostCapabilities("qemu"))
         self.there: HypervisorGuests | None = None
         self.connections: list[Any] = [libvirt.open(uri)]
         if uri_there:
-            self.there = HypervisorGuests(Libvirt(uri_there), PATIENCE, Host("qemu"))
+            self.there = HypervisorGuests(Libvirt(uri_there), PATIENCE, HostCapabilities("qemu"))
             self.connections.append(libvirt.open(uri_there))
         self.destination = {"host": "there", "uri": uri_there, "address": address}
         self.path = path

@@ -15,7 +15,7 @@ from keystoneauth1 import session
 
 from ledger.trial.cinder.compute import CINDER_TOKEN
 from ledger.trial.cinder.model.model import CinderModel
-from ledger.trial.cinder.model.rows import Volume
+from ledger.trial.cinder.model.rows import StoredVolume
 from ledger.trial.cinder.store import CinderStore
 from tests.contracts.cinder_compute import running_compute
 from tests.contracts.cinder_worlds import connector, new_uuid
@@ -39,7 +39,7 @@ def admin(running: RunningCinder) -> Iterator[Any]:
     made.session.close()
 
 
-def in_use(running: RunningCinder, *servers: str, **more: Any) -> Volume:
+def in_use(running: RunningCinder, *servers: str, **more: Any) -> StoredVolume:
     volume = running.model.add_volume(**more)
     for server in servers:
         row = running.model.attachment_create(volume.id, server, connector())
@@ -54,7 +54,7 @@ def until(true: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def target_of(running: RunningCinder, volume: Volume) -> Volume:
+def target_of(running: RunningCinder, volume: StoredVolume) -> StoredVolume:
     found = [
         other
         for other in running.model.volumes.values()

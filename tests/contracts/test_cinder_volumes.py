@@ -15,7 +15,7 @@ from host_agent.shared.contract.ports import Encryption
 from host_agent.storage.keys import FIXED_KEY_ID
 from ledger.trial.cinder.model import backups as cinder_backups
 from ledger.trial.cinder.model import migration
-from ledger.trial.cinder.model.rows import Volume
+from ledger.trial.cinder.model.rows import StoredVolume
 from tests.contracts.cinder_worlds import (
     SimulatedWorld,
     World,
@@ -232,7 +232,7 @@ def test_a_volume_with_an_attachment_is_not_deleted(world: World, connected: boo
 
 
 @pytest.fixture
-def moving(simulated: SimulatedWorld) -> tuple[SimulatedWorld, Volume, Volume, str]:
+def moving(simulated: SimulatedWorld) -> tuple[SimulatedWorld, StoredVolume, StoredVolume, str]:
     """A volume in use by `server` that Cinder moves from one backend to another."""
     server, model = new_uuid(), simulated.model
     old = model.volume(simulated.new_volume())
@@ -242,7 +242,7 @@ def moving(simulated: SimulatedWorld) -> tuple[SimulatedWorld, Volume, Volume, s
     return simulated, old, new, server
 
 
-Moving = tuple[SimulatedWorld, Volume, Volume, str]
+Moving = tuple[SimulatedWorld, StoredVolume, StoredVolume, str]
 
 
 def swapped(moving: Moving) -> str:

@@ -9,11 +9,11 @@ import pytest
 from ledger.trial.cinder.model import legacy as cinder_legacy
 from ledger.trial.cinder.model import work as cinder_work
 from ledger.trial.cinder.model.model import VOLUME_STATUSES, CinderModel
-from ledger.trial.cinder.model.rows import CinderFault, Volume
+from ledger.trial.cinder.model.rows import CinderFault, StoredVolume
 from tests.contracts.cinder_worlds import connector, new_uuid
 
 
-def in_use(model: CinderModel) -> Volume:
+def in_use(model: CinderModel) -> StoredVolume:
     volume = model.add_volume()
     row = model.attachment_create(volume.id, new_uuid(), connector())
     model.attachment_complete(row.id)

@@ -10,16 +10,16 @@ from aggregates.host import Host
 from aggregates.mapping import BlockDeviceMapping
 from handlers.drift.beside_nova import SeenAttachment, SeenMapping, SeenServer, SeenVolume
 from handlers.requests.adopt import (
+    AdoptionVerdict,
     Holder,
     HostFacts,
     ServerFacts,
-    Verdict,
     VolumeFacts,
     groups,
     judge,
 )
 from handlers.results.adopted import adopt
-from handlers.results.observed import Sight, record
+from handlers.results.observed import ServerSeen, record
 from ledger.log.unit import Unit
 from tests.memory import MemoryStore
 from tests.world import CONTEXT, HOST, OTHER, World
@@ -105,7 +105,7 @@ def _attachments(world: World) -> Sequence[SeenAttachment]:
     ]
 
 
-def was_novas(world: World) -> tuple[World, Verdict]:
+def was_novas(world: World) -> tuple[World, AdoptionVerdict]:
     """The same cloud, whose server was Nova's until now; what the preflight says of it."""
     facts = seen_at_nova(world)
     world.store = MemoryStore(lambda: world.trouble)
@@ -115,7 +115,7 @@ def was_novas(world: World) -> tuple[World, Verdict]:
     world.register(OTHER)
     [server] = facts.servers
     shared = frozenset(v for v, each in server.volumes.items() if _is_shared(each))
-    sight = Sight(
+    sight = ServerSeen(
         server_id=world.server_id,
         server=server.seen,
         attachments=[replace(each) for each in server.attachments],

@@ -14,7 +14,7 @@ from aggregates.mapping import BlockDeviceMapping
 from handlers.requests.adopt import ServerFacts, judge
 from handlers.results.adopted import adopt, hand_back
 from handlers.results.nova_rows import Return, compared
-from handlers.results.observed import Sight, record
+from handlers.results.observed import ServerSeen, record
 from ledger.log.unit import Unit
 from ledger.nova_beside.script import script
 from tests.doubles.nova_database import NovaDatabase
@@ -135,7 +135,7 @@ def test_what_was_handed_back_is_watched_again_and_can_be_adopted_anew() -> None
     # A look finds nothing new, and it can go over once more.
     [server] = facts.servers
     mapped = [str(each.id) for each in world.mappings()]
-    sight = Sight(
+    sight = ServerSeen(
         server_id=world.server_id,
         server=server.seen,
         attachments=server.attachments,

@@ -193,7 +193,7 @@ def fenced_at(number: int, world: World, scenario: Scenario, *, unwind: bool = F
         with suppress(errors.OperatorActError):
             world.service.act(operation_id, "unwind", "changed my mind", CONTEXT)
     world.fence(HOST)
-    world.service.take_over(operation_id)  # if it was a dispatcher that died
+    world.service.on_dispatcher_lost(operation_id)  # if it was a dispatcher that died
     return world.run(operation_id)
 
 
@@ -205,7 +205,7 @@ def wrong_when_back(world: World, operation: Operation, tmp_path: Path) -> list[
     for begun in world.running():  # what its guest was to hear
         world.done(str(begun))
     differs = list(misrecorded(world))
-    if operation.history.moot and world.instance.power_state == "shutdown":
+    if operation.history.overtaken_by_fence and world.instance.power_state == "shutdown":
         world.done(world.act("start"))
     elif operation.started and operation.started.flow == "snapshot":
         # The fence says that its guest was off, and it is started by what Cinder tells (0078).

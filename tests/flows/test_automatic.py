@@ -11,7 +11,7 @@ import pytest
 
 from aggregates.finding import Finding
 from aggregates.operation import Operation
-from handlers.drift.automatic import Policy, SoFar, why_not
+from handlers.drift.automatic import RepairPolicy, SoFar, why_not
 from ledger.log.unit import Unit
 from ledger.reconcile.automatic import ACTOR, Automatic
 from ledger.upkeep import restored
@@ -19,18 +19,20 @@ from tests.flows import drifted
 from tests.flows.drifted import finding
 from tests.world import CONTEXT, HOST, OTHER, World, alive, events
 
-RESERVATIONS = Policy(classes=frozenset({"reservation_unknown", "volume_gone"}))
+RESERVATIONS = RepairPolicy(classes=frozenset({"reservation_unknown", "volume_gone"}))
 NONE_YET = SoFar(begun=0, begun_there=0, attachments_there=100)
 
 
-def automatic(world: World, policy: Policy = RESERVATIONS, so_far: SoFar = NONE_YET) -> Automatic:
+def automatic(
+    world: World, policy: RepairPolicy = RESERVATIONS, so_far: SoFar = NONE_YET
+) -> Automatic:
     return Automatic(world.store, world.requests, lambda: world.fleet, lambda host: so_far, policy)
 
 
 def test_as_shipped_nothing_is_repaired_by_itself() -> None:
     world = drifted.reservation_unknown()
     stored = len(world.store.log)
-    assert automatic(world, Policy()).confirmed(str(finding(world).id)) is None
+    assert automatic(world, RepairPolicy()).confirmed(str(finding(world).id)) is None
     assert len(world.store.log) == stored
 
 
@@ -69,7 +71,7 @@ def test_what_a_person_would_notice_by_now_stops_it(
 def test_after_a_restore_nothing_is_repaired_until_all_hosts_are_vouched_for() -> None:
     """By the log the host has a connection that nobody needs; it may be of what is lost."""
     world = drifted.connection_left()
-    policy, id_ = Policy(classes=frozenset({"connection_left"})), str(finding(world).id)
+    policy, id_ = RepairPolicy(classes=frozenset({"connection_left"})), str(finding(world).id)
     for name in world.hosts:
         restored.doubt(world.store, name, 1, "disk lost", world.clock(), CONTEXT)
     world.service.vouch(HOST, "looked at", CONTEXT)
@@ -123,13 +125,13 @@ def test_a_class_without_a_repair_is_left_to_people_whatever_the_settings_say() 
 def test_no_guest_that_runs_is_powered_off_unasked(power: str, left: bool) -> None:
     known = finding(drifted.guest_of_deleted())
     known.differs = {**known.differs, "host": [[HOST, power]]}
-    why = why_not(known, Policy(classes=frozenset({"guest_of_deleted"})), NONE_YET)
+    why = why_not(known, RepairPolicy(classes=frozenset({"guest_of_deleted"})), NONE_YET)
     assert (why is not None) is left
 
 
 def test_a_refusal_leaves_it_to_people() -> None:
     world = drifted.attachment_unknown()
-    policy = Policy(classes=frozenset({"attachment_unknown"}))
+    policy = RepairPolicy(classes=frozenset({"attachment_unknown"}))
     silent = replace(world.fleet, contact=lambda host: replace(alive(host), alive=host != HOST))
     by_itself = Automatic(
         world.store, world.requests, lambda: silent, lambda host: NONE_YET, policy

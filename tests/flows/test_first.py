@@ -46,7 +46,7 @@ def test_a_step_that_is_tried_again_is_not_at_its_first() -> None:
 def test_nor_is_what_a_lost_dispatcher_had_begun_nor_an_undo() -> None:
     world = World()
     operation_id = world.attach()
-    world.service.take_over(operation_id)
+    world.service.on_dispatcher_lost(operation_id)
     world.service.advance(operation_id)
     assert [first for _, first in _firsts(world, operation_id)] == [False]
     Broken(world, "cinder.attachment_update", ErrorKind.FINAL)

@@ -17,8 +17,8 @@ from aggregates.attachment import Attachment
 from aggregates.instance import Instance
 from aggregates.operation import Outcome
 from aggregates.volume import Volume
-from handlers.drift import again
-from handlers.drift.automatic import Policy, SoFar, why_not
+from handlers.drift import recheck
+from handlers.drift.automatic import RepairPolicy, SoFar, why_not
 from handlers.drift.repairs import REPAIRS, RepairContext
 from handlers.engine.plan import plan_of
 from handlers.engine.verbs import LedgerVerb
@@ -208,12 +208,12 @@ def _without_records(world: World) -> None:
 @pytest.mark.parametrize(
     ("plant", "code", "words"),
     [
-        (_back, again.GONE, "Finding no longer holds (guest_missing)."),
-        (_elsewhere, again.UNPROVEN, f"Host {OTHER} has the guest"),
-        (_lost_by_libvirt, again.UNPROVEN, f"Host {HOST} runs a process of the guest"),
-        (_defined_by_another_name, again.UNPROVEN, "is in use on host"),
-        (_connected_for_another, again.UNPROVEN, "is in use on host"),
-        (_without_records, again.UNPROVEN, "`server delete` lets go of it"),
+        (_back, recheck.GONE, "Finding no longer holds (guest_missing)."),
+        (_elsewhere, recheck.UNPROVEN, f"Host {OTHER} has the guest"),
+        (_lost_by_libvirt, recheck.UNPROVEN, f"Host {HOST} runs a process of the guest"),
+        (_defined_by_another_name, recheck.UNPROVEN, "is in use on host"),
+        (_connected_for_another, recheck.UNPROVEN, "is in use on host"),
+        (_without_records, recheck.UNPROVEN, "`server delete` lets go of it"),
     ],
 )
 def test_a_server_is_kept_that_a_host_may_still_have(
@@ -251,6 +251,6 @@ def test_a_server_at_which_something_is_at_work_or_parked_is_kept() -> None:
 
 def test_settings_cannot_have_servers_forgotten_unasked() -> None:
     known = finding(drifted.guest_missing())
-    policy = Policy(classes=frozenset({"guest_missing"}))
+    policy = RepairPolicy(classes=frozenset({"guest_missing"}))
     so_far = SoFar(begun=0, begun_there=0, attachments_there=100)
     assert why_not(known, policy, so_far) == "its class is not repaired automatically"

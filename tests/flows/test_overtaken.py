@@ -42,7 +42,7 @@ class Paused(Trouble):
 def overtaken(world: World, operation_id: str) -> None:
     """Another dispatcher does all that the operation wants of the ledger now."""
     world.clock.wait(LEASE_S)
-    world.service.take_over(operation_id)
+    world.service.on_dispatcher_lost(operation_id)
     world.clock.wait(LATE_S)
     world.service.carry_on(operation_id)
 
@@ -160,7 +160,7 @@ def test_what_a_dispatcher_sent_that_died_beside_a_paused_one_is_found() -> None
 
     def meanwhile() -> None:
         world.clock.wait(LEASE_S)
-        world.service.take_over(operation_id)
+        world.service.on_dispatcher_lost(operation_id)
         world.clock.wait(LATE_S)
         cinder.attachment_create = died
         with pytest.raises(Crash):
@@ -169,7 +169,7 @@ def test_what_a_dispatcher_sent_that_died_beside_a_paused_one_is_found() -> None
 
     world.trouble = Paused(met().index("cinder.attachment_create"), meanwhile)
     world.service.carry_on(operation_id)
-    world.service.take_over(operation_id)
+    world.service.on_dispatcher_lost(operation_id)
     world.cinder.attachment_create(*late.pop())  # within LATE_S of that
     world.done(operation_id)
     assert [row.status for row in world.cinder.attachments_of(world.volumes[0])] == ["attached"]
@@ -213,7 +213,7 @@ def test_whoever_was_overtaken_leaves_the_operation_to_the_other() -> None:
 
     def taken_over() -> None:
         world.clock.wait(LEASE_S)
-        world.service.take_over(operation_id)
+        world.service.on_dispatcher_lost(operation_id)
         world.trouble = Trouble(met=asked)
 
     world.trouble = Paused(met().index("cinder.attachment_create"), taken_over)
@@ -226,7 +226,7 @@ def test_what_is_taken_over_has_had_its_time_before_and_waits_in_no_step() -> No
     """Threads that wait in steps are in everybody's way after a restart (decision 0020)."""
     world = World()
     operation_id = world.attach()
-    world.service.take_over(operation_id)
+    world.service.on_dispatcher_lost(operation_id)
     began = world.clock.seconds
     world.service.carry_on(operation_id)
     assert len(events(world, Attachment.AttachmentCreated)) == 1

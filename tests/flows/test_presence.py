@@ -19,7 +19,7 @@ from handlers.engine.plan import Ask, plan_of
 from handlers.flows import FLOWS
 from handlers.requests import presence
 from handlers.requests.actions import ActOnServer
-from handlers.requests.presence import Shown, asks_of
+from handlers.requests.presence import ShowingFinding, asks_of
 from handlers.requests.repair import RepairDrift
 from host_agent.shared.contract.messages import SERVICE_VERSION, Guest, PowerState, Registration
 from ledger.core.requests import Fleet
@@ -206,7 +206,7 @@ def test_what_a_host_shows_stands_while_it_is_silent_and_falls_with_its_fence() 
 def test_an_open_finding_is_no_sign_once_its_host_is_fenced() -> None:
     world = World()
     world.done(world.attach())
-    found = Shown(finding_id="f", drift_class="guest_elsewhere", hosts=(OTHER,))
+    found = ShowingFinding(finding_id="f", drift_class="guest_elsewhere", hosts=(OTHER,))
     fleet = replace(world.fleet, shown=lambda _server, _volumes: [found])
     with pytest.raises(errors.ShownElsewhereError, match="finding f"):
         _acting(world, "reboot", {})(fleet)
@@ -323,7 +323,9 @@ def test_nothing_is_repaired_while_a_disk_of_the_volume_may_be_other_data(flow: 
     """Not even what asks nobody else (`DriftClass.stops_repairs`)."""
     name = next(name for name, drift in DRIFTS.items() if drift.flow == flow)
     world = DRIFTS[name].world()
-    other = Shown(finding_id="f", drift_class="disk_source_differs", hosts=(), volume_id="v")
+    other = ShowingFinding(
+        finding_id="f", drift_class="disk_source_differs", hosts=(), volume_id="v"
+    )
     request = RepairDrift(finding_id=str(finding(world).id), reason="test")
     had = lambda server: drifted.hosts_of(world, server)  # noqa: E731
     unsure = replace(world.fleet, had=had, shown=lambda _server, _volumes: [other])

@@ -13,14 +13,14 @@ from aggregates.operation import Operation, OperationState, Outcome
 from handlers.requests.build import BootDisk
 from host_agent.shared.contract.messages import ErrorKind, PowerState
 from ledger.trial.cinder.model import work as cinder_work
-from ledger.trial.cinder.model.rows import CinderFault, Volume
+from ledger.trial.cinder.model.rows import CinderFault, StoredVolume
 from tests.flows.scenarios import _roots as with_root
 from tests.world import CONTEXT, HOST, IMAGE, OTHER, Broken, World, events
 
 RUNNING, STOPPED = PowerState.RUNNING, PowerState.SHUTDOWN
 
 
-def root_of(world: World) -> Volume:
+def root_of(world: World) -> StoredVolume:
     return world.cinder.volume(world.volumes[0])
 
 
@@ -36,7 +36,7 @@ def writing(world: World) -> str:
 def fails(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Cinder takes the request, and cannot write."""
 
-    def begin(_model: object, volume: Volume, _image: str, *, reserved: bool) -> None:
+    def begin(_model: object, volume: StoredVolume, _image: str, *, reserved: bool) -> None:
         assert reserved
         assert volume.status == "reserved"
         volume.status = "downloading"

@@ -17,7 +17,7 @@ import pytest
 from aggregates.attachment import Attachment
 from aggregates.finding import Finding
 from aggregates.operation import Operation, OperationState, Outcome
-from handlers.drift import again
+from handlers.drift import recheck
 from handlers.drift.classes import CLASSES
 from handlers.drift.repairs import REPAIRS
 from handlers.drift.rows import UNKNOWN, Party, Subject
@@ -27,14 +27,14 @@ from host_agent.shared.contract.messages import Verb
 from host_agent.shared.contract.ports import Disk
 from host_agent.simulated.host_state import guest_state
 from host_agent.storage.records import Record
-from ledger.reconcile import mending
+from ledger.reconcile import repair_effects
 from tests.doubles.host_checks import plugged
 from tests.flows import drifted
 from tests.flows.drifted import finding
 from tests.flows.drifts import DRIFTS
 from tests.world import HOST, OTHER, World, events
 
-LOOKS = {Verb.DRIFT_LOOK, LedgerVerb.DRIFT_AGAIN, LedgerVerb.NOTHING}
+LOOKS = {Verb.DRIFT_LOOK, LedgerVerb.DRIFT_AGAIN, LedgerVerb.CHECKPOINT}
 
 DROPPED = {"cinder", "told", "volumes"}
 #: What of a world's summary each repair changes, and so what it leaves alone.
@@ -228,13 +228,13 @@ def _define_like_live(world: World) -> None:
 @pytest.mark.parametrize(
     ("name", "heal", "code"),
     [
-        ("repair-attachment", _move_row, again.CHANGED),
-        ("repair-taken-back", _complete, again.GONE),
-        ("repair-detaching", _settle, again.GONE),
-        ("repair-volume", _volume_back, again.CHANGED),
-        ("repair-guest", _remove_guest, again.GONE),
-        ("repair-connection", _drop_record, again.GONE),
-        ("repair-disk-undefined", _define_like_live, again.GONE),
+        ("repair-attachment", _move_row, recheck.CHANGED),
+        ("repair-taken-back", _complete, recheck.GONE),
+        ("repair-detaching", _settle, recheck.GONE),
+        ("repair-volume", _volume_back, recheck.CHANGED),
+        ("repair-guest", _remove_guest, recheck.GONE),
+        ("repair-connection", _drop_record, recheck.GONE),
+        ("repair-disk-undefined", _define_like_live, recheck.GONE),
     ],
 )
 def test_what_is_not_so_any_more_is_not_repaired(
@@ -258,11 +258,11 @@ def test_a_repair_names_who_did_not_answer(
     name: str, subject: Subject, untold: str, who: str
 ) -> None:
     world = DRIFTS[name].world()
-    row: Callable[..., Any] = mending._ROWS[subject]
+    row: Callable[..., Any] = repair_effects._ROWS[subject]
     silent = {subject: lambda *about: replace(row(*about), **{untold: UNKNOWN})}
-    with patch.dict(mending._ROWS, silent):
+    with patch.dict(repair_effects._ROWS, silent):
         error = _refused(world, DRIFTS[name].ask)
-    assert error["code"] == again.UNPROVEN
+    assert error["code"] == recheck.UNPROVEN
     assert error["message"].startswith(f"{who} did not answer. Nothing was changed; run")
 
 
@@ -295,7 +295,7 @@ def test_what_came_right_meanwhile_is_not_repaired(
 ) -> None:
     world = DRIFTS[name].world()
     heal(world)
-    assert _refused(world)["code"] == again.GONE
+    assert _refused(world)["code"] == recheck.GONE
 
 
 # --- what hosts have --------------------------------------------------------------------------
@@ -369,7 +369,7 @@ def test_no_attachment_is_deleted_that_a_host_may_use(
     world = drifted.attachment_unknown(multiattach=multiattach)
     plant(world)
     error = _refused(world)
-    assert error["code"] == again.UNPROVEN
+    assert error["code"] == recheck.UNPROVEN
     assert words in error["message"]
 
 
@@ -461,7 +461,7 @@ def test_whether_a_lost_attachment_is_kept_or_forgotten_is_the_guests_to_say(
     world: Callable[[], World], more: dict[str, Any], words: str
 ) -> None:
     error = _refused(world(), lambda w: drifted.repair(w, **more))
-    assert error["code"] == again.UNPROVEN
+    assert error["code"] == recheck.UNPROVEN
     assert words in error["message"]
 
 
@@ -476,4 +476,4 @@ def test_nothing_is_disconnected_that_a_guest_still_has() -> None:
         bus="virtio",
     )
     drifted._guests(world).plug(world.server_id, disk)
-    assert _refused(world)["code"] == again.UNPROVEN
+    assert _refused(world)["code"] == recheck.UNPROVEN

@@ -10,7 +10,7 @@ import pytest
 from aggregates import errors
 from aggregates.finding import Finding
 from aggregates.operation import Outcome
-from handlers.drift import again
+from handlers.drift import recheck
 from tests.flows import corrected, drifted
 from tests.flows.drifted import finding
 from tests.world import HOST, OTHER, World, events
@@ -24,7 +24,7 @@ def _refused(world: World) -> str:
     assert (world.summary(), _updates(world)) == (before, updates)
     assert finding(world).state == "confirmed"
     error = operation.first_error or {}
-    assert error["code"] == again.UNPROVEN
+    assert error["code"] == recheck.UNPROVEN
     return str(error["message"])
 
 

@@ -77,7 +77,7 @@ def all_goes_on(world: World) -> None:
         world.register(name)
     for operation_id in world.running():
         for name in world.hosts:
-            world.service.hand_over(str(operation_id), name)
+            world.service.on_host_fenced(str(operation_id), name)
     for operation_id in world.running():
         world.run(str(operation_id))
 
@@ -285,7 +285,7 @@ def test_what_a_killed_command_did_not_park_is_parked_by_the_service() -> None:
     for name in world.hosts:
         restored.doubt(world.store, name, 1, REASON, world.clock(), CONTEXT)
         world.service.vouch(name, "too early", CONTEXT)
-    world.service.hand_over(operation_id, HOST)
+    world.service.on_host_fenced(operation_id, HOST)
     operation = world.operation(operation_id)
     assert operation.state is OperationState.PARKED
     assert {row["error"]["code"] for row in operation.left} == {"log_restored"}

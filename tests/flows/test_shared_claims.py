@@ -11,7 +11,7 @@ import pytest
 
 from aggregates import errors
 from aggregates.operation import OperationState
-from aggregates.volume import Claim, Volume
+from aggregates.volume import Volume, VolumeClaim
 from handlers.drift.repairs import REPAIRS
 from handlers.engine.claims import on_volume
 from handlers.engine.plan import Place, plan_of
@@ -220,8 +220,8 @@ def test_two_servers_do_not_reserve_a_volume_at_once() -> None:
 # --- the rule itself ------------------------------------------------------------------------
 
 
-def claim(server_id: str, **more: object) -> Claim:
-    return Claim(server_id=server_id, **{"shared": True, **more})  # type: ignore[arg-type]
+def claim(server_id: str, **more: object) -> VolumeClaim:
+    return VolumeClaim(server_id=server_id, **{"shared": True, **more})  # type: ignore[arg-type]
 
 
 TAKES = {"takes": frozenset("h"), "hosts": frozenset("h")}

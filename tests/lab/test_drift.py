@@ -301,7 +301,7 @@ def looked(lab: Lab) -> Any:
     for name, count in look["braked"].items():
         assert count > BRAKE_COUNT, look
         assert name not in look["found"], look
-        assert any(f"--believe {name}" in text for text in look["held_back"]), look
+        assert any(f"--accept-many {name}" in text for text in look["held_back"]), look
     told = lab.ledger.look(*look["braked"])
     assert not told["braked"], told
     assert look["braked"].keys() <= told["found"].keys(), (look, told)

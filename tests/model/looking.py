@@ -107,10 +107,12 @@ def _attachments(state: State) -> Iterator[Row]:
         )
 
 
-def _listed(row: world.Row) -> join.Listed:
+def _listed(row: world.Row) -> join.CinderListing:
     host = row.host if row.status == "attached" else None
     shown = CinderAttachment(status=row.status, host=host)
-    return join.Listed(id=row.id, volume_id=row.volume_id, server_id=row.server_id, shown=shown)
+    return join.CinderListing(
+        id=row.id, volume_id=row.volume_id, server_id=row.server_id, shown=shown
+    )
 
 
 def _volumes(state: State) -> Iterator[Row]:
@@ -134,16 +136,18 @@ def _hosts(state: State) -> Iterator[Row]:
         for guest in each.guests
     }
     own = set() if instance.deleted else {instance.host, instance.resize_source}
-    strays = tuple((name, power) for (name, _), power in powers.items() if name not in own)
+    shown_elsewhere = tuple((name, power) for (name, _), power in powers.items() if name not in own)
     for name in hosts:
-        yield from join.of_host(_hosted(state, name, row, surveys.get(name), strays, powers))
-    if strays and instance.deleted:
-        nowhere = join.Hosted(host="", survey=None, strays={SERVER: strays})
+        yield from join.of_host(
+            _hosted(state, name, row, surveys.get(name), shown_elsewhere, powers)
+        )
+    if shown_elsewhere and instance.deleted:
+        nowhere = join.Hosted(host="", survey=None, shown_elsewhere={SERVER: shown_elsewhere})
         yield join.server(nowhere, row)
 
 
 def _hosted(
-    state: State, name: str, row: dict[str, Any], shown: Any, strays: Any, powers: Any
+    state: State, name: str, row: dict[str, Any], shown: Any, shown_elsewhere: Any, powers: Any
 ) -> join.Hosted:
     instance = state.instance
     here = [row] if name in {instance.host, instance.resize_source} else []
@@ -156,6 +160,6 @@ def _hosted(
         servers=[] if instance.deleted else here,
         mappings=[each for each in _mappings(state) if here and each["volume_id"]],
         attachments=[a for a in known if a["host"] == name or a["attachment_id"] in records],
-        strays={SERVER: strays} if strays else {},
+        shown_elsewhere={SERVER: shown_elsewhere} if shown_elsewhere else {},
         other_hosts={(other, SERVER): powers.get((other, SERVER))} if other else {},
     )

@@ -156,7 +156,7 @@ def _take_over(state: State, operation_id: str, wire: Wire) -> None:
     """Its lease is over, and what it has sent has landed (ledger.core.dispatcher)."""
     state.world.land()
     state.taken -= {operation_id}
-    Ledger(state, wire).service.take_over(operation_id)
+    Ledger(state, wire).service.on_dispatcher_lost(operation_id)
 
 
 def _go_on(state: State, pause: Pause, wire: Wire) -> None:
@@ -411,7 +411,7 @@ def _fence(state: State, name: str, wire: Wire) -> None:
     service = Ledger(state, wire).service
     service.fence(name, "it is off", "seen", CONTEXT)
     for operation in state.operations("running", "parked"):
-        service.hand_over(str(operation.id), name, CONTEXT)
+        service.on_host_fenced(str(operation.id), name, CONTEXT)
 
 
 def _unfence(state: State, name: str, wire: Wire) -> None:

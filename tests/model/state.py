@@ -23,7 +23,7 @@ from aggregates.operation import Operation, OperationState
 from handlers.engine import rules
 from handlers.engine.verbs import RetryPolicy
 from handlers.requests.guards import Contact
-from handlers.requests.presence import SHOW_GUESTS, SHOW_VOLUMES, Shown
+from handlers.requests.presence import SHOW_GUESTS, SHOW_VOLUMES, ShowingFinding
 from ledger.core.requests import Fleet, Requests
 from ledger.core.service import Service
 from ledger.log.application import ConflictError
@@ -165,7 +165,7 @@ class Ledger:
         )
 
 
-def _shown(state: State) -> Iterator[Shown]:
+def _shown(state: State) -> Iterator[ShowingFinding]:
     """The open findings that show the guest or a volume."""
     for finding in state.all(Finding):
         found = finding.found
@@ -173,7 +173,7 @@ def _shown(state: State) -> Iterator[Shown]:
             continue
         if found.drift_class in SHOW_GUESTS | SHOW_VOLUMES:
             facts = {**vars(found), "finding_id": finding.id, "differs": finding.differs}
-            yield Shown.of(facts)
+            yield ShowingFinding.of(facts)
 
 
 def _unfenced(state: State) -> list[str]:
@@ -284,5 +284,10 @@ def _history(operation: Operation) -> tuple[Any, ...]:
         for at, record in history.records.items()
     ]
     active = [(run[1:], run.number == history.runs) for run in history.active.values()]
-    flags = (history.unwinding, history.passed, history.moot, sorted(history.begun))
+    flags = (
+        history.unwinding,
+        history.already_happened,
+        history.overtaken_by_fence,
+        sorted(history.begun),
+    )
     return records, active, flags

@@ -10,7 +10,7 @@ import pytest
 
 from aggregates.claimable import Claimable
 from aggregates.volume import Volume
-from handlers.drift import again
+from handlers.drift import recheck
 from handlers.engine import rules
 from handlers.requests import actions, presence
 from handlers.results import progress
@@ -72,7 +72,7 @@ def without_proof(patch: Patch) -> None:
     """Neither who else shows it, when a repair is accepted, nor what the hosts answer it."""
     patch.setattr(presence, "refuse", lambda *_: None)
     patch.setattr(presence, "signs", lambda *_: ())
-    patch.setattr(again, "refusal", lambda *_: None)
+    patch.setattr(recheck, "refusal", lambda *_: None)
 
 
 GUARDS: dict[str, tuple[Callable[[Patch], None], Bounds, str]] = {

@@ -11,8 +11,10 @@ from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
-from ledger.words.acts import ACTS, Act, Field, Kind
+from ledger.words.acts import ACTS, Act, Field, FieldKind
 from tests.pages.made_pages import with_made
+
+_METAVARS = {FieldKind.TEXT: "TEXT", FieldKind.CLASSES: "CLASS"}
 
 
 def page(text: str) -> str:
@@ -42,11 +44,12 @@ def _of_thing(acts: Iterator[Act]) -> Iterator[str]:
 
 def _typed(each: Field) -> str:
     match each.kind:
-        case Kind.STEP:
+        case FieldKind.STEP:
             return f"<{each.name}>"
-        case Kind.FLAG | Kind.APPLY:
+        case FieldKind.FLAG | FieldKind.APPLY:
             return f"[--{each.name}]"
-    said = f"--{each.name} {each.name.upper() if each.kind is not Kind.TEXT else 'TEXT'}"
+    what = _METAVARS.get(each.kind, each.name.upper())
+    said = f"--{each.option or each.name} {what}"
     return said if each.needed else f"[{said}]"
 
 

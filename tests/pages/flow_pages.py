@@ -172,7 +172,7 @@ def _verbs() -> str:
 
 def _verb(verb: str, spec: VerbSpec) -> Iterator[object]:
     yield from (f"`{verb}`", spec.words, spec.call, spec.to, spec.retry.attempts)
-    yield f"`{spec.instead or LedgerVerb.NOTHING}` {spec.fence}" if spec.fence else ""
+    yield f"`{spec.instead or LedgerVerb.CHECKPOINT}` {spec.fence}" if spec.fence else ""
     yield spec.remnant or ""
     takes_back = [f"takes_back `{spec.takes_back}`"] if spec.takes_back else []
     yield ", ".join([*(name for name in _FACTS if getattr(spec, name)), *takes_back])

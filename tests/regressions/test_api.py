@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ledger.trial.cinder.compute import ComputeCheck
-from ledger.trial.cinder.model.rows import Attachment, CinderFault
+from ledger.trial.cinder.model.rows import CinderFault, StoredAttachment
 from tests.service.api_world import HOST, OTHER, Api
 from tests.tokens import token_of
 
@@ -18,7 +18,7 @@ CONNECTOR = {"host": OTHER, "ip": "192.0.2.2"}
 #: More rounds than a move has runs.
 ROUNDS_MAX = 50
 
-Refuses = Callable[[Attachment], Awaitable[bool]]
+Refuses = Callable[[StoredAttachment], Awaitable[bool]]
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ async def refuses(api: Api) -> AsyncIterator[Refuses]:
     """Cinder's question before a user may delete an attachment: 404 or another id is a yes."""
     check = ComputeCheck(str(api.http.make_url("/v2.1")), token=token_of("member"))
 
-    async def asked(row: Attachment) -> bool:
+    async def asked(row: StoredAttachment) -> bool:
         try:
             await check.ask(row, "")
         except CinderFault as refused:

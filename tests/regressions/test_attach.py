@@ -230,7 +230,7 @@ def test_a_reservation_that_lands_after_its_sender_died_is_not_made_twice() -> N
     with pytest.raises(Crash):
         world.service.advance(operation_id)
     world.boot()
-    world.service.take_over(operation_id)
+    world.service.on_dispatcher_lost(operation_id)
     on_its_way = [(world.volumes[0], SERVER, None)]
 
     def land(seconds: float) -> None:

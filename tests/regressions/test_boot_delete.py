@@ -349,7 +349,7 @@ def test_what_is_said_of_a_server_when_it_is_built_is_kept() -> None:
     built = world.requests.build(request, CONTEXT, world.fleet, "web")
     world.server_id = str(uuid5(UUID(str(built.operation_id)), "server"))
     wanted = {**said, "tags": ["a", "b"], "hostname": "web-1"}
-    assert {name: world.instance.kept[name] for name in wanted} == wanted
+    assert {name: world.instance.details[name] for name in wanted} == wanted
     assert (world.instance.project_id, world.instance.user_id) == ("shop", "ada")
     assert all(name in (world.instance.definition or "") for name in ("shop", "ada"))
 

@@ -13,16 +13,16 @@ import pytest
 
 from aggregates.operation import Operation, OperationState, Outcome
 from aggregates.volume import Volume
-from handlers.drift import again, rows
-from handlers.drift.rows import About
+from handlers.drift import recheck, rows
+from handlers.drift.rows import RowAbout
 from handlers.requests.build import BootDisk
 from handlers.results.made import CLOCKS_APART_S, CREATED_WITHIN_S
 from host_agent.shared.contract.messages import ErrorKind
 from host_agent.shared.contract.origin import MADE_FOR, Dependents
 from ledger.trial.cinder.model import backups as cinder_backups
 from ledger.trial.cinder.model import migration as cinder_migration
-from ledger.trial.cinder.model.rows import Attachment, Snapshot
-from ledger.trial.cinder.model.rows import Volume as Row
+from ledger.trial.cinder.model.rows import Snapshot, StoredAttachment
+from ledger.trial.cinder.model.rows import StoredVolume as Row
 from tests.flows.drifted import found, repair
 from tests.memory import Trouble
 from tests.world import CONTEXT, SERVER, Broken, World, events
@@ -191,7 +191,7 @@ def test_the_undo_deletes_nothing_if_one_of_several_may_be_the_lost_one(copy: Co
 
 
 def _attached(world: World, volume: Row) -> None:
-    world.cinder.put_attachment(Attachment(id="a", volume_id=volume.id, instance=SERVER))
+    world.cinder.put_attachment(StoredAttachment(id="a", volume_id=volume.id, instance=SERVER))
 
 
 def _snapshot(world: World, volume: Row) -> None:
@@ -275,7 +275,7 @@ def looked_at(world: World, volume: Row) -> World:
     boot = events(world, Operation.OperationStarted)[0].originator_id
     row = rows.VolumeRow(
         id=volume.id,
-        about=About(volume_id=volume.id, server_id=world.server_id),
+        about=RowAbout(volume_id=volume.id, server_id=world.server_id),
         mappings=0,
         had=False,
         cinder=rows.CinderVolume(status=volume.status, attachments=0, made=True),
@@ -302,7 +302,7 @@ def test_the_repair_deletes_no_copy_and_says_why(copy: Copy) -> None:
     volume.status, volume.migration_status = "available", None
     error = repaired(looked_at(world, other))
     assert (error["code"], volume.id in error["message"] or "created it" in error["message"]) == (
-        again.UNPROVEN,
+        recheck.UNPROVEN,
         True,
     )
     assert marked(world) == {volume.id, other.id}
@@ -317,7 +317,7 @@ def test_nor_does_it_delete_the_only_one_that_is_left_if_that_is_a_copy(copy: Co
     world, volume = left_behind()
     other = copy(world, volume)
     gone(world, volume)
-    assert repaired(looked_at(world, other))["code"] == again.UNPROVEN
+    assert repaired(looked_at(world, other))["code"] == recheck.UNPROVEN
     assert marked(world) == {other.id}
 
 
@@ -325,7 +325,7 @@ def test_nor_does_it_delete_the_only_one_that_is_left_if_that_is_a_copy(copy: Co
 def test_the_repair_deletes_none_that_somebody_uses(use: Callable[[World, Row], None]) -> None:
     world, volume = left_behind()
     use(world, volume)
-    assert repaired(looked_at(world, volume))["code"] in {again.UNPROVEN, again.CHANGED}
+    assert repaired(looked_at(world, volume))["code"] in {recheck.UNPROVEN, recheck.CHANGED}
     assert volume.id in marked(world)
 
 
@@ -336,6 +336,6 @@ def test_what_cinder_does_not_say_is_a_no(call: str, monkeypatch: pytest.MonkeyP
     answer = (lambda _: told) if call == "dependents" else (lambda: None)
     monkeypatch.setattr(world.service._cinder, call, answer, raising=False)
     error = repaired(looked_at(world, volume))
-    assert error["code"] == again.UNPROVEN
+    assert error["code"] == recheck.UNPROVEN
     assert "does not say" in error["message"]
     assert marked(world) == {volume.id}

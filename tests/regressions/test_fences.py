@@ -329,7 +329,7 @@ def test_a_fence_that_is_over_ends_what_was_begun_before_it_and_nothing_since() 
     world.service.carry_on(operation_id)
     world.service.fence(HOST, "lost power", "BMC says off", CONTEXT)
     world.service.unfence(HOST, "repaired", CONTEXT)
-    assert world.service.hand_over(operation_id, HOST) > 0
+    assert world.service.on_host_fenced(operation_id, HOST) > 0
     history = world.operation(operation_id).history
     assert {(run.host, run.epoch) for run in history.active.values()} == {(HOST, 1)}
-    assert world.service.hand_over(operation_id, HOST) == 0, "its new run is its host's"
+    assert world.service.on_host_fenced(operation_id, HOST) == 0, "its new run is its host's"

@@ -146,7 +146,7 @@ def test_one_that_comes_late_is_found_by_its_mark() -> None:
     with pytest.raises(Crash):
         world.service.advance(operation_id)
     world.boot()
-    world.service.take_over(operation_id)
+    world.service.on_dispatcher_lost(operation_id)
     mark = world.operation(operation_id).lanes[0].bdm_id
     late.append({"metadata": {MADE_FOR: mark}, "available_after_reads": 1})
     world.clock.wait(LATE_S)  # which the next dispatcher gives it

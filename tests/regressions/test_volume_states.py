@@ -21,17 +21,17 @@ from host_agent.shared.contract.volume_states import AT_WORK, FAILED, letting_go
 from ledger.trial.cinder.model import migration as cinder_migration
 from ledger.trial.cinder.model import work as cinder_work
 from ledger.trial.cinder.model.model import VOLUME_STATUSES, CinderModel
-from ledger.trial.cinder.model.rows import CinderFault, Volume
+from ledger.trial.cinder.model.rows import CinderFault, StoredVolume
 from tests.doubles.direct_cinder import DirectCinder
 from tests.memory import Trouble
 from tests.regressions.worlds import NEIGHBOUR, RUNNING, STOPPED, Street, attached, offloaded
 from tests.world import CONTEXT, HOST, OTHER, SERVER, Broken, World
 
 #: What Cinder does by itself with a volume that is in use, and how that ends.
-WORK: dict[str, Callable[[World, Volume], Callable[[], object]]] = {}
+WORK: dict[str, Callable[[World, StoredVolume], Callable[[], object]]] = {}
 
 
-Begin = Callable[[World, Volume], Callable[[], object]]
+Begin = Callable[[World, StoredVolume], Callable[[], object]]
 
 
 def work(name: str) -> Callable[[Begin], Begin]:
@@ -42,25 +42,25 @@ def work(name: str) -> Callable[[Begin], Begin]:
 
 
 @work("backing-up")
-def _backup(_world: World, volume: Volume) -> Callable[[], object]:
+def _backup(_world: World, volume: StoredVolume) -> Callable[[], object]:
     cinder_work.begin_backup(volume, force=True)
     return partial(cinder_work.end_backup, volume)
 
 
 @work("extending")
-def _extension(world: World, volume: Volume) -> Callable[[], object]:
+def _extension(world: World, volume: StoredVolume) -> Callable[[], object]:
     cinder_work.begin_extension(volume, attached=True)
     return partial(cinder_work.end_extension, world.cinder, volume, volume.size + 1)
 
 
 @work("migrating")
-def _migration(world: World, volume: Volume) -> Callable[[], object]:
+def _migration(world: World, volume: StoredVolume) -> Callable[[], object]:
     target = cinder_migration.migrate(world.cinder, volume, {"host": "sim@rbd#rbd"})
     return partial(cinder_migration.fail, world.cinder, volume, target)
 
 
 @work("retyping")
-def _retype(world: World, volume: Volume) -> Callable[[], object]:
+def _retype(world: World, volume: StoredVolume) -> Callable[[], object]:
     wanted = {"new_type": "rbd", "migration_policy": "on-demand"}
     target = cinder_migration.retype(world.cinder, volume, wanted)
     assert target is not None
@@ -95,7 +95,7 @@ def _act(world: World, flow: str) -> object:
     return world.requests.act(request, CONTEXT, world.fleet)
 
 
-def volume_of(world: World) -> Volume:
+def volume_of(world: World) -> StoredVolume:
     return world.cinder.volume(world.volumes[0])
 
 

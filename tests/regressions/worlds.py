@@ -22,7 +22,7 @@ from host_agent.shared.contract.messages import ErrorKind, PowerState, Release
 from host_agent.simulated.host_state import guest_state
 from host_agent.verbs.context import Ports as AgentWorld
 from ledger.core.requests import Fleet
-from ledger.trial.cinder.model.rows import Attachment as Row
+from ledger.trial.cinder.model.rows import StoredAttachment as Row
 from tests.memory import Crash, Trouble
 from tests.world import CONTEXT, HOST, NAMES, OTHER, Broken, World
 

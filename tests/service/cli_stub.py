@@ -195,8 +195,10 @@ def finished(outcome: str = "completed") -> schemas.OperationShown:
     return operation(state="finished", outcome=outcome, finished_at="2026-11-20T10:00:09Z")
 
 
-def event(position: int, topic: str, body: dict[str, Any], **about: Any) -> schemas_events.Event:
-    return schemas_events.Event.model_validate(
+def event(
+    position: int, topic: str, body: dict[str, Any], **about: Any
+) -> schemas_events.EventShown:
+    return schemas_events.EventShown.model_validate(
         {
             "position": position,
             "recorded_at": f"2026-11-20T10:00:{position:02}.5Z",

@@ -14,7 +14,7 @@ from yarl import URL
 from aggregates.base import Actor, EventContext, Seen
 from aggregates.instance import Instance
 from handlers.drift.beside_nova import SeenServer
-from handlers.results.observed import Sight, record
+from handlers.results.observed import ServerSeen, record
 from ledger.config import Observe
 from ledger.log.unit import Unit, run_optimistically
 from tests.doubles.recording_nova import RecordingNova
@@ -46,7 +46,9 @@ class Both:
         """A server that was seen at Nova."""
         server_id = str(uuid4())
         server = SeenServer(id=server_id, name="theirs", host=host, project_id=PROJECT)
-        sight = Sight(server_id=server_id, server=server, attachments=(), seen=_SEEN, asked=_SEEN)
+        sight = ServerSeen(
+            server_id=server_id, server=server, attachments=(), seen=_SEEN, asked=_SEEN
+        )
         run_optimistically(
             self.api.components.requests._store,
             lambda unit: record(sight, unit) and unit.save(_CONTEXT),

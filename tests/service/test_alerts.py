@@ -20,7 +20,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
-from host_agent.line.credentials import Ending
+from host_agent.line.credentials import Expiry
 from host_agent.metrics import LineState, Numbers
 from ledger.auth.tls import gauges
 from ledger.log.application import Ledger
@@ -97,7 +97,7 @@ async def shown(api: Api, database_url: str) -> Shown:
     for calls in (api.calls, numbers.calls):  # Cinder is in this process: nobody calls it
         calls.labels("cinder", "2xx").observe(0.1)
     numbers.steps.labels("connect", "succeeded").observe(0.1)
-    state = LineState(registered=True, clock_skew_s=0.0, certificate=Ending(1.0, soon=True))
+    state = LineState(registered=True, clock_skew_s=0.0, certificate=Expiry(1.0, soon=True))
     pages = {
         "service": await (await api.ask("GET", "/metrics", None)).text(),
         "agent": generate_latest(numbers.registry(lambda: state)).decode(),

@@ -10,7 +10,7 @@ import pytest
 from structlog.contextvars import merge_contextvars
 from structlog.testing import capture_logs
 
-from ledger.auth.tokens import Asked, AuthError, NoAuth
+from ledger.auth.tokens import AuthError, NoAuth, RequestSender
 from ledger.config import AuthMode, Listen, Settings
 from tests.service.api_world import HOST, PROJECT, Api, guest, running_api
 
@@ -158,11 +158,11 @@ async def test_noauth_takes_the_actor_from_headers(database_url: str) -> None:
 
 
 async def test_noauth_refuses_names_that_are_none() -> None:
-    identity = await NoAuth().authenticate(Asked(headers={"Host": "localhost:8790"}))
+    identity = await NoAuth().authenticate(RequestSender(headers={"Host": "localhost:8790"}))
     assert identity.may_speak_for("any-host")
     with pytest.raises(AuthError):
         await NoAuth().authenticate(
-            Asked(headers={"Host": "localhost:8790", "X-User-Id": "a b\nc"})
+            RequestSender(headers={"Host": "localhost:8790", "X-User-Id": "a b\nc"})
         )
 
 

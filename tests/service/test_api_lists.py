@@ -237,7 +237,9 @@ async def test_a_name_is_not_looked_for_for_ever(
         assert "took longer than 0.05 s" in await answer.text()
     assert len((await api.get("/v2.1/servers?name=vm"))["servers"]) == 1
     monkeypatch.undo()
-    settings = await api.components.queries.instances(server_lists.Listed(), server_filters.WORDS)
+    settings = await api.components.queries.instances(
+        server_lists.ServerFilter(), server_filters.WORDS
+    )
     assert len(settings) == 1, "the connection's next statement has its own time"
 
 

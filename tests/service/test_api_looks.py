@@ -87,7 +87,7 @@ async def test_a_look_shows_what_it_held_back_and_what_it_was_told_to_believe(
     shown = await api.get(f"/v1/drift/runs/{first.id}")
     assert (shown["braked"], shown["examples"]) == ({"guest_missing": 12}, some)
     [text] = shown["held_back"]
-    assert f"drift run --host {HOST} --believe guest_missing" in text
+    assert f"drift run --host {HOST} --accept-many guest_missing" in text
     assert (shown["believe"], shown["reason"]) == ([], None)
 
     shown = await api.get(f"/v1/drift/runs/{second.id}")

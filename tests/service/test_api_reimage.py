@@ -10,7 +10,7 @@ import pytest
 
 from handlers.engine.verbs import VERBS, LedgerVerb, RetryPolicy
 from host_agent.shared.cinder.settings import CinderSettings
-from ledger.trial.cinder.model.rows import Volume
+from ledger.trial.cinder.model.rows import StoredVolume
 from ledger.trial.cinder.model.snapshots import GUEST_IS_DONE, begin_online, go_on
 from tests.doubles.direct_cinder import DirectCinder
 from tests.doubles.simulated_keystone import SimulatedKeystone
@@ -22,7 +22,7 @@ from tests.service.test_api_external_events import tell
 GIB = 1 << 30
 
 
-async def built(api: Api) -> tuple[str, Volume]:
+async def built(api: Api) -> tuple[str, StoredVolume]:
     """A server that runs from a root volume, of 1 GiB."""
     root = api.volume(bootable=True, image_id=str(uuid4()))
     return await boots(api, root), api.cinder.volume(root)

@@ -13,13 +13,13 @@ import pytest
 
 from aggregates.finding import Finding, finding_uuid
 from handlers.drift import judge
-from handlers.drift.automatic import Policy, SoFar
+from handlers.drift.automatic import RepairPolicy, SoFar
 from handlers.drift.classes import BY_NAME
 from handlers.drift.rows import (
-    About,
     AttachmentRow,
     CinderAttachment,
     LedgerServer,
+    RowAbout,
     ServerRow,
 )
 from handlers.requests.guards import Contact
@@ -55,7 +55,7 @@ async def lost(api: Api, ledger: Ledger, *, looks: int = 2, host: str | None = N
     drift = BY_NAME["attachment_unknown" if host else "reservation_unknown"]
     row = AttachmentRow(
         id=made.id,
-        about=About(server_id=server, volume_id=volume, attachment_id=made.id),
+        about=RowAbout(server_id=server, volume_id=volume, attachment_id=made.id),
         server="live",
         ledger=None,
         cinder=CinderAttachment(status=made.status, host=host),
@@ -224,7 +224,7 @@ async def test_automatic_repairs_of_the_last_hour_are_counted_from_the_log(
         return SoFar(**asyncio.run_coroutine_threadsafe(asked, loop).result())
 
     cinder, fleet = DirectCinder(api.cinder), Fleet(contact=lambda _: Contact(alive=True, since=""))
-    policy = Policy(classes=frozenset({"reservation_unknown"}), per_hour_max=1)
+    policy = RepairPolicy(classes=frozenset({"reservation_unknown"}), per_hour_max=1)
 
     def process() -> Automatic:
         requests = Requests(ledger, cinder, api.components.clock)
@@ -252,7 +252,7 @@ async def test_automatic_repairs_of_the_last_hour_are_counted_from_the_log(
 async def vanished(api: Api, ledger: Ledger, *, looks: int = 2) -> str:
     """A server with a volume, whose guest its host does not show."""
     server, _ = await api.attached()
-    about = About(server_id=server, host=HOST)
+    about = RowAbout(server_id=server, host=HOST)
     told = LedgerServer(hosts=(HOST,), power_state="running", built=True, deleted=False)
     row = ServerRow(id=server, about=about, ledger=told, shown=())
     drift = BY_NAME["guest_missing"]

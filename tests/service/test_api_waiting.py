@@ -118,14 +118,14 @@ async def test_what_parks_is_waited_for_once_and_then_named(
     error = {"kind": "final", "code": "busy", "message": "device is busy"}
     await api.report(command, "disconnect", error=error)
     await api.finished(detach)
-    rests, waited = accepting._rests, list[str]()
+    rests, waited = accepting._ends_or_parks, list[str]()
 
     async def noted(call: Any, operation_id: str, wait_s: float) -> bool:
         assert operation_id not in waited, "it would wait for ever"
         waited.append(operation_id)
         return await rests(call, operation_id, wait_s)
 
-    monkeypatch.setattr(accepting, "_rests", noted)
+    monkeypatch.setattr(accepting, "_ends_or_parks", noted)
     answer = await api.ask("DELETE", path)
     assert (answer.status, waited) == (409, [command["operation_id"]])
 

@@ -35,7 +35,7 @@ ROUTE: dict[str, Any] = {route.name: route.body for route in acts.ROUTES}
 HISTORY = f"GET /v1/volumes/{VOLUME}/history"
 
 
-def page(*events: schemas_events.Event, following: int | None = None) -> schemas_events.Events:
+def page(*events: schemas_events.EventShown, following: int | None = None) -> schemas_events.Events:
     return schemas_events.Events(events=list(events), next=following)
 
 

@@ -13,7 +13,7 @@ import pytest
 from ledger.cli import completion
 from ledger.cli.client import Client
 from ledger.cli.shell import COMMANDS, Shell, main
-from ledger.native.log.schemas_find import FoundThing, FoundThings, Kind
+from ledger.native.log.schemas_find import FindableKind, FoundThing, FoundThings
 from tests.service.cli_stub import OPERATION, SERVER, Run, Stub
 
 BIN = Path(sys.executable).parent
@@ -74,8 +74,8 @@ def test_ids_are_those_that_the_service_knows(
 ) -> None:
     stub.answers["GET /v1/find"] = FoundThings(
         found=[
-            FoundThing(kind=Kind.OPERATION, id=OPERATION, name=None),
-            FoundThing(kind=Kind.SERVER, id=SERVER, name="4444"),
+            FoundThing(kind=FindableKind.OPERATION, id=OPERATION, name=None),
+            FoundThing(kind=FindableKind.SERVER, id=SERVER, name="4444"),
         ]
     )
     for words in (("operation", "show", "4444"), ("operation", "skip", "--reason", "x", "4444")):

@@ -328,7 +328,14 @@ def test_a_refusal_is_told(run: Run, stub: Stub) -> None:
     assert run("drift", "run", "--wait") == 4
 
 
-TOLD = ("--believe", "guest_missing", "--believe", "disk_missing", "--reason", "the disk is lost")
+TOLD = (
+    "--accept-many",
+    "guest_missing",
+    "--accept-many",
+    "disk_missing",
+    "--reason",
+    "the disk is lost",
+)
 BRAKED: dict[str, Any] = {
     "braked": {"guest_missing": 12},
     "examples": {"guest_missing": [f"{SERVER} on hv1"]},
@@ -433,6 +440,6 @@ def test_looks_are_listed_with_how_far_they_are_or_how_they_ended(
         *("25%, 45 s left", "under way", "stopped at 25%", "completed"),
     ]
     assert [row["Of"] for row in rows] == [*["host hv1"] * 3, "everything"]
-    assert (rows[3]["Found"], rows[3]["Held back"], rows[3]["Unknown hosts"]) == (1, 0, 1)
+    assert (rows[3]["Found"], rows[3]["Suppressed"], rows[3]["Unknown hosts"]) == (1, 0, 1)
     assert run("drift", "looks", "--state", "ended") == 0
     assert stub.asked[1].query["state"] == "ended"

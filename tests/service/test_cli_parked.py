@@ -164,9 +164,9 @@ def test_a_dry_run_of_any_act_changes_nothing(
 # --- top --------------------------------------------------------------------------------
 
 
-def seen(*operations: Any, **more: Any) -> top.Seen:
+def seen(*operations: Any, **more: Any) -> top.TopView:
     rows = [each.model_dump(mode="json") for page in operations for each in page.operations]
-    return top.Seen(rows, more.pop("hosts", []), **more)
+    return top.TopView(rows, more.pop("hosts", []), **more)
 
 
 def test_a_screen_has_the_parked_first_and_the_longest_of_them_above() -> None:

@@ -24,7 +24,7 @@ from ledger.native.log.cloud_events import (
     cloud_event,
     preferred,
 )
-from ledger.native.log.schemas_events import Event as Shown
+from ledger.native.log.schemas_events import EventShown as Shown
 from projections.reads.queries import Queries
 from tests.service.api_world import Api
 from tests.tokens import token_of

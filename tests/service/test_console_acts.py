@@ -212,7 +212,7 @@ async def test_the_list_of_looks_says_what_was_held_back_and_what_was_believed(
     begin_look(ledger, believe=["disk_missing"])
     await api.projected()
     page = " ".join((await shown(api, "/ui/drift")).text.split())
-    assert "drift run --believe guest_missing --reason TEXT" in page
+    assert "drift run --accept-many guest_missing --reason TEXT" in page
     assert f"Believed by {CONTEXT.actor.name}: disk_missing ({WHY_BELIEVED})" in page
 
 

@@ -23,7 +23,7 @@ from ledger.http.probes import health, neighbours
 from ledger.http.probes.health import NEIGHBOURS, HealthReport, InThread, Readiness
 from ledger.log.roles import grant
 from projections.reads.database_trouble import in_words
-from projections.running.rights import Kind
+from projections.running.rights import RoleKind
 from tests.doubles.running_cinder import running_cinder
 from tests.doubles.served import Handler, served
 from tests.service.api_world import Api, eventually, running_api
@@ -48,7 +48,7 @@ def db(database_url: str) -> Iterator[psycopg.Connection[Any]]:
 def role(db: psycopg.Connection[Any], database_url: str) -> Iterator[sql.Identifier]:
     """Somebody who may do what the service does, and nothing else."""
     name = sql.Identifier(f"service_of_{db.info.dbname}")
-    grant(database_url, f"service_of_{db.info.dbname}", Kind.SERVICE)
+    grant(database_url, f"service_of_{db.info.dbname}", RoleKind.SERVICE)
     yield name
     db.execute(sql.SQL("DROP OWNED BY {}").format(name))
     db.execute(sql.SQL("DROP ROLE {}").format(name))

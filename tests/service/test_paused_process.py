@@ -14,7 +14,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from ledger.trial.cinder.model.rows import Attachment
+from ledger.trial.cinder.model.rows import StoredAttachment
 from tests.stack import Stack, eventually, running_stack
 
 SERVICES = (0, 1)
@@ -87,7 +87,7 @@ class Overtaken:
         self.first.go_on()
 
     @property
-    def rows(self) -> list[Attachment]:
+    def rows(self) -> list[StoredAttachment]:
         rows = self.stack.cinder.model.attachments_of(self.volume)
         return [row for row in rows if row.instance == self.server]
 

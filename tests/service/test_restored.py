@@ -29,7 +29,7 @@ WHY = "disk of db1 lost"
 # --- over the API --------------------------------------------------------------------------------
 
 
-async def _restored(api: Api, database_url: str) -> restored.Found:
+async def _restored(api: Api, database_url: str) -> restored.RestoredLog:
     """As the command does beside a service that runs."""
     found = await asyncio.to_thread(restored.mark, database_url, WHY, "root")
     await api.projected()

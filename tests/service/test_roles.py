@@ -12,7 +12,7 @@ from psycopg import sql
 
 from ledger.cli.shell import main
 from ledger.log.roles import RoleError, grant
-from projections.running.rights import Kind, rights
+from projections.running.rights import RoleKind, rights
 from tests.service.api_world import running_api
 
 Db = psycopg.Connection[Any]
@@ -55,14 +55,14 @@ def allowed(db: Db, role: str) -> set[tuple[str, str]]:
 async def test_the_service_attaches_and_detaches_with_the_rights_of_its_role(
     database_url: str, role: str, as_role: str, db: Db
 ) -> None:
-    grant(database_url, role, Kind.SERVICE)
+    grant(database_url, role, RoleKind.SERVICE)
     async with running_api(as_role) as api:
         server, volume = await api.attached()
         path = f"/v2.1/servers/{server}/os-volume_attachments/{volume}"
         assert (await api.played(await api.ask("DELETE", path)))["outcome"] == "completed"
         assert (await api.ask("GET", "/readyz", None)).status == 200
     assert db.execute("SELECT FROM spans WHERE to_at IS NOT NULL").fetchall()
-    assert allowed(db, role) == set(rights(Kind.SERVICE))
+    assert allowed(db, role) == set(rights(RoleKind.SERVICE))
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ async def test_the_service_attaches_and_detaches_with_the_rights_of_its_role(
 def test_the_service_cannot_change_what_was_recorded(
     statement: str, database_url: str, role: str, as_role: str
 ) -> None:
-    grant(database_url, role, Kind.SERVICE)
+    grant(database_url, role, RoleKind.SERVICE)
     with psycopg.connect(as_role) as service, pytest.raises(psycopg.errors.InsufficientPrivilege):
         service.execute(statement.encode())
 
@@ -86,8 +86,8 @@ def test_the_service_cannot_change_what_was_recorded(
 def test_an_auditor_reads_what_is_promised_and_nothing_else(
     database_url: str, role: str, as_role: str, db: Db
 ) -> None:
-    grant(database_url, role, Kind.AUDITOR)
-    views = {name for name, _ in rights(Kind.AUDITOR)}
+    grant(database_url, role, RoleKind.AUDITOR)
+    views = {name for name, _ in rights(RoleKind.AUDITOR)}
     assert allowed(db, role) == {(view, "SELECT") for view in views}
     promised = db.execute("SELECT 'audit.' || viewname FROM pg_views WHERE schemaname = 'audit'")
     assert {view for (view,) in promised} | {"event_log"} == views
@@ -105,9 +105,9 @@ def test_an_auditor_reads_what_is_promised_and_nothing_else(
                 auditor.execute(forbidden.encode())
 
 
-@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("kind", RoleKind)
 def test_granting_again_does_nothing_and_takes_back_what_is_more(
-    kind: Kind, database_url: str, role: str, db: Db
+    kind: RoleKind, database_url: str, role: str, db: Db
 ) -> None:
     first = grant(database_url, role, kind)
     assert first[0] == f"CREATE ROLE {role} LOGIN"
@@ -115,25 +115,25 @@ def test_granting_again_does_nothing_and_takes_back_what_is_more(
     db.execute(f"GRANT UPDATE, DELETE ON events TO {role}".encode())
     assert grant(database_url, role, kind) == (f"REVOKE DELETE, UPDATE ON events FROM {role}",)
     assert allowed(db, role) == set(rights(kind))
-    grant(database_url, role, Kind.AUDITOR)
-    assert allowed(db, role) == set(rights(Kind.AUDITOR))
+    grant(database_url, role, RoleKind.AUDITOR)
+    assert allowed(db, role) == set(rights(RoleKind.AUDITOR))
 
 
 def test_a_role_that_rights_do_not_limit_is_refused_and_nothing_is_changed(
     database_url: str, role: str, db: Db
 ) -> None:
     with pytest.raises(RoleError, match="superuser or owns the log"):
-        grant(database_url, db.info.user, Kind.SERVICE)
+        grant(database_url, db.info.user, RoleKind.SERVICE)
     db.execute("GRANT DELETE ON leases, hosts TO PUBLIC")
     with pytest.raises(RoleError, match=r"more than it needs by PUBLIC.*DELETE ON hosts"):
-        grant(database_url, role, Kind.AUDITOR)
+        grant(database_url, role, RoleKind.AUDITOR)
     assert not db.execute("SELECT FROM pg_roles WHERE rolname = %s", [role]).fetchall()
 
 
 def test_who_is_not_the_owner_is_told_so(database_url: str, role: str, as_role: str) -> None:
-    grant(database_url, role, Kind.SERVICE)
+    grant(database_url, role, RoleKind.SERVICE)
     with pytest.raises(RoleError, match="this needs the owner of the tables"):
-        grant(as_role, f"{role}_2", Kind.AUDITOR)
+        grant(as_role, f"{role}_2", RoleKind.AUDITOR)
 
 
 def test_the_command_says_what_it_did(

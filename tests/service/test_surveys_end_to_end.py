@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from projections.reads.surveys import Standing, Surveys
+from projections.reads.surveys import BlockingSurveyReads, Standing
 from projections.running.tables import prepare
 from tests.stack import Stack, eventually
 
@@ -15,13 +15,13 @@ SILENT_S = 600.0  # no host is silent here, however long the machine stands stil
 
 
 @pytest.fixture
-def surveys(database_url: str) -> Iterator[Surveys]:
+def surveys(database_url: str) -> Iterator[BlockingSurveyReads]:
     with psycopg.connect(database_url, autocommit=True) as connection:
         prepare(connection)
-        yield Surveys(connection)
+        yield BlockingSurveyReads(connection)
 
 
-def answered(surveys: Surveys) -> Standing:
+def answered(surveys: BlockingSurveyReads) -> Standing:
     asked = eventually(lambda: surveys.want(None, silent_after_s=SILENT_S), "a host to ask")
 
     def look() -> Standing | None:
@@ -33,7 +33,7 @@ def answered(surveys: Surveys) -> Standing:
 
 @pytest.mark.further  # of test_cli_survey.py
 def test_a_host_shows_what_it_has_and_what_was_planted_there(
-    ready: Stack, surveys: Surveys
+    ready: Stack, surveys: BlockingSurveyReads
 ) -> None:
     [server], volume = ready.servers, ready.add_volume(driver="iscsi")
     ready.completed(ready.attach(server, volume))
@@ -61,7 +61,9 @@ def test_a_host_shows_what_it_has_and_what_was_planted_there(
 
 
 @pytest.mark.further
-def test_an_agent_that_was_killed_answers_when_it_is_back(ready: Stack, surveys: Surveys) -> None:
+def test_an_agent_that_was_killed_answers_when_it_is_back(
+    ready: Stack, surveys: BlockingSurveyReads
+) -> None:
     ready.agents["compute-1"].kill()
     asked = surveys.want(None, silent_after_s=SILENT_S)
     assert asked, "it was heard of just now"

@@ -85,7 +85,7 @@ class Following:
 
 
 class Users:
-    """The ledger's answer to an agent's question (ports.Users)."""
+    """The ledger's answer to an agent's question (ports.VolumeUsers)."""
 
     def __init__(self, cloud: Cloud, host: str) -> None:
         self._cloud, self._host = cloud, host

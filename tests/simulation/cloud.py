@@ -25,7 +25,7 @@ from aggregates.volume import Volume
 from handlers.engine.rules import Replay
 from handlers.engine.verbs import is_due
 from handlers.requests.guards import Contact
-from handlers.requests.presence import SHOW_GUESTS, SHOW_VOLUMES, STOP_REPAIRS, Shown
+from handlers.requests.presence import SHOW_GUESTS, SHOW_VOLUMES, STOP_REPAIRS, ShowingFinding
 from host_agent.shared.contract.messages import Command, PowerState
 from host_agent.shared.contract.wire import read
 from host_agent.simulated.host_state import HOSTS
@@ -35,7 +35,7 @@ from ledger.core.requests import Fleet, Requests
 from ledger.core.service import Service
 from ledger.trial.cinder.model.model import CinderModel
 from ledger.trial.cinder.model.rows import DEFAULT_PROJECT
-from ledger.trial.cinder.model.rows import Volume as CinderVolume
+from ledger.trial.cinder.model.rows import StoredVolume as CinderVolume
 from projections.base import Row
 from projections.operations import OPERATIONS
 from tests.doubles.direct_cinder import DirectCinder
@@ -304,10 +304,10 @@ class Cloud:
     def _unfenced(self) -> list[str]:
         return [row["host"] for row in self.rows("hosts") if not row["fenced"]]
 
-    def _shown(self, server_id: str, volume_ids: Sequence[str]) -> list[Shown]:
+    def _shown(self, server_id: str, volume_ids: Sequence[str]) -> list[ShowingFinding]:
         """The open findings that show the server's guest, or one of the volumes."""
         return [
-            Shown.of(row)
+            ShowingFinding.of(row)
             for row in self.rows("findings")
             if row["over_position"] is None
             if (row["drift_class"] in SHOW_GUESTS and row["server_id"] == server_id)

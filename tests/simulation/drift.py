@@ -140,10 +140,10 @@ def _attachments(cloud: Cloud) -> Iterator[Joined]:
         )
 
 
-def _listed(row: Any) -> join.Listed:
+def _listed(row: Any) -> join.CinderListing:
     """As Cinder's lists show it: but for the status, all only of one that is attached."""
     attached = row.status == "attached"
-    return join.Listed(
+    return join.CinderListing(
         id=row.id,
         volume_id=row.volume_id,
         server_id=row.instance,
@@ -203,12 +203,12 @@ def _hosts(cloud: Cloud) -> Iterator[Joined]:
         for guest in each.guests
     }
     instances = [{**_NOWHERE, **row} for row in cloud.rows("instances")]
-    strays: defaultdict[str, list[tuple[str, str]]] = defaultdict(list)
+    shown_elsewhere: defaultdict[str, list[tuple[str, str]]] = defaultdict(list)
     for row in instances:
         own = set() if row["deleted"] else {row["host"], row["resize_source"]}
         for name in cloud.states.keys() - own:
             if power := powers.get((name, row["server_id"])):
-                strays[row["server_id"]].append((name, power))
+                shown_elsewhere[row["server_id"]].append((name, power))
     for name in cloud.states:
         live = (row for row in instances if not row["deleted"])
         here = [row for row in live if name in {row["host"], row["resize_source"]}]
@@ -226,7 +226,7 @@ def _hosts(cloud: Cloud) -> Iterator[Joined]:
                 for row in cloud.rows("attachments")
                 if row.get("host") == name or row["attachment_id"] in records
             ],
-            strays={id_: tuple(shown) for id_, shown in strays.items()},
+            shown_elsewhere={id_: tuple(shown) for id_, shown in shown_elsewhere.items()},
             sizes={volume.id: volume.size for volume in cloud.cinder.volumes.values()},
             other_hosts={
                 (row["resize_source"], row["server_id"]): powers.get(
@@ -237,9 +237,11 @@ def _hosts(cloud: Cloud) -> Iterator[Joined]:
             },
         )
         yield from join.of_host(hosted)
-    nowhere = join.Hosted(host="", survey=None, strays={k: tuple(v) for k, v in strays.items()})
+    nowhere = join.Hosted(
+        host="", survey=None, shown_elsewhere={k: tuple(v) for k, v in shown_elsewhere.items()}
+    )
     for row in instances:
-        if row["server_id"] in strays and (row["deleted"] or row["host"] is None):
+        if row["server_id"] in shown_elsewhere and (row["deleted"] or row["host"] is None):
             yield join.server(nowhere, row)
 
 

@@ -25,7 +25,7 @@ from host_agent.simulated.adapters import SimulatedBrick
 from host_agent.simulated.host_state import HostState, release, set_power
 from ledger.log.application import ConflictError
 from ledger.trial.cinder.model import snapshots as cinder_snapshots
-from ledger.trial.cinder.model.rows import Snapshot, Volume
+from ledger.trial.cinder.model.rows import Snapshot, StoredVolume
 from tests.memory import Crash
 from tests.simulation.share import Share
 from tests.world import CONTEXT
@@ -90,7 +90,7 @@ class Files:
         if guests:
             self._write(*self.random.choice(guests))
 
-    def _write(self, volume: Volume, path: str) -> None:
+    def _write(self, volume: StoredVolume, path: str) -> None:
         self._writes += 1
         self.share.write(path, self._writes)
         self._written.setdefault(_first(volume), set()).add(self._writes)
@@ -108,16 +108,16 @@ class Files:
         else:
             self._take(volume)
 
-    def volumes(self) -> list[Volume]:
+    def volumes(self) -> list[StoredVolume]:
         volumes = self._cloud.known_volumes().values()
         return [v for v in volumes if v.driver == BACKEND and not v.migration_status]
 
-    def _is_free(self, volume: Volume) -> bool:
+    def _is_free(self, volume: StoredVolume) -> bool:
         """Whether Cinder would begin; one at a time, for its driver has a lock on each volume."""
         waiting = any(row.status in _WAITING for row in self._snapshots(volume))
         return volume.status in {"available", "in-use"} and not volume.migrating and not waiting
 
-    def _can_take_part(self, volume: Volume) -> bool:
+    def _can_take_part(self, volume: StoredVolume) -> bool:
         """Whether a guest runs with it, and nothing else is done to it."""
         if volume.status != "in-use" or volume.encrypted or volume.multiattach:
             return False
@@ -126,10 +126,10 @@ class Files:
             for each in self._cloud.known_servers()
         )
 
-    def _snapshots(self, volume: Volume) -> list[Snapshot]:
+    def _snapshots(self, volume: StoredVolume) -> list[Snapshot]:
         return [r for r in self._cloud.cinder.snapshots.values() if r.volume_id == volume.id]
 
-    def _take(self, volume: Volume) -> None:
+    def _take(self, volume: StoredVolume) -> None:
         model = self._cloud.cinder
         made = cinder_snapshots.begin_online(model, volume.id)
         active = cinder_snapshots.chain_of(model, volume)[-1]
@@ -150,7 +150,7 @@ class Files:
             files = cinder_snapshots.begin_online_deletion(model, snapshot)
             self._ask("delete_snapshot", snapshot, files)
 
-    def _remove(self, file: str | None, volume: Volume) -> None:
+    def _remove(self, file: str | None, volume: StoredVolume) -> None:
         """Cinder deletes a file; of a volume that nobody has, it merges it itself (qemu-img)."""
         path = _path(file)
         if volume.status == "available":
@@ -281,7 +281,7 @@ class Files:
 
     # ----------------------------------------------------------------------- looking
 
-    def open(self) -> Iterator[tuple[Volume, str]]:
+    def open(self) -> Iterator[tuple[StoredVolume, str]]:
         """Volumes with the file that a running guest writes to, as far as it can."""
         cloud = self._cloud
         by_file = {_first(volume): volume for volume in self.volumes()}
@@ -373,7 +373,7 @@ class Files:
                 yield f"{volume.id} has {has}, Cinder {chain}: {wrong}"
             yield from self._named(volume, chain[-1])
 
-    def _named(self, volume: Volume, path: str) -> Iterator[str]:
+    def _named(self, volume: StoredVolume, path: str) -> Iterator[str]:
         cloud = self._cloud
         for row in cloud.cinder.attachments_of(volume.id):
             named = row.connection_info.get("name")
@@ -392,7 +392,7 @@ class Files:
         for instance in cloud.known_servers():
             yield from self._differing(instance, volume, path)
 
-    def _differing(self, instance: Instance, volume: Volume, path: str) -> Iterator[str]:
+    def _differing(self, instance: Instance, volume: StoredVolume, path: str) -> Iterator[str]:
         state = self._cloud.states.get(instance.host or "")
         device = instance.device_of(volume.id)
         guest = state.seen()["guests"].get(str(instance.id)) if state else None
@@ -418,7 +418,7 @@ class Files:
             if found and self._can_take_part(volume):
                 yield partial(self.delete, again[0] if again else self.random.choice(found))
 
-    def _correct(self, volume: Volume) -> None:
+    def _correct(self, volume: StoredVolume) -> None:
         """An administrator lets Cinder know of a deletion that it gave up, and which was done, if
         there was another snapshot since: asked again, it would want another merge.
         """
@@ -442,5 +442,5 @@ def _sources(domain: str) -> tuple[str, ...]:
     return tuple(disk.source or "" for disk in disk_xml.parse(domain).disks)
 
 
-def _first(volume: Volume) -> str:
+def _first(volume: StoredVolume) -> str:
     return f"{MOUNT}/volume-{volume.name_id or volume.id}"

@@ -191,7 +191,7 @@ class Storm:
         self._advancing[operation_id] = process
         try:
             if operation_id in self._left_behind:
-                process.service.take_over(operation_id)
+                process.service.on_dispatcher_lost(operation_id)
                 self.cloud.clock.wait(LATE_S)
             process.service.advance(operation_id)
             self._left_behind -= {operation_id} - self._resumed.keys()  # if overtaken, another's
@@ -315,7 +315,7 @@ class Storm:
             try:
                 service.fence(name, "is down", "seen", CONTEXT)
                 for operation_id in self.cloud.open_on_host(name):
-                    service.hand_over(operation_id, name, CONTEXT)
+                    service.on_host_fenced(operation_id, name, CONTEXT)
             except (Crash, ConflictError):
                 continue
             return

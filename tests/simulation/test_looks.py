@@ -17,7 +17,7 @@ from handlers.drift import judge
 from handlers.drift.judge import id_of
 from host_agent.shared.contract.survey import CAPABILITY, Survey
 from ledger.log.application import Ledger
-from ledger.reconcile.asking import Looks
+from ledger.reconcile.asking import LookRequests
 from projections.catalog import ALL
 from projections.running.runner import ProjectionRunner
 from tests.doubles.running_cinder import RunningCinder, running_cinder
@@ -150,7 +150,7 @@ def test_what_is_held_back_is_what_a_look_finds_that_is_to_believe_it(
     monkeypatch.setattr(judge, "BRAKE_COUNT", 0)
     monkeypatch.setattr(judge, "BRAKE_SHARE", 0.0)
     with looked_at(storm, database_url) as cloud:
-        judged, looks = cloud.judged(), Looks(database_url)
+        judged, looks = cloud.judged(), LookRequests(database_url)
         classes = sorted(set(judged.values()))
         assert len(classes) > 1
         assert sorted(cloud.look().braked) == classes

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from host_agent.shared.contract.ports import PortError
 from ledger.log.application import ConflictError
 from ledger.trial.cinder.model import work as cinder_work
-from ledger.trial.cinder.model.rows import Volume
+from ledger.trial.cinder.model.rows import StoredVolume
 from tests.memory import Crash
 from tests.world import CONTEXT
 
@@ -46,7 +46,7 @@ class Works:
             cinder_work.begin_extension(volume, attached=True)
             self._ends[volume.id] = partial(self._extended, volume)
 
-    def _extended(self, volume: Volume) -> None:
+    def _extended(self, volume: StoredVolume) -> None:
         """Cinder tells each server that has the volume, once, and asks for no answer."""
         cloud = self._cloud
         cinder_work.end_extension(cloud.cinder, volume, volume.size + 1)

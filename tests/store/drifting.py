@@ -11,7 +11,7 @@ from aggregates.look import Look
 from handlers.drift import judge
 from handlers.drift.classes import BY_NAME
 from handlers.drift.judge import Sight
-from handlers.drift.rows import About, AttachmentRow, CinderAttachment
+from handlers.drift.rows import AttachmentRow, CinderAttachment, RowAbout
 from ledger.log.application import Ledger
 from tests.world import CONTEXT
 
@@ -31,7 +31,7 @@ class Seen:
 
     def look(self, **sight: Any) -> int:
         """A look sees it."""
-        about = About(
+        about = RowAbout(
             server_id=self.server,
             volume_id=VOLUME,
             attachment_id=self.attachment_id,

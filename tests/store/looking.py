@@ -29,11 +29,11 @@ from host_agent.shared.contract.survey import (
     Survey,
 )
 from ledger.log.application import Ledger
-from ledger.reconcile.asking import Looks
-from ledger.reconcile.look import PART, WHOLE, Sides, look
-from ledger.trial.cinder.model.rows import Attachment
+from ledger.reconcile.asking import LookRequests
+from ledger.reconcile.look import PART, WHOLE, LookSources, look
+from ledger.trial.cinder.model.rows import StoredAttachment
 from ledger.upkeep import long_work
-from ledger.upkeep.long_work import Progress
+from ledger.upkeep.long_work import WorkProgress
 from projections.catalog import ALL
 from projections.running.runner import ProjectionRunner
 from projections.running.tables import prepare
@@ -97,7 +97,9 @@ class Cloud:
         self.db.execute(_SERVER, (server_id, host, project, deleted))
         return server_id
 
-    def attached(self, server: str | None = None, host: str = HOST, **cinder: Any) -> Attachment:
+    def attached(
+        self, server: str | None = None, host: str = HOST, **cinder: Any
+    ) -> StoredAttachment:
         """An attachment that ledger and Cinder have; `cinder`: what Cinder has otherwise."""
         server = server or self.server(host)
         volume = self.model.add_volume(status="in-use", attach_status="attached")
@@ -106,9 +108,11 @@ class Cloud:
         self.db.execute(_MAPPING, (str(uuid4()), server, volume.id, row.id, volume.id))
         return row
 
-    def in_cinder(self, volume_id: str, server: str | None, **more: Any) -> Attachment:
+    def in_cinder(self, volume_id: str, server: str | None, **more: Any) -> StoredAttachment:
         told = {"status": "attached", "mode": "rw", "host": HOST, "connection_info": {"a": 1}}
-        row = Attachment(id=str(uuid4()), volume_id=volume_id, instance=server, **{**told, **more})
+        row = StoredAttachment(
+            id=str(uuid4()), volume_id=volume_id, instance=server, **{**told, **more}
+        )
         self.model.put_attachment(row)
         return row
 
@@ -124,7 +128,7 @@ class Cloud:
             "INSERT INTO host_contact (host, seen_at) VALUES (%s, clock_timestamp())", (name,)
         )
 
-    def shows(self, row: Attachment, host: str = HOST, **disk: Any) -> None:
+    def shows(self, row: StoredAttachment, host: str = HOST, **disk: Any) -> None:
         """The host has the attachment connected, and its guest has the disk."""
         server, volume = str(row.instance), row.volume_id
         told = {"serial": volume, "live": "vdb", "persistent": "vdb", **disk}
@@ -209,8 +213,8 @@ class Cloud:
 
     # --- looks --------------------------------------------------------------------------------
 
-    def sides(self, share: float = 1.0) -> Sides:
-        return Sides(
+    def sides(self, share: float = 1.0) -> LookSources:
+        return LookSources(
             dsn=self.dsn,
             store=self.ledger,
             lists=self.lists,
@@ -236,7 +240,7 @@ class Cloud:
     def believing(self, *classes: str, **scope: str) -> Look.LookEnded:
         """A look that is told to believe these, however many they are."""
         told = {"believe": classes, "reason": "they are gone"}
-        look_id = Looks(self.dsn).ask(scope, "asked", CONTEXT, **told)  # type: ignore[arg-type]
+        look_id = LookRequests(self.dsn).ask(scope, "asked", CONTEXT, **told)  # type: ignore[arg-type]
         self.run(whole=not scope)
         return self.ended(look_id)
 
@@ -306,5 +310,5 @@ def cloud_of(dsn: str) -> Iterator[Cloud]:
         runner.stop()
 
 
-def nothing(_: Progress) -> None:
+def nothing(_: WorkProgress) -> None:
     """Watch nothing."""

@@ -16,7 +16,7 @@ from host_agent.shared.contract.survey import (
     StorageShown,
     UnlabelledShown,
 )
-from ledger.trial.cinder.model.rows import Attachment
+from ledger.trial.cinder.model.rows import StoredAttachment
 from tests.store.looking import HOST, Cloud
 
 OTHER = "compute-2"
@@ -37,13 +37,13 @@ class Planted:
     volume: str | None = None
 
 
-def _sound(cloud: Cloud) -> Attachment:
+def _sound(cloud: Cloud) -> StoredAttachment:
     row = cloud.attached()
     cloud.shows(row, recorded=True, size_bytes=GIB, device_bytes=GIB)
     return row
 
 
-def _planted(row: Attachment, end: Callable[[], object], name: str) -> Planted:
+def _planted(row: StoredAttachment, end: Callable[[], object], name: str) -> Planted:
     return Planted(classes={name: HERE}, end=end, server=row.instance, volume=row.volume_id)
 
 

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from eventsourcing.persistence import StoredEvent
 
-from ledger.log.chain import BrokenChainError, Checkpoint
+from ledger.log.chain import BrokenChainError, ChainCheckpoint
 from ledger.log.recorder import LedgerRecorder
 from ledger.upkeep.verify import AuditError, Statement, head, verify
 from tests.store.months import proven, rechain
@@ -136,7 +136,7 @@ def test_what_is_before_a_checkpoint_is_not_looked_at_again(log: LedgerRecorder,
 
 
 def test_a_checkpoint_of_another_log_is_refused(log: LedgerRecorder, db: Db) -> None:
-    foreign = Statement(Checkpoint(3, bytes(32)), None, uuid4())
+    foreign = Statement(ChainCheckpoint(3, bytes(32)), None, uuid4())
     with pytest.raises(AuditError, match="another log"):
         proven(db, held=[foreign])
     with pytest.raises(AuditError, match="another log"):

@@ -22,7 +22,7 @@ from ledger.upkeep.long_work import run
 from ledger.upkeep.rebuild import rebuild
 from ledger.upkeep.retention import archive, detach, restore
 from projections.catalog import ALL
-from projections.running.rights import Kind, rights
+from projections.running.rights import RoleKind, rights
 from projections.running.runner import catch_up
 from tests.store.drifting import Seen
 from tests.store.histories import stored_events
@@ -103,7 +103,7 @@ def test_the_page_has_nine_questions() -> None:
 
 
 def test_the_page_has_the_columns_of_each_view_and_no_others(db: Db) -> None:
-    promised = [name for name, _ in rights(Kind.AUDITOR) if name.startswith("audit.")]
+    promised = [name for name, _ in rights(RoleKind.AUDITOR) if name.startswith("audit.")]
     for view in promised:
         table = PAGE.partition(f"| `{view}` |")[2].partition("\n\n")[0]
         cells = "".join(re.findall(r"^\|(.*?)\|", table, re.MULTILINE))

@@ -21,8 +21,8 @@ from ledger.log.application import Ledger
 from ledger.log.chain import (
     GENESIS,
     BrokenChainError,
+    ChainCheckpoint,
     ChainRow,
-    Checkpoint,
     StoredRow,
     Verifier,
     decode,
@@ -93,7 +93,7 @@ def log(*sizes: int, changed: int = 0) -> list[ChainRow]:
     return rows
 
 
-def verify(rows: list[ChainRow], start: Checkpoint = GENESIS) -> Checkpoint:
+def verify(rows: list[ChainRow], start: ChainCheckpoint = GENESIS) -> ChainCheckpoint:
     verifier = Verifier(start)
     verifier.feed(rows)
     return verifier.checkpoint
@@ -122,7 +122,7 @@ def test_a_log_verifies_in_one_go_and_in_pieces() -> None:
     verifier = Verifier()
     for row in rows:
         verifier.feed([row])
-    assert whole == verifier.checkpoint == Checkpoint(7, rows[-1].chain or b"")
+    assert whole == verifier.checkpoint == ChainCheckpoint(7, rows[-1].chain or b"")
     verifier.finish(whole)
 
 
@@ -178,9 +178,9 @@ def rows_of(db: psycopg.Connection[Any], after: int = 0) -> list[ChainRow]:
     return [ChainRow(*row) for row in db.execute(query, {"after": after, "upto": 10**9})]
 
 
-def head_of(db: psycopg.Connection[Any]) -> Checkpoint:
+def head_of(db: psycopg.Connection[Any]) -> ChainCheckpoint:
     [(position, chain)] = db.execute("SELECT position, chain FROM log_head").fetchall()
-    return Checkpoint(position, chain)
+    return ChainCheckpoint(position, chain)
 
 
 def test_the_database_has_the_same_canonical_form(

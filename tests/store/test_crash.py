@@ -24,7 +24,7 @@ from eventsourcing.persistence import OperationalError, StoredEvent
 import sql
 from ledger.log import schema
 from ledger.log import writer as writer_module
-from ledger.log.chain import ChainRow, Checkpoint, Verifier
+from ledger.log.chain import ChainCheckpoint, ChainRow, Verifier
 from ledger.log.recorder import LedgerRecorder
 from ledger.log.writer import UnknownOutcomeError
 from ledger.trial.embedded import EmbeddedPostgres
@@ -57,7 +57,7 @@ def check_log(dsn: str, acknowledged: list[int]) -> list[tuple[Any, ...]]:
     assert set(acknowledged) <= set(positions)
     verifier = Verifier()
     verifier.feed(ChainRow(*row) for row in chained)
-    verifier.finish(Checkpoint(*head))
+    verifier.finish(ChainCheckpoint(*head))
     return rows
 
 

@@ -20,7 +20,7 @@ from ledger.log.application import Ledger
 from ledger.log.recorder import LedgerRecorder
 from projections.base import Row
 from projections.catalog import ALL
-from projections.reads.drift import Wanted
+from projections.reads.drift import DriftFilter
 from projections.reads.queries import Queries, read_pool
 from projections.running.runner import catch_up
 from tests.store.drifting import OTHER_SERVER, VOLUME, Seen
@@ -30,7 +30,7 @@ from tests.world import SERVER as WORLDS_SERVER
 
 Db = psycopg.Connection[Any]
 TICK = timedelta(microseconds=1)
-PARKED = Wanted(drift_class="operation_parked")
+PARKED = DriftFilter(drift_class="operation_parked")
 FACTS = ("remnant", "operation_parked")
 
 
@@ -194,8 +194,10 @@ async def test_filters_are_the_same_now_and_as_of_a_moment(
     project()
     wanted = {str(seen[nth].id) for nth in found}
 
-    now = {row["finding_id"] for row in await queries.drift(Wanted(**filters))}
-    then = {row["finding_id"] for row in await queries.drift_at(moment(last), Wanted(**filters))}
+    now = {row["finding_id"] for row in await queries.drift(DriftFilter(**filters))}
+    then = {
+        row["finding_id"] for row in await queries.drift_at(moment(last), DriftFilter(**filters))
+    }
 
     assert now & {str(each.id) for each in seen} == wanted
     assert then == wanted
@@ -244,7 +246,7 @@ async def test_what_differed_on_a_host_at_a_moment_stays_the_answer(
     project()
 
     async def on(host: str, position: int) -> list[tuple[Any, ...]]:
-        rows = await queries.drift_at(moment(position), Wanted(host=host))
+        rows = await queries.drift_at(moment(position), DriftFilter(host=host))
         return [
             (row["state"], row["differs"]["cinder"]["status"], row["found_position"])
             for row in rows
@@ -320,7 +322,7 @@ async def test_a_parked_operation_and_a_remnant_are_drift_as_long_as_they_last(
     given_up = stored(recorder, world, parked)
     project()
 
-    remnants = Wanted(drift_class="remnant", server_id=WORLDS_SERVER)
+    remnants = DriftFilter(drift_class="remnant", server_id=WORLDS_SERVER)
     *_, remnant = left = await queries.drift(remnants)
     assert {row["state"] for row in left} == {"confirmed"}
     assert {row["host"] for row in left} == {HOST, None}
@@ -329,7 +331,7 @@ async def test_a_parked_operation_and_a_remnant_are_drift_as_long_as_they_last(
     assert (over["finding_id"], over["over_how"]) == (operation, "settled")
     assert over["over_position"] > over["found_position"]
 
-    [then] = await queries.drift_at(moment(parked), Wanted(host=HOST))
+    [then] = await queries.drift_at(moment(parked), DriftFilter(host=HOST))
     assert (then["drift_class"], then["finding_id"]) == ("operation_parked", operation)
     assert (then["state"], then["over_at"]) == ("confirmed", None)
     assert then["position"] == over["found_position"]
@@ -411,7 +413,7 @@ async def test_facts_of_the_log_are_as_severe_as_their_classes_say(
     world.service.act(operation, "skip", "seen to", CONTEXT, step="disconnect")
     stored(recorder, world, count)
     project()
-    rows += await queries.drift(Wanted(drift_class="remnant"))
+    rows += await queries.drift(DriftFilter(drift_class="remnant"))
 
     severities = {row["drift_class"]: row["severity"] for row in rows}
     assert severities == {name: BY_NAME[name].severity.value for name in FACTS}

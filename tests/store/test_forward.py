@@ -25,13 +25,13 @@ import pytest
 from ledger.cli import shell
 from ledger.cli.log.forward import Forward
 from ledger.forward import following, targets
-from ledger.forward.following import ForwardError, Reader, forward
+from ledger.forward.following import FeedReader, ForwardError, forward
 from ledger.forward.forms import FORMS
-from ledger.forward.targets import AwayError, Item, RefusedError, Target, target_of
+from ledger.forward.targets import AwayError, ForwardTarget, Item, RefusedError, target_of
 from ledger.forward.told import of_refusal
 from ledger.log.application import Ledger
 from ledger.upkeep.archive import Archive
-from ledger.upkeep.long_work import Checkmark, Progress, run
+from ledger.upkeep.long_work import Checkmark, WorkProgress, run
 from ledger.upkeep.retention import detach
 from projections.running.detached import DetachedError
 from tests.authority import Authority
@@ -73,16 +73,18 @@ class Recorded:
         return [each["position"] for each in told if "position" in each]
 
 
-def follow(dsn: str, target: Target, *, form: str = "cloudevents", after: int | None = None) -> int:
+def follow(
+    dsn: str, target: ForwardTarget, *, form: str = "cloudevents", after: int | None = None
+) -> int:
     """As the command does, until the end of the log has been told; where it is then."""
     last: list[int] = []
 
-    def watch(progress: Progress) -> None:
+    def watch(progress: WorkProgress) -> None:
         last[:] = [progress.done]
         if progress.done == progress.total:
             raise CaughtUpError
 
-    with Reader.opened(dsn) as reader:
+    with FeedReader.opened(dsn) as reader:
 
         def work(begun: Checkmark) -> Any:
             return forward(reader, begun, FORMS[form], target, after=after)
@@ -125,7 +127,7 @@ def test_a_target_that_is_away_gets_the_same_again(hosts: int, database_url: str
 
 def test_what_the_target_refuses_is_not_passed_over(hosts: int, database_url: str) -> None:
     target = Recorded([RefusedError("400: no such field")])
-    with Reader.opened(database_url) as reader, pytest.raises(ForwardError) as found:
+    with FeedReader.opened(database_url) as reader, pytest.raises(ForwardError) as found:
         next(forward(reader, Checkmark(), FORMS["ocsf"], target))
     assert f"events 1 to {hosts}: 400: no such field" in str(found.value)
     assert f"--after {hosts}" in found.value.hint
@@ -135,7 +137,10 @@ def test_what_the_target_refuses_is_not_passed_over(hosts: int, database_url: st
 
 def test_a_place_that_the_log_never_came_to_is_refused(hosts: int, database_url: str) -> None:
     """Where it was restored, and its position was not."""
-    with Reader.opened(database_url) as reader, pytest.raises(ForwardError, match="restored") as it:
+    with (
+        FeedReader.opened(database_url) as reader,
+        pytest.raises(ForwardError, match="restored") as it,
+    ):
         next(forward(reader, Checkmark(hosts + 1), FORMS["cadf"], Recorded()))
     assert "Host.Restored" in it.value.hint
 
@@ -169,7 +174,7 @@ def test_detached_months_are_not_passed_over(
     past: Past, archived: Archive, db: Db, database_url: str
 ) -> None:
     list(detach(db, archived, day(6)))
-    with Reader.opened(database_url) as reader, pytest.raises(DetachedError):
+    with FeedReader.opened(database_url) as reader, pytest.raises(DetachedError):
         list(forward(reader, Checkmark(), FORMS["cadf"], Recorded()))
 
 

@@ -8,22 +8,22 @@ from uuid import UUID
 import pytest
 
 from aggregates.finding import Finding
-from ledger.trial.cinder.model.rows import Attachment
+from ledger.trial.cinder.model.rows import StoredAttachment
 from tests.store.looking import HOST, OWN_PROJECT, Cloud
 from tests.world import CONTEXT
 
 
-def lose(cloud: Cloud, row: Attachment) -> None:
+def lose(cloud: Cloud, row: StoredAttachment) -> None:
     """Somebody deletes it from Cinder, and its volume looks as before: others have it, too."""
     cloud.model.drop_attachment(row.id)
     cloud.model.volume(row.volume_id).multiattach = True
-    other = Attachment(id=row.id.replace("4", "5"), volume_id=row.volume_id, instance=None)
+    other = StoredAttachment(id=row.id.replace("4", "5"), volume_id=row.volume_id, instance=None)
     other.status = "attached"
     cloud.model.put_attachment(other)
     cloud.model.volume(row.volume_id).status = "in-use"
 
 
-def lost(cloud: Cloud) -> Attachment:
+def lost(cloud: Cloud) -> StoredAttachment:
     """An attachment that Cinder has lost, among others."""
     cloud.attached()
     row = cloud.attached()

@@ -13,10 +13,10 @@ from handlers.drift.rows import UNKNOWN, CinderVolume
 from host_agent.shared.cinder.lists import ListedAttachment, ListedVolume
 from host_agent.shared.contract.messages import ErrorKind
 from host_agent.shared.contract.ports import PortError
-from ledger.reconcile.asking import Looks
+from ledger.reconcile.asking import LookRequests
 from ledger.reconcile.cinder_side import SINGLES_S, CinderSide, StoppedError
 from ledger.reconcile.ids import merged
-from ledger.reconcile.look import WHOLE, Sides, look
+from ledger.reconcile.look import WHOLE, LookSources, look
 from ledger.upkeep import long_work
 from ledger.upkeep.long_work import BusyError
 from tests.store.looking import Cloud, nothing
@@ -146,7 +146,7 @@ def test_a_look_that_fails_is_over_and_says_so(
 
 
 def test_who_asks_for_what_is_asked_for_gets_the_same_look(cloud: Cloud) -> None:
-    looks = Looks(cloud.dsn)
+    looks = LookRequests(cloud.dsn)
     first = looks.ask({}, "asked", CONTEXT)
     assert looks.ask({}, "schedule", CONTEXT) == first
     assert looks.ask({"host": "h"}, "asked", CONTEXT) != first
@@ -157,7 +157,7 @@ def test_who_asks_for_what_is_asked_for_gets_the_same_look(cloud: Cloud) -> None
 
 def test_who_believes_something_asks_for_a_look_of_its_own(cloud: Cloud) -> None:
     """Neither is answered by the other: one was not told what to believe, or why."""
-    looks = Looks(cloud.dsn)
+    looks = LookRequests(cloud.dsn)
     plain = looks.ask({}, "asked", CONTEXT)
     told = looks.ask({}, "asked", CONTEXT, believe=["b", "a", "b"], reason="seen")
     assert len({plain, told}) == 2
@@ -360,7 +360,7 @@ def fill(cloud: Cloud, count: int) -> None:
 
 def peak_of_a_look(cloud: Cloud) -> int:
     lists: Any = Listed(cloud)
-    sides = Sides(
+    sides = LookSources(
         dsn=cloud.dsn,
         store=cloud.ledger,
         lists=lists,

@@ -13,7 +13,7 @@ import pytest
 from host_agent.shared.cinder.lists import ListedVolume
 from host_agent.shared.contract.messages import ErrorKind
 from host_agent.shared.contract.ports import PortError
-from ledger.reconcile.asking import Looks
+from ledger.reconcile.asking import LookRequests
 from ledger.reconcile.cinder_side import StoppedError
 from ledger.reconcile.findings import Findings
 from ledger.reconcile.job import Looking
@@ -79,7 +79,7 @@ def test_another_look_that_is_to_begin_ends_one_that_is_stopped(cloud: Cloud) ->
 async def looking(cloud: Cloud) -> AsyncIterator[None]:
     """As the service has it."""
     async with read_pool(cloud.dsn) as pool:
-        job = Looking(cloud.sides(1.0), Looks(cloud.dsn), Queries(pool), 0.0)
+        job = Looking(cloud.sides(1.0), LookRequests(cloud.dsn), Queries(pool), 0.0)
         running = asyncio.create_task(job.run())
         try:
             yield

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from ledger.trial.cinder.model import legacy as cinder_legacy
-from ledger.trial.cinder.model.rows import Attachment
+from ledger.trial.cinder.model.rows import StoredAttachment
 from tests.store.looking import HOST, Cloud
 
 
@@ -149,7 +149,7 @@ def test_what_an_operation_does_to_a_volume_is_no_finding(cloud: Cloud, status: 
 
 def test_a_volume_of_another_project_than_its_server_is_found(cloud: Cloud) -> None:
     cloud.attached(cloud.server(project="another"))
-    row: Attachment = cloud.attached()
+    row: StoredAttachment = cloud.attached()
     assert cloud.look().found == {"volume_project_differs": 1}
     cloud.projected()
     cloud.model.volume(row.volume_id).project_id = "a third"

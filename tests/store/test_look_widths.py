@@ -22,7 +22,7 @@ from handlers.drift.rows import ServerRow
 from host_agent.shared.contract.messages import PowerState
 from ledger.words.consequences import second_look
 from ledger.words.sentences import sentence
-from projections.reads.surveys import Surveys
+from projections.reads.surveys import BlockingSurveyReads
 from tests.store.following import wait_until
 from tests.store.looking import HOST, SILENT_S, Cloud
 from tests.store.planted import BOTH, HERE, OTHER, PLANTS, THERE, Planted, shown_as
@@ -185,7 +185,7 @@ def twice(cloud: Cloud) -> Planted:
 def surveyed(cloud: Cloud, host: str) -> None:
     """Somebody asks the host, and no look is made of it."""
     cloud.projected()
-    [token] = Surveys(cloud.db).want([host], silent_after_s=SILENT_S).values()
+    [token] = BlockingSurveyReads(cloud.db).want([host], silent_after_s=SILENT_S).values()
     asked = "SELECT FROM surveys WHERE token = %s"
     wait_until(lambda: bool(cloud.db.execute(asked, [token]).fetchall()))
 

@@ -26,7 +26,7 @@ from eventsourcing.utils import get_topic
 
 from aggregates.volume import Volume
 from ledger.log.application import Ledger
-from ledger.log.chain import Checkpoint
+from ledger.log.chain import ChainCheckpoint
 from ledger.log.recorder import LedgerRecorder
 from tests.store.months import proven
 
@@ -136,7 +136,7 @@ def test_an_application_beside_the_ledger_shares_its_order_and_its_chain(
 
     shown = db.execute("SELECT position, body ->> 'trick' FROM event_log ORDER BY position")
     assert shown.fetchall() == [(1, None), (2, None), (3, "roll over")]
-    checkpoint: Checkpoint = proven(db).checkpoint
+    checkpoint: ChainCheckpoint = proven(db).checkpoint
     assert checkpoint.position == 3
 
 

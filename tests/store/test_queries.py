@@ -21,7 +21,7 @@ from ledger.log.recorder import LedgerRecorder
 from projections.catalog import ALL
 from projections.reads.log import PAGE_MAX
 from projections.reads.queries import Cursor, Queries, read_pool
-from projections.reads.server_lists import Listed, Words
+from projections.reads.server_lists import ServerFilter, Words
 from projections.running.runner import catch_up
 from tests.store.histories import Watched, stored_events
 from tests.world import HOST, OTHER, SERVER, World
@@ -68,10 +68,10 @@ async def test_servers_are_found_by_id_project_and_part_of_the_name(
     assert (found["server_id"], found["vm_state"], found["devices"]) == (SERVER, "active", [])
     assert await queries.instance(str(uuid4())) is None
     for wanted, found_too in (
-        (Listed(project_id="p", name="instance-"), [SERVER]),
-        (Listed(project_id="q"), []),
-        (Listed(name="^ance"), []),
-        (Listed(name="inst[a-c]n"), [SERVER]),
+        (ServerFilter(project_id="p", name="instance-"), [SERVER]),
+        (ServerFilter(project_id="q"), []),
+        (ServerFilter(name="^ance"), []),
+        (ServerFilter(name="inst[a-c]n"), [SERVER]),
     ):
         rows = await queries.instances(wanted, WORDS)
         assert [row["server_id"] for row in rows] == found_too, wanted
@@ -93,8 +93,8 @@ async def test_servers_are_paged_newest_first(
         ids.append(str(instance.id))
     catch_up(database_url, ALL)
 
-    first = await queries.instances(Listed(), WORDS, limit=2)
-    rest = await queries.instances(Listed(), WORDS, limit=10, marker=first[-1]["server_id"])
+    first = await queries.instances(ServerFilter(), WORDS, limit=2)
+    rest = await queries.instances(ServerFilter(), WORDS, limit=10, marker=first[-1]["server_id"])
 
     assert [row["server_id"] for row in first + rest] == ids[::-1]
 
@@ -419,9 +419,9 @@ async def test_what_a_dead_holder_left_is_free_and_known_as_taken_over(
     project = str(db.execute("SELECT project_id FROM operations").fetchone()[0])  # type: ignore[index]
     assert await queries.due(1, "here/1", 60) == [(first, project, False)]
     assert sorted(await taken(queries, 10, "here, too/1", 60)) == sorted(others)
-    await queries.inherit("here", "here/2")
+    await queries.expire_previous_leases("here", "here/2")
     assert await queries.due(10, "here/2", 60) == [(first, project, True)]
-    await queries.inherit("here", "here/2")
+    await queries.expire_previous_leases("here", "here/2")
     assert await queries.due(10, "here/3", 60) == [], "its own it keeps"
     await queries.release("here/2", [first])
     assert await queries.due(10, "here, too/1", 60) == [(first, project, False)]
@@ -432,7 +432,7 @@ async def test_each_life_of_a_process_has_its_own_leases(
 ) -> None:
     """One that was paused, and goes on beside its successor, neither renews nor ends its work."""
     assert sorted(await taken(queries, 10, "here/1", 60)) == sorted(due_operations)
-    await queries.inherit("here", "here/2")
+    await queries.expire_previous_leases("here", "here/2")
     assert sorted(await taken(queries, 10, "here/2", 60)) == sorted(due_operations)
     assert await queries.renew("here/1", due_operations, 60) == []
     await queries.release("here/1", due_operations)

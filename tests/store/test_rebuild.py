@@ -22,7 +22,7 @@ from ledger.log.application import Ledger
 from ledger.log.recorder import LedgerRecorder
 from ledger.upkeep import long_work
 from ledger.upkeep import rebuild as module
-from ledger.upkeep.long_work import BusyError, Checkmark, Progress
+from ledger.upkeep.long_work import BusyError, Checkmark, WorkProgress
 from ledger.upkeep.rebuild import RebuildError, rebuild
 from projections.base import LoggedEvent, Projection, Row
 from projections.catalog import ALL
@@ -54,7 +54,7 @@ def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 def anew(
     dsn: str,
     *projections: Projection,
-    watch: Callable[[Progress], None] = lambda _: None,
+    watch: Callable[[WorkProgress], None] = lambda _: None,
 ) -> Checkmark:
     return long_work.run(dsn, "rebuild", rebuild(dsn, projections or ALL), watch)
 
@@ -67,8 +67,8 @@ class StoppedError(Exception):
     """Somebody stops the work."""
 
 
-def stop_after(done: int) -> Callable[[Progress], None]:
-    def watch(progress: Progress) -> None:
+def stop_after(done: int) -> Callable[[WorkProgress], None]:
+    def watch(progress: WorkProgress) -> None:
         if progress.done >= done:
             raise StoppedError
 
@@ -142,7 +142,7 @@ def test_readers_see_the_old_rows_until_the_end_and_then_the_new_ones(
     db.execute("UPDATE hosts SET service_version = 99")  # what a rebuild is to mend
     seen: list[Any] = []
 
-    def read(_: Progress | None = None) -> None:
+    def read(_: WorkProgress | None = None) -> None:
         query = "SELECT service_version FROM hosts ORDER BY host"
         seen.append(db.execute(query, prepare=True).fetchall())
 
@@ -160,7 +160,7 @@ def test_what_happens_during_a_rebuild_is_in_the_old_table_and_in_the_new(
 ) -> None:
     happened: list[int] = []
 
-    def happen(_: Progress) -> None:
+    def happen(_: WorkProgress) -> None:
         if len(happened) < 5:
             version = 100 + len(happened)
             happened.append(register(ledger, "new", version))
@@ -399,7 +399,7 @@ def test_what_else_depends_on_the_old_table_is_named_and_nothing_is_lost(
 def test_a_migration_in_the_middle_is_noticed(
     database_url: str, hosts: int, db: psycopg.Connection[Any]
 ) -> None:
-    def migrate(progress: Progress) -> None:
+    def migrate(progress: WorkProgress) -> None:
         if progress.done == 6:
             db.execute("ALTER TABLE hosts ADD COLUMN mood text")
 

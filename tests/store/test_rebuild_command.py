@@ -11,7 +11,7 @@ import pytest
 from aggregates.host import Host, host_uuid
 from ledger.cli import shell
 from ledger.log.application import Ledger
-from ledger.upkeep.long_work import Progress
+from ledger.upkeep.long_work import WorkProgress
 from projections import catalog
 from projections.base import LoggedEvent, Projection, Row
 from projections.catalog import ALL
@@ -65,7 +65,7 @@ def test_the_command_refuses_while_another_process_rebuilds(
 ) -> None:
     codes: list[int] = []
 
-    def ask(progress: Progress) -> None:
+    def ask(progress: WorkProgress) -> None:
         if progress.done == 6:
             where = ["--database-url", database_url]
             codes.append(shell.main(["projection", "rebuild", "hosts", *where]))

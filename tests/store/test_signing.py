@@ -24,7 +24,14 @@ from ledger.log.chain import StoredRow, encode
 from ledger.log.recorder import LedgerRecorder
 from ledger.upkeep import check_proof, tiles
 from ledger.upkeep.archive import Archive
-from ledger.upkeep.check_proof import Checkpoint, Key, ProofError, is_signed, leaf_hash, node_hash
+from ledger.upkeep.check_proof import (
+    ProofError,
+    PublicKey,
+    TreeCheckpoint,
+    is_signed,
+    leaf_hash,
+    node_hash,
+)
 from ledger.upkeep.retention import detach
 from ledger.upkeep.tiles import Roots, Tiles
 from tests.store.months import Past, day, rechain
@@ -80,15 +87,15 @@ def test_a_library_signs_what_we_believe() -> None:
 
 def test_the_note_of_the_specification_is_read() -> None:
     """c2sp.org/signed-note, "Example"; it is no checkpoint, which is found only after that."""
-    key = Key.parse("example.com/foo+530d903a+AekyeRrm56hApGFkyQR4ZCbV54Id2LKaANYcrnKv3U2k")
+    key = PublicKey.parse("example.com/foo+530d903a+AekyeRrm56hApGFkyQR4ZCbV54Id2LKaANYcrnKv3U2k")
     note = (
         "This is an example message.\n\n\u2014 example.com/foo Uw2QOkn8srV1yJGh2VYRlL1Tnagv1YEq6T"
         "fXppzi2ONncAlTgK7Ztg1ERYNZXsYjOBH3mFXmRKuwHjG1Yu72IneyaQM=\n"
     )
     with pytest.raises(ProofError, match="no number"):
-        Checkpoint.parse(note, key)
+        TreeCheckpoint.parse(note, key)
     with pytest.raises(ProofError, match="not signed"):
-        Checkpoint.parse(note.replace("example m", "other m"), key)
+        TreeCheckpoint.parse(note.replace("example m", "other m"), key)
 
 
 # --- the tree ------------------------------------------------------------------------------------
@@ -139,7 +146,10 @@ def test_every_path_of_every_size_leads_to_the_root(
             root = check_proof.root_by_inclusion(leaves[index], index, size, path)
             assert root == plain[size]
         for old in range(1, size + 1):
-            before, now = Checkpoint("x", old, plain[old]), Checkpoint("x", size, plain[size])
+            before, now = (
+                TreeCheckpoint("x", old, plain[old]),
+                TreeCheckpoint("x", size, plain[size]),
+            )
             path = tree.consistency(old)
             check_proof.check_consistency(before, now, path)
             for wrong in ([*path, leaves[0]], path[:-1]):
@@ -451,7 +461,7 @@ def test_no_changed_proof_proves_another_event(data: st.DataObject) -> None:
     assert proven == check_proof.check_event(text, key)
 
 
-def example() -> tuple[str, Key]:
+def example() -> tuple[str, PublicKey]:
     """A proof of the third of seven events, by a key of a library's."""
     rest: Any = [None] * 11
     rows = [
@@ -460,8 +470,8 @@ def example() -> tuple[str, Key]:
     entries = [encode(row) for row in rows]
     leaves = [leaf_hash(each) for each in entries]
     private = Ed25519PrivateKey.from_private_bytes(b"k" * 32)
-    key = Key("attachment-ledger/x", private.public_key().public_bytes_raw())
-    checkpoint = Checkpoint(key.name, 7, plain_root(leaves))
+    key = PublicKey("attachment-ledger/x", private.public_key().public_bytes_raw())
+    checkpoint = TreeCheckpoint(key.name, 7, plain_root(leaves))
     note = checkpoint.signed(key, private.sign(checkpoint.text.encode()))
     path = [leaves[3], node_hash(leaves[0], leaves[1]), plain_root(leaves[4:])]
     return check_proof.proof_text(2, entries[2], path, note), key

@@ -21,7 +21,7 @@ from ledger.log.clock import DatabaseClock
 from projections.catalog import ALL
 from projections.reads import surveys as surveys_module
 from projections.reads.queries import Queries, read_pool
-from projections.reads.surveys import Standing, Surveys
+from projections.reads.surveys import BlockingSurveyReads, Standing
 from projections.running import news
 from projections.running.runner import catch_up
 from projections.running.tables import prepare
@@ -53,10 +53,10 @@ async def queries(database_url: str) -> AsyncIterator[Queries]:
 
 
 @pytest.fixture
-def surveys(database_url: str) -> Iterator[Surveys]:
+def surveys(database_url: str) -> Iterator[BlockingSurveyReads]:
     with psycopg.connect(database_url, autocommit=True) as connection:
         prepare(connection)
-        yield Surveys(connection)
+        yield BlockingSurveyReads(connection)
 
 
 class Hosts:
@@ -115,7 +115,7 @@ async def standing_of(queries: Queries, host: str, **asked: Any) -> Standing:
 
 
 async def test_what_a_host_showed_is_read_as_it_was_shown(
-    queries: Queries, surveys: Surveys, hosts: Hosts
+    queries: Queries, surveys: BlockingSurveyReads, hosts: Hosts
 ) -> None:
     await hosts.add("a")
     asked_at = (await queries.head())["position"]
@@ -253,7 +253,7 @@ async def test_what_is_stored_in_a_form_of_another_version_is_not_known(
 
 
 async def test_who_is_asked_is_woken_and_nobody_else(
-    queries: Queries, surveys: Surveys, hosts: Hosts, database_url: str
+    queries: Queries, surveys: BlockingSurveyReads, hosts: Hosts, database_url: str
 ) -> None:
     names = [f"h{number:02}-" + "x" * 251 for number in range(60)]
     await hosts.add(*names, "other")
@@ -271,7 +271,7 @@ async def test_who_is_asked_is_woken_and_nobody_else(
 
 
 async def test_news_of_questions_fit_into_notifications(
-    surveys: Surveys, hosts: Hosts, database_url: str
+    surveys: BlockingSurveyReads, hosts: Hosts, database_url: str
 ) -> None:
     """Too long a payload would be refused, and nobody be asked; an empty one wakes nobody."""
     names = [f"h{number:02}-" + "x" * 251 for number in range(26)]

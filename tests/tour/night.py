@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from handlers.drift.judge import APART_S
-from ledger.trial.cloud import HOSTS, Cloud, DemoVolume, Guest
+from ledger.trial.cloud import HOSTS, DemoServer, DemoVolume, TrialCloud
 from ledger.trial.demo import CINDER, LOOK_DEADLINE_S, NOVA, OPERATION_DEADLINE_S
 
-WEB = Guest("web-1", HOSTS[0], id="7d1f6c02-53a4-4c8e-9d27-b86e0f4a1c35")
-DB = Guest("db-1", HOSTS[1], id="1b90e3c7-8f62-4d15-a04b-5e7d9c213f68")
+WEB = DemoServer("web-1", HOSTS[0], id="7d1f6c02-53a4-4c8e-9d27-b86e0f4a1c35")
+DB = DemoServer("db-1", HOSTS[1], id="1b90e3c7-8f62-4d15-a04b-5e7d9c213f68")
 #: Reserved in Cinder, for nobody.
 RESERVED = DemoVolume("data-1", 10, id="c4e8a7b1-296d-4f03-8b5a-d17f603e92c4")
 #: Being detached.
@@ -35,7 +35,7 @@ RULE: dict[str, Any] = {
 class Night:
     """The cloud with the incident; `planted_at`: when all of it had happened."""
 
-    def __init__(self, cloud: Cloud) -> None:
+    def __init__(self, cloud: TrialCloud) -> None:
         self.cloud = cloud
         self._plant()
         self.planted_at = datetime.now(UTC)
@@ -101,7 +101,7 @@ def night() -> Iterator[Night]:
     with tempfile.TemporaryDirectory(prefix="tour-") as directory:
         home = Path(directory)
         home.chmod(0o711)  # as root PostgreSQL runs as another account, which must pass
-        cloud = Cloud(home, None, None)
+        cloud = TrialCloud(home, None, None)
         cloud.guests, cloud.volumes = (WEB, DB), (RESERVED, STUCK)
         with cloud:
             yield Night(cloud)

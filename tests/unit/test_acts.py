@@ -11,7 +11,7 @@ from ledger.auth.rules import RULES
 from ledger.cli.shell import COMMANDS
 from ledger.native import acts as api
 from ledger.web import acts as web
-from ledger.words.acts import ACTS, Act, Kind
+from ledger.words.acts import ACTS, Act, FieldKind
 
 every = pytest.mark.parametrize("act", ACTS, ids=[act.name for act in ACTS])
 
@@ -39,7 +39,7 @@ def test_the_command_is_the_acts_and_knows_what_to_print(act: Act) -> None:
 @every
 def test_the_body_of_a_form_is_one_that_the_route_takes(act: Act) -> None:
     sent = {each.name: "x" for each in act.fields if each.needed}
-    sent |= {each.name: "0 unplug" for each in act.fields if each.kind is Kind.STEP}
+    sent |= {each.name: "0 unplug" for each in act.fields if each.kind is FieldKind.STEP}
     body = web.body(act, sent)
     [route] = [each for each in api.ROUTES if each.name == act.route]
     assert isinstance(route.body, type)

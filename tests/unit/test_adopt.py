@@ -13,10 +13,10 @@ import pytest
 from handlers.drift.beside_nova import SeenAttachment, SeenMapping, SeenServer, SeenVolume
 from handlers.drift.rows import UNKNOWN
 from handlers.requests.adopt import (
+    AdoptionVerdict,
     Holder,
     HostFacts,
     ServerFacts,
-    Verdict,
     VolumeFacts,
     groups,
     judge,
@@ -67,7 +67,7 @@ def volume(**changes: Any) -> ServerFacts:
     return replace(FACTS, volumes={V: replace(VOLUME, seen=shown)})
 
 
-def judged(server: ServerFacts, **options: Any) -> Verdict:
+def judged(server: ServerFacts, **options: Any) -> AdoptionVerdict:
     [verdict] = judge(replace(HOST, servers=(server,)), **{"closed": True, **options})
     return verdict
 
@@ -204,7 +204,7 @@ def test_what_is_not_known_is_told_and_in_nobodys_way(name: str) -> None:
     assert any(note in each for each in verdict.notes), verdict.notes
 
 
-def _shared(change: Callable[[ServerFacts], ServerFacts]) -> list[Verdict]:
+def _shared(change: Callable[[ServerFacts], ServerFacts]) -> list[AdoptionVerdict]:
     """Two servers of the host share the volume; the second one is changed."""
     both = (*VOLUME.holders, replace(VOLUME.holders[0], attachment_id=A2, server_id=S2))
     facts = replace(VOLUME, seen=SeenVolume(id=V, status="in-use", multiattach=True), holders=both)

@@ -25,7 +25,7 @@ from aggregates.mapping import BlockDeviceMapping, MappingState
 from aggregates.operation import Operation, OperationState
 from aggregates.remnant import Remnant
 from aggregates.server import SeenDisks
-from aggregates.volume import Claim, Volume
+from aggregates.volume import Volume, VolumeClaim
 from handlers.requests.accept import device_target
 from host_agent.shared.contract.lane import Lane
 from ledger.log.mapper import JSONBody, LedgerMapper
@@ -350,7 +350,7 @@ def test_a_claim_of_a_shared_volume_excludes_what_would_take_it_away(
     other: dict[str, Any], excluded: bool
 ) -> None:
     """Where one side takes what the other side's hosts have (decision 0042)."""
-    claim = Claim(
+    claim = VolumeClaim(
         server_id="s",
         flow="f",
         shared=True,
@@ -358,4 +358,4 @@ def test_a_claim_of_a_shared_volume_excludes_what_would_take_it_away(
         takes=frozenset({"g"}),
         hosts=frozenset({"h"}),
     )
-    assert claim.excludes(Claim(flow="f", **other)) is excluded
+    assert claim.excludes(VolumeClaim(flow="f", **other)) is excluded

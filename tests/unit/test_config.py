@@ -8,7 +8,7 @@ import pytest
 
 from host_agent.shared.platform.settings import ConfigError
 from ledger import config
-from ledger.auth.tokens import Asked, AuthError, Identity, StaticTokens
+from ledger.auth.tokens import AuthError, Identity, RequestSender, StaticTokens
 from tests.tokens import write_private
 
 STRONG = "0123456789abcdef0123456789abcdef"
@@ -191,7 +191,9 @@ async def test_bearer_of_a_token_is_found_and_of_another_is_not(file: Path) -> N
 
 
 async def bearer(settings: config.Settings, presented: str) -> Identity:
-    return await StaticTokens(settings).authenticate(Asked(headers={"X-Auth-Token": presented}))
+    return await StaticTokens(settings).authenticate(
+        RequestSender(headers={"X-Auth-Token": presented})
+    )
 
 
 def token(**changes: Any) -> str:

@@ -61,11 +61,11 @@ class Leases:
         self.released.append(list(ids))
         self.held -= set(ids)
 
-    async def inherit(self, place: str, holder: str) -> None:
+    async def expire_previous_leases(self, place: str, holder: str) -> None:
         self.held.clear()
         self.heirs.append((place, holder))
 
-    async def stranded(self) -> list[tuple[str, str]]:
+    async def waiting_on_old_epoch(self) -> list[tuple[str, str]]:
         if self.broken:
             raise ConnectionError
         return [(operation_id, "host") for operation_id in self.left_by_fences]
@@ -83,7 +83,7 @@ class Work:
         self.goes_on.set()
         self._lock = threading.Lock()
 
-    def take_over(self, operation_id: str) -> int:
+    def on_dispatcher_lost(self, operation_id: str) -> int:
         if operation_id in {"bad", "cannot be ended"}:
             raise RuntimeError(operation_id)
         self.ended.append(operation_id)
@@ -101,7 +101,7 @@ class Work:
         self.done.append(operation_id)
         return 0 if operation_id.startswith("late") else len(self.done)
 
-    def hand_over(self, operation_id: str, host: str) -> None:
+    def on_host_fenced(self, operation_id: str, host: str) -> None:
         if operation_id == "bad":
             raise RuntimeError(operation_id)
         self.handed_over.append((operation_id, host))
@@ -361,13 +361,13 @@ async def test_what_a_life_before_held_is_inherited_before_anything_is_taken() -
     """Else its own place would look like another's, whose operations are left alone for a time."""
     leases, work = Leases("a"), Work()
     asked_first: list[bool] = []
-    inherit = leases.inherit
+    expire_previous_leases = leases.expire_previous_leases
 
     async def noted(place: str, holder: str) -> None:
         asked_first.append(not leases.asked)
-        await inherit(place, holder)
+        await expire_previous_leases(place, holder)
 
-    leases.inherit = noted  # type: ignore[method-assign]
+    leases.expire_previous_leases = noted  # type: ignore[method-assign]
     async with running(leases, work):
         await until(lambda: work.done == ["a"])
     assert asked_first == [True]

@@ -19,17 +19,16 @@ from handlers.drift.judge import (
     APART_S,
     Sight,
     apart_s,
-    braked,
     differs,
     drifting,
     miss,
     see,
     sound,
+    suppressed,
 )
 from handlers.drift.rows import (
     SUBJECTS,
     UNKNOWN,
-    About,
     AttachmentRow,
     CinderAttachment,
     CinderVolume,
@@ -40,6 +39,7 @@ from handlers.drift.rows import (
     LedgerServer,
     Party,
     Row,
+    RowAbout,
     ServerRow,
     StorageRow,
     UnlabelledRow,
@@ -68,17 +68,17 @@ OURS = LedgerAttachment(
 CINDERS = CinderAttachment(status="attached", host=HERE, mode="rw", mountpoint="vdb")
 ATTACHMENT = AttachmentRow(
     id="a",
-    about=About(attachment_id="a", volume_id="v", server_id="s", host=HERE),
+    about=RowAbout(attachment_id="a", volume_id="v", server_id="s", host=HERE),
     server="live",
     ledger=OURS,
     cinder=CINDERS,
     connected=True,
 )
 MADE = CinderVolume(status="in-use", attachments=1, made=True)
-VOLUME = VolumeRow(id="v", about=About(volume_id="v"), mappings=1, had=True, cinder=MADE)
+VOLUME = VolumeRow(id="v", about=RowAbout(volume_id="v"), mappings=1, had=True, cinder=MADE)
 BUILT = LedgerServer(hosts=(HERE,), power_state=RUNNING, built=True, deleted=False)
 SERVER = ServerRow(
-    id="s", about=About(server_id="s", host=HERE), ledger=BUILT, shown=((HERE, RUNNING),)
+    id="s", about=RowAbout(server_id="s", host=HERE), ledger=BUILT, shown=((HERE, RUNNING),)
 )
 MAPPED = LedgerDisk(volume_id="v", device_name="vdb", access_mode="rw", plugged=True)
 SHOWN = DiskShown(
@@ -93,7 +93,7 @@ SHOWN = DiskShown(
 )
 DISK = DiskRow(
     id="s/v",
-    about=About(server_id="s", volume_id="v", host=HERE),
+    about=RowAbout(server_id="s", volume_id="v", host=HERE),
     ledger=MAPPED,
     shown=SHOWN,
     running=True,
@@ -101,17 +101,17 @@ DISK = DiskRow(
 )
 UNLABELLED = UnlabelledRow(
     id="s/vdc",
-    about=About(server_id="s", volume_id="v", host=HERE),
+    about=RowAbout(server_id="s", volume_id="v", host=HERE),
     shown=UnlabelledShown(target="vdc", source="/mnt/volume-v", volume_id="v"),
 )
 RECORD = ConnectionShown(
     attachment_id="a", volume_id="v", server_id="s", serial="v", present=True, used=True
 )
 CONNECTION = ConnectionRow(
-    id="a", about=About(attachment_id="a", host=HERE), ledger=OURS, shown=RECORD
+    id="a", about=RowAbout(attachment_id="a", host=HERE), ledger=OURS, shown=RECORD
 )
 SESSION = StorageShown(kind="iscsi_session", name="iqn", recorded=True, used=True)
-STORAGE = StorageRow(id="iscsi_session iqn", about=About(host=HERE), shown=SESSION, wanted=True)
+STORAGE = StorageRow(id="iscsi_session iqn", about=RowAbout(host=HERE), shown=SESSION, wanted=True)
 SOUND = (ATTACHMENT, VOLUME, SERVER, DISK, CONNECTION, STORAGE)
 
 
@@ -505,15 +505,18 @@ def test_the_commands_that_a_class_names_exist() -> None:
 
 def test_the_brake_is_ten_or_a_hundredth_of_what_was_compared() -> None:
     many = {"disk_missing": 11, "volume_gone": 11, "remnant": 999}
-    assert braked(many, {}) == {"disk_missing": 11, "volume_gone": 11}
-    assert braked(many, {SUBJECTS[DiskRow].value: 1100}) == {"volume_gone": 11}
-    assert braked(many, {SUBJECTS[DiskRow].value: 1099}) == {"disk_missing": 11, "volume_gone": 11}
+    assert suppressed(many, {}) == {"disk_missing": 11, "volume_gone": 11}
+    assert suppressed(many, {SUBJECTS[DiskRow].value: 1100}) == {"volume_gone": 11}
+    assert suppressed(many, {SUBJECTS[DiskRow].value: 1099}) == {
+        "disk_missing": 11,
+        "volume_gone": 11,
+    }
 
 
 def test_the_brake_lets_go_of_the_classes_that_somebody_believes_alone() -> None:
     many = {"disk_missing": 11, "volume_gone": 11}
-    assert braked(many, {}, ["disk_missing"]) == {"volume_gone": 11}
-    assert braked(many, {}, [*many]) == {}
+    assert suppressed(many, {}, ["disk_missing"]) == {"volume_gone": 11}
+    assert suppressed(many, {}, [*many]) == {}
 
 
 @pytest.mark.parametrize(
@@ -530,9 +533,9 @@ def test_what_is_held_back_says_how_much_of_what_and_what_to_type(
 ) -> None:
     braked = {"guest_missing": count}
     [told] = held_back({"scope": scope, "braked": braked, "examples": {"guest_missing": examples}})
-    assert told.startswith(f"guest_missing: {count} new findings are held back")
+    assert told.startswith(f"guest_missing: {count} new findings are suppressed")
     assert text in told
     where = " --host h1" if scope else ""
-    assert f"attachment-ledger drift run{where} --believe guest_missing --reason TEXT" in told
+    assert f"attachment-ledger drift run{where} --accept-many guest_missing --reason TEXT" in told
     nothing = {"scope": scope, "braked": None, "examples": None}  # as of a look before
     assert held_back(nothing) == held_back({**nothing, "braked": braked})[1:] == []

@@ -58,7 +58,7 @@ def test_what_a_stored_plan_says_counts_whatever_the_rules_are_by_now() -> None:
 
 
 def test_a_ledger_step_that_is_the_pivot_is_no_exception() -> None:
-    steps = (Step("a", LedgerVerb.MAPPING_BIND), Step("b", LedgerVerb.NOTHING))
+    steps = (Step("a", LedgerVerb.MAPPING_BIND), Step("b", LedgerVerb.CHECKPOINT))
     plan = plan_of(Flow(name="f", pivot="b", stages=(Stage(Place.LEDGER, steps),)))
     assert (plan.durable("a"), plan.durable("b")) == (["do"], ["undo"])
 

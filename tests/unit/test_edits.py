@@ -12,7 +12,7 @@ from aggregates import errors
 from aggregates.base import Actor, EventContext
 from aggregates.instance import Instance, VmState
 from aggregates.mapping import BlockDeviceMapping
-from aggregates.server import UNSAID
+from aggregates.server import DEFAULT_DETAILS
 from handlers.flows import FLOWS
 from handlers.requests import edits, guards
 from handlers.requests.actions import RULES
@@ -216,14 +216,14 @@ def test_a_stopped_server_without_its_error_is_shown_as_stopped() -> None:
 
 def test_what_is_already_so_is_not_recorded() -> None:
     instance = server()
-    edits.update(instance, MEMBER, wanted={**UNSAID, "name": "vm"})
+    edits.update(instance, MEMBER, wanted={**DEFAULT_DETAILS, "name": "vm"})
     assert instance.version == 1
     edits.update(instance, MEMBER, wanted={"name": "vm", "description": "mine"})
     [_, event] = instance.collect_events()
     assert isinstance(event, Instance.Described)
     assert event.changed == {"description": "mine"}
     edits.update(instance, MEMBER, wanted={"description": None})
-    assert instance.kept == UNSAID
+    assert instance.details == DEFAULT_DETAILS
 
 
 def test_a_host_does_not_take_a_name_back() -> None:
@@ -241,7 +241,7 @@ def test_metadata_and_tags_are_bounded() -> None:
     with pytest.raises(errors.MetadataItemsError):
         edits.set_metadata(instance, MEMBER, items={"more": ""}, whole=False)
     edits.set_metadata(instance, MEMBER, items={"more": ""}, whole=True)
-    assert instance.kept["metadata"] == {"more": ""}
+    assert instance.details["metadata"] == {"more": ""}
     with pytest.raises(errors.MetadataItemError):
         edits.drop_metadata(instance, MEMBER, key="k1")
     tags = [f"t{number}" for number in range(edits.TAGS_MAX)]

@@ -18,7 +18,7 @@ import pytest
 
 from aggregates import catalogue
 from ledger.forward.forms import FORMS, cadf, cloudevents, ocsf
-from ledger.forward.told import REFUSED, Told, of_event, of_refusal
+from ledger.forward.told import REFUSED, ToldItem, of_event, of_refusal
 
 HERE = Path(__file__).parent
 GOLDEN = HERE.parent / "golden/0.2.0"
@@ -57,7 +57,7 @@ def event(topic: str, **more: Any) -> dict[str, Any]:
     }
 
 
-def refusal() -> Told:
+def refusal() -> ToldItem:
     row = {
         "request_id": f"req-{uuid4()}",
         "global_request_id": None,

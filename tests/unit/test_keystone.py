@@ -21,16 +21,16 @@ from host_agent.shared.platform.telemetry import call_seconds
 from ledger.auth import known as known_module
 from ledger.auth.authenticator import authenticator
 from ledger.auth.keystone import KeystoneTokens
-from ledger.auth.keystone_client import KeystoneClient, KeystoneError, Proven
+from ledger.auth.keystone_client import KeystoneClient, KeystoneError, ValidatedToken
 from ledger.auth.known import TokenCache
-from ledger.auth.tokens import Asked, AuthError, KeystoneAwayError, WrongTokensError
+from ledger.auth.tokens import AuthError, KeystoneAwayError, RequestSender, WrongTokensError
 from ledger.config import AuthMode, KeystoneSettings, Settings
 from ledger.http.probes import neighbours
 from tests.counted import outcomes
 from tests.doubles.simulated_keystone import HOUR, Fault, SimulatedKeystone, running_keystone
 from tests.stack import free_port
 
-ALICE = Proven(
+ALICE = ValidatedToken(
     user_id="u1",
     user_name="alice",
     project_id="p1",
@@ -58,12 +58,14 @@ class Asking:
     """Answers about tokens from a table, and counts."""
 
     def __init__(self) -> None:
-        self.tokens: dict[str, Proven] = {"good": ALICE}
+        self.tokens: dict[str, ValidatedToken] = {"good": ALICE}
         self.asked: list[tuple[str, bool]] = []
         self.go_on: asyncio.Event | None = None
         self.trouble: Exception | None = None
 
-    async def __call__(self, token: str, address: str, allow_expired: bool) -> Proven | None:
+    async def __call__(
+        self, token: str, address: str, allow_expired: bool
+    ) -> ValidatedToken | None:
         self.asked.append((token, allow_expired))
         if self.go_on is not None:
             await self.go_on.wait()
@@ -315,7 +317,7 @@ async def test_wrong_tokens_of_one_address_are_not_anothers_and_are_forgiven(
     class Client:
         asked = 0
 
-        def whose(self, token: str, *, allow_expired: bool = False) -> Proven | None:
+        def whose(self, token: str, *, allow_expired: bool = False) -> ValidatedToken | None:
             self.asked += 1
             return ALICE if token == "good" else None
 
@@ -327,7 +329,7 @@ async def test_wrong_tokens_of_one_address_are_not_anothers_and_are_forgiven(
 
     async def shown(token: str, address: str) -> str:
         try:
-            asked = Asked(headers={"X-Auth-Token": token}, address=address)
+            asked = RequestSender(headers={"X-Auth-Token": token}, address=address)
             return (await tokens.authenticate(asked)).actor.name
         except AuthError as error:
             return type(error).__name__
@@ -418,6 +420,6 @@ async def test_where_nobody_listens_is_no_401() -> None:
     }
     settings = Settings(auth=AuthMode.KEYSTONE, keystone=KeystoneSettings(auth=auth))
     async with AsyncExitStack() as stack:
-        asked = Asked(headers={"X-Auth-Token": "gAAAAAB"})
+        asked = RequestSender(headers={"X-Auth-Token": "gAAAAAB"})
         with pytest.raises(KeystoneAwayError, match="Keystone"):
             await authenticator(settings, stack).authenticate(asked)

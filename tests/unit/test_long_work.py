@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ledger.upkeep.long_work import Progress, duration
+from ledger.upkeep.long_work import WorkProgress, duration
 
 
 @pytest.mark.parametrize(
@@ -16,7 +16,7 @@ def test_durations_are_for_people(seconds: float, said: str) -> None:
 
 
 def test_the_time_left_is_that_of_this_run() -> None:
-    progress = Progress("verify", done=9_000, total=10_000, done_here=1_000, seconds=2.0)
+    progress = WorkProgress("verify", done=9_000, total=10_000, done_here=1_000, seconds=2.0)
     assert (progress.rate, progress.left_s) == (500.0, 2.0)
     assert str(progress) == "verify: 9,000 of 10,000 events (90 %), 500/s, 2 s left"
 
@@ -25,14 +25,14 @@ def test_the_time_left_is_that_of_this_run() -> None:
 def test_nothing_is_said_of_the_time_left_while_nothing_is_known(
     done_here: int, seconds: float
 ) -> None:
-    progress = Progress("verify", 10, 10_000, done_here, seconds)
+    progress = WorkProgress("verify", 10, 10_000, done_here, seconds)
     assert progress.left_s is None
     assert str(progress) == "verify: 10 of 10,000 events (0 %)"
 
 
 def test_an_empty_log_is_no_division_by_zero() -> None:
-    assert str(Progress("verify", 0, 0, 0, 0.0)) == "verify: 0 of 0 events (0 %)"
+    assert str(WorkProgress("verify", 0, 0, 0, 0.0)) == "verify: 0 of 0 events (0 %)"
 
 
 def test_a_look_counts_rows() -> None:
-    assert str(Progress("look", 10, 20, 0, 0.0)) == "look: 10 of 20 rows (50 %)"
+    assert str(WorkProgress("look", 10, 20, 0, 0.0)) == "look: 10 of 20 rows (50 %)"

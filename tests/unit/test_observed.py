@@ -13,7 +13,7 @@ from aggregates.base import Seen
 from aggregates.instance import Instance, VmState
 from aggregates.mapping import BlockDeviceMapping
 from handlers.drift.beside_nova import SeenAttachment, SeenMapping, SeenServer
-from handlers.results.observed import Sight, record
+from handlers.results.observed import ServerSeen, record
 from ledger.log.unit import Unit
 from ledger.nova_beside.observer import seen_between
 from tests.memory import MemoryStore, Trouble
@@ -27,7 +27,7 @@ SERVER = SeenServer(
     id=S, name="db", host="hv1", vm_state="active", power_state=1, volumes=(V,), mappings=(MAPPING,)
 )
 ATTACHED = SeenAttachment(id=A, volume_id=V, server_id=S, status="attached", host="hv1")
-SIGHT = Sight(server_id=S, server=SERVER, attachments=[ATTACHED], seen=SEEN, asked=ASKED)
+SIGHT = ServerSeen(server_id=S, server=SERVER, attachments=[ATTACHED], seen=SEEN, asked=ASKED)
 
 
 @pytest.fixture

@@ -15,10 +15,10 @@ import pytest
 from aggregates.base import Actor
 from handlers.requests.edits import OVERRIDE_RULE
 from ledger.auth.keystone import KeystoneTokens
-from ledger.auth.keystone_client import Proven
+from ledger.auth.keystone_client import ValidatedToken
 from ledger.auth.policy import Policy
 from ledger.auth.rules import NAMES, RULES
-from ledger.auth.tokens import IMPLIED, Asked, Identity
+from ledger.auth.tokens import IMPLIED, Identity, RequestSender
 from ledger.config import AuthMode, KeystoneSettings, Role, Settings
 from ledger.http.call import Call, refuse_unless
 from ledger.http.problem import ApiError
@@ -119,10 +119,10 @@ def rules() -> dict[str, tuple[str, ...]]:
 class Client:
     """Keystone, who knows one token."""
 
-    def __init__(self, proven: Proven) -> None:
+    def __init__(self, proven: ValidatedToken) -> None:
         self._proven = proven
 
-    def whose(self, token: str, *, allow_expired: bool = False) -> Proven:
+    def whose(self, token: str, *, allow_expired: bool = False) -> ValidatedToken:
         del token, allow_expired
         return self._proven
 
@@ -130,7 +130,7 @@ class Client:
 async def from_keystone(persona: str, scope: str) -> Identity:
     """Who bears a token of Keystone's."""
     unscoped = {"project_id": None, "system": False, "domain_id": None, "is_admin_project": True}
-    proven = Proven(
+    proven = ValidatedToken(
         user_id="u",
         user_name="somebody",
         roles=frozenset(PERSONAS[persona]),
@@ -147,7 +147,7 @@ async def from_keystone(persona: str, scope: str) -> Identity:
     )
     tokens = KeystoneTokens(settings, Client(proven))
     try:
-        return await tokens.authenticate(Asked(headers={"X-Auth-Token": "t"}))
+        return await tokens.authenticate(RequestSender(headers={"X-Auth-Token": "t"}))
     finally:
         tokens.close()
 

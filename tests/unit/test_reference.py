@@ -170,7 +170,9 @@ def _defaults(settings: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("program", ["agent", "service"])
 def test_the_example_of_the_settings_has_every_key_with_its_default(program: str) -> None:
-    text, kind = (AGENT, agent_config.Settings) if program == "agent" else (CLI, config.Settings)
+    text, kind = (
+        (AGENT, agent_config.AgentSettings) if program == "agent" else (CLI, config.Settings)
+    )
     shown = dict(_leaves(_examples(text)[0]))
     defaults = {
         key: value for key, value in _defaults(kind()).items() if not key.startswith("cinder.")
@@ -188,7 +190,7 @@ def test_the_examples_of_a_token_and_a_flavor_have_every_key() -> None:
 
 def test_the_example_of_cinders_settings_has_every_key_with_its_default() -> None:
     shown = _examples(AGENT)[1]["cinder"]
-    defaults = _defaults(agent_config.Settings().cinder)
+    defaults = _defaults(agent_config.AgentSettings().cinder)
     backoff = dict(_leaves(shown.pop("backoff"), "backoff."))
     assert {*shown, *backoff} == set(defaults)
     given = {key: value for key, value in defaults.items() if value is not None}

@@ -12,7 +12,7 @@ from aggregates.base import Actor, EventContext
 from aggregates.host import Host
 from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
-from aggregates.server import RESET, RESET_MESSAGE, UNSAID
+from aggregates.server import DEFAULT_DETAILS, RESET, RESET_MESSAGE
 from projections.attachments import ATTACHMENTS
 from projections.base import Projection, Row
 from projections.hosts import HOSTS
@@ -81,7 +81,7 @@ SERVER: tuple[tuple[Any, Row, Row], ...] = (
             "definition": DEFINITION,
             "vcpus": 2,
             "memory_mb": 512,
-            **UNSAID,
+            **DEFAULT_DETAILS,
             "tags": ["a"],
             "base_vm_state": "building",
             "vm_state": "building",

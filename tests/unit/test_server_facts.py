@@ -8,7 +8,7 @@ import pytest
 
 from aggregates import errors
 from aggregates.instance import Instance
-from aggregates.server import DEVICES_MAX, RESET, UNSAID, VmState, next_name
+from aggregates.server import DEFAULT_DETAILS, DEVICES_MAX, RESET, VmState, next_name
 from tests.unit.test_aggregate_facts import ID, PLACED, after, facts
 
 DEFINED = {
@@ -109,9 +109,9 @@ def test_an_operator_says_that_a_server_is_in_error_and_that_it_is_not() -> None
 
 def test_what_is_said_of_a_server_is_kept_and_null_takes_it_back() -> None:
     server = after(Instance, (Instance.Defined, {**DEFINED, "tags": ["a"], "description": "d"}))
-    assert server.kept == {**UNSAID, "tags": ["a"], "description": "d"}
+    assert server.details == {**DEFAULT_DETAILS, "tags": ["a"], "description": "d"}
     server.record(Instance.Described, changed={"metadata": {"k": "v"}, "tags": None})
-    assert server.kept == {**UNSAID, "metadata": {"k": "v"}, "description": "d"}
+    assert server.details == {**DEFAULT_DETAILS, "metadata": {"k": "v"}, "description": "d"}
     assert server.name == "asked for"
 
 

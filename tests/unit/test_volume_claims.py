@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from aggregates import errors
-from aggregates.volume import Claim, Volume
+from aggregates.volume import Volume, VolumeClaim
 from tests.unit.test_aggregate_facts import ID
 
 
@@ -22,7 +22,7 @@ def test_a_claim_says_all_that_the_operation_does() -> None:
         server_id="s", flow="attach", shared=True, reserves=True, takes=["i", "h"], hosts=["j", "h"]
     )
     assert volume.claims == {
-        "op": Claim(
+        "op": VolumeClaim(
             server_id="s",
             flow="attach",
             shared=True,

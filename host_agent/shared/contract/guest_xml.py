@@ -223,14 +223,14 @@ _LACKING = {"devices/tpm": "backend", "devices/rng": "backend"}
 
 
 @dataclass(frozen=True)
-class Kept:
+class AllowedDefinition:
     """What another host may be given of a definition; `dropped`: paths of what it may not."""
 
     definition: str
     dropped: tuple[str, ...]
 
 
-def kept(definition: str, kernel_dir: str | None = None) -> Kept:
+def kept(definition: str, kernel_dir: str | None = None) -> AllowedDefinition:
     """The definition by the rules; `kernel_dir`: where kernels must be (None: not looked at).
 
     What is dropped of a definition that was kept already is nothing.  Raises as `read`.
@@ -240,9 +240,9 @@ def kept(definition: str, kernel_dir: str | None = None) -> Kept:
     if kernel_dir is not None:
         paths |= dict.fromkeys(_foreign_kernels(root, kernel_dir))
     if not paths:
-        return Kept(definition, ())
+        return AllowedDefinition(definition, ())
     text = ET.canonicalize(ET.tostring(root, encoding="unicode"), strip_text=True)
-    return Kept(text, tuple(paths)[:DROPPED_MAX])
+    return AllowedDefinition(text, tuple(paths)[:DROPPED_MAX])
 
 
 def _sift(element: ET.Element, path: str, rule: ElementRule) -> Iterator[str]:

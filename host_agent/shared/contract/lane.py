@@ -75,7 +75,7 @@ class Lane:
     legacy: bool = False
     #: In a command of a move or a swap: the pair's other attachment, new or old.
     other: LaneSide | None = None
-    #: Attachments of this (volume, server) that the ledger knows: no orphans.
+    #: Attachments of this (volume, server) that the ledger knows: no unknown ones.
     known: tuple[str, ...] = ()
     #: How to make the volume, if `volume_id` is "": the service creates it (boot).
     create: dict[str, Any] | None = None

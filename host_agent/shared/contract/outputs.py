@@ -37,7 +37,7 @@ class Auth(TypedDict, total=False):
     secret_uuid: DiskText | None
 
 
-class Encryption(TypedDict, total=False):
+class DiskEncryption(TypedDict, total=False):
     """The name of the hypervisor's secret that opens a disk."""
 
     format: DiskText | None
@@ -56,7 +56,7 @@ class DiskSource(TypedDict, total=False):
     readonly: bool
     hosts: Annotated[list[list[DiskText]], Meta(max_length=_HOSTS_OF_A_DISK_MAX)]
     auth: Auth | None
-    encryption: Encryption | None
+    encryption: DiskEncryption | None
 
 
 class ConnectedDisk(DiskSource, total=False):

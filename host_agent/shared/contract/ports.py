@@ -440,7 +440,7 @@ class Guests(Protocol):
         """End one under way.  True: the disk has the files that it had; False: it is merged."""
 
 
-class Users(Protocol):
+class VolumeUsers(Protocol):
     """What only the ledger knows: asked under the host's lock of the volume (S3)."""
 
     def others(self, volume_id: str, attachment_id: str) -> list[str]:

@@ -24,7 +24,7 @@ CLASS_COLUMNS = ("Class", "Of", "Severity", "Repair", "Compares", "Meaning", "By
 CLASS_TABLE = 4  # columns that fit
 
 
-class List(Lister):
+class ListDrift(Lister):
     """List what differs, newest first: what is open now, or what differed at a moment."""
 
     brief = ("ID", "Class", "Severity", "State", "About", "Found")
@@ -55,7 +55,7 @@ class List(Lister):
         return COLUMNS, [_row(finding) for finding in found]
 
 
-class Show(ShowOne):
+class ShowFinding(ShowOne):
     """Show a finding: what it means, what each party says, what to do, and its history."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -67,7 +67,7 @@ class Show(ShowOne):
         return shown(self.client.get(f"/v1/drift/{parsed_args.id}"))
 
 
-class Classes(Lister):
+class ListDriftClasses(Lister):
     """List all that can differ; what it means is shown with -f json, or -c Class -c Meaning."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:

@@ -21,12 +21,12 @@ from ledger.cli.naming import named
 
 Look = dict[str, Any]
 
-COLUMNS = ("ID", "Of", "Why", "State", "Found", "Held back", "Unknown hosts", "Began", "Ended")
+COLUMNS = ("ID", "Of", "Why", "State", "Found", "Suppressed", "Unknown hosts", "Began", "Ended")
 #: Between two questions how far a look is: the service holds no request until one has ended.
 ASKED_INTERVAL_S = 1.0
 
 
-class Looks(Lister):
+class ListLooks(Lister):
     """List looks, newest first: what they were at, and what came of them; before these, those that
     are asked for and nobody has begun.
     """
@@ -69,8 +69,8 @@ class Looks(Lister):
         return [*(look for look in asked if look["look_id"] not in known), *looks][:limit]
 
 
-class Show(ShowOne):
-    """Show a look: how far it is, or what it compared, found, held back, and could not see."""
+class ShowLook(ShowOne):
+    """Show a look: how far it is, or what it compared, found, suppressed, and could not see."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -143,7 +143,7 @@ def _plain(value: Any) -> Any:
 
 
 def _say(look: Look | None) -> None:
-    """What it held back, and what to type."""
+    """What it suppressed, and what to type."""
     for text in look["held_back"] if look else ():
         note(text)
 

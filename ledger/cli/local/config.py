@@ -10,7 +10,7 @@ from ledger.cli.base import ShowOne
 from ledger.cli.local import settings
 
 
-class Show(ShowOne):
+class ShowConfig(ShowOne):
     """Show the settings that 'serve' would use, and check them."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

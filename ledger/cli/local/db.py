@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ledger.cli.base import Command, Lister, ShowOne, note
+from ledger.cli.base import Lister, PlainCommand, ShowOne, note
 from ledger.cli.errors import CliError, ExitCode
 from ledger.cli.local.settings import add_config, database
 
 
-class Upgrade(Command):
+class UpgradeSchema(PlainCommand):
     """Bring the database to the schema of this version; safe to run at any time."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -29,7 +29,7 @@ class Upgrade(Command):
         return 0
 
 
-class Grant(Command):
+class GrantRights(PlainCommand):
     """Give a role of the database what the service, or an auditor, needs, and no more.
 
     To be run as the owner of the tables.  A role that does not exist is created, without a
@@ -46,9 +46,9 @@ class Grant(Command):
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         from ledger.log import roles, schema
-        from projections.running.rights import Kind
+        from projections.running.rights import RoleKind
 
-        kind, role = Kind(parsed_args.kind), parsed_args.role
+        kind, role = RoleKind(parsed_args.kind), parsed_args.role
         with database(parsed_args) as dsn:
             schema.check(dsn)
             try:
@@ -65,7 +65,7 @@ class Grant(Command):
         return 0
 
 
-class Status(ShowOne):
+class ShowSchema(ShowOne):
     """Show which migrations the database has, and which it lacks.
 
     Exit 0 if this version can work on the schema, else 4.
@@ -91,7 +91,7 @@ class Status(ShowOne):
         return columns, [list(v) if isinstance(v, tuple) else v for v in values]
 
 
-class Check(Command):
+class CheckSchema(PlainCommand):
     """Exit 0 if this version can work on the schema, else say what to run."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

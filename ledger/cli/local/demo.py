@@ -14,11 +14,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ledger.cli.base import Command, note
+from ledger.cli.base import PlainCommand, note
 from ledger.cli.errors import CliError, ExitCode, usage
 
 if TYPE_CHECKING:
-    from ledger.trial.cloud import Cloud
+    from ledger.trial.cloud import TrialCloud
     from ledger.trial.demo import Story, Summary
 
 WATCH_S = 0.5
@@ -80,7 +80,7 @@ class _Interrupted(BaseException):
     """The user stops the demo; not an Exception, so that nothing takes it for an error."""
 
 
-class Demo(Command):
+class Demo(PlainCommand):
     """See the whole at work: a small cloud on this machine, with a crash to watch.
 
     PostgreSQL, a simulated Cinder, the service and two agents.  It attaches a volume,
@@ -137,7 +137,7 @@ class Demo(Command):
     def _say(self, text: str) -> None:
         print(text, file=self._out, flush=True)
 
-    def _stay(self, cloud: Cloud, story: Story) -> None:
+    def _stay(self, cloud: TrialCloud, story: Story) -> None:
         """Until told to stop; what was killed is started again."""
         other, spare, boot = cloud.guests[1], cloud.volumes[1], cloud.volumes[3]
         pids = "\n".join(f"  {p.pid:>8}  {name}  (log: {p.log})" for name, p in _of(cloud))
@@ -167,7 +167,7 @@ class Demo(Command):
                     self._say(f"{name} runs again, process {process.pid}.")
 
 
-def _of(cloud: Cloud) -> Any:
+def _of(cloud: TrialCloud) -> Any:
     return cloud.processes.items()
 
 

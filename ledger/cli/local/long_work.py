@@ -7,7 +7,7 @@ import time
 from ledger.cli.base import note
 from ledger.cli.errors import CliError, ExitCode
 from ledger.cli.operations.waiting import ProgressLine as Line
-from ledger.upkeep.long_work import BusyError, Checkmark, Progress, Work, run
+from ledger.upkeep.long_work import BusyError, Checkmark, Work, WorkProgress, run
 
 
 def run_shown(dsn: str, name: str, work: Work) -> Checkmark:
@@ -15,10 +15,10 @@ def run_shown(dsn: str, name: str, work: Work) -> Checkmark:
 
     Raises CliError if another process does it already.
     """
-    last: list[Progress] = []
+    last: list[WorkProgress] = []
     said_at = float("-inf")
 
-    def watch(progress: Progress) -> None:
+    def watch(progress: WorkProgress) -> None:
         nonlocal said_at
         last[:] = [progress]
         now = time.monotonic()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ledger.cli.base import Command, Lister, note
+from ledger.cli.base import Lister, PlainCommand, note
 from ledger.cli.errors import CliError, ExitCode
 from ledger.cli.local.settings import add_config, database
 
 
-class List(Lister):
+class ListProjections(Lister):
     """List the projections, how far each is behind the log, what holds it back (and what to do
     about it), and what long work is under way.
     """
@@ -43,7 +43,7 @@ class List(Lister):
         ]
 
 
-class Rebuild(Command):
+class RebuildProjection(PlainCommand):
     """Rebuild a projection from the whole log; its old rows are read until it is done.
 
     Ctrl-C stops it (exit code 130), and the same command goes on where it was.  One at a time:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from ledger.cli.base import Command
+from ledger.cli.base import PlainCommand
 from ledger.cli.errors import CliError, ExitCode, usage
 from ledger.cli.local import settings
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ledger.config import Settings
 
 
-class Serve(Command):
+class Serve(PlainCommand):
     """Run the service until SIGTERM or SIGINT.
 
     On a database whose schema is not this version's it refuses, and says what to run.  With

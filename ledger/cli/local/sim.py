@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ledger.cli.base import Command, Lister, note
+from ledger.cli.base import Lister, PlainCommand, note
 from ledger.cli.errors import usage
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 CINDER_URL = "http://127.0.0.1:8776"
 
 
-class Cinder(Command):
+class SimulateCinder(PlainCommand):
     """Run a simulated Cinder that the unmodified clients can talk to.
 
     The first line of its output is its URL.
@@ -112,7 +112,7 @@ def _rows(answer: Any) -> list[tuple[Any, ...]]:
     ]
 
 
-class FaultList(Lister):
+class ListFaults(Lister):
     """List the fault rules of a simulated Cinder, and how often each was met."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -126,7 +126,7 @@ class FaultList(Lister):
         return _COLUMNS, _rows(Client(parsed_args.cinder).get("/sim/faults"))
 
 
-class FaultSet(Lister):
+class SetFaults(Lister):
     """Put the fault rules of a JSON file in force ('-' reads them from standard input)."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

@@ -79,7 +79,7 @@ def listed(
     return found
 
 
-class Subject(NamedTuple):
+class HistorySubject(NamedTuple):
     """What a history is of, e.g. ("volume", its id)."""
 
     noun: str
@@ -101,7 +101,7 @@ class Subject(NamedTuple):
 
 
 def history_of(
-    client: Client, subject: Subject, limit: int, at: str | None, archive: Path | None
+    client: Client, subject: HistorySubject, limit: int, at: str | None, archive: Path | None
 ) -> list[dict[str, Any]]:
     """The last events of one thing, newest first: the service's, and those archived.
 
@@ -128,7 +128,9 @@ def _note_archived(detached_to: int) -> None:
         note(f"Up to position {detached_to}, some is in the archive only: --archive shows it.")
 
 
-def _operations_of(archive: Path | None, subject: Subject, until: datetime | None) -> set[str]:
+def _operations_of(
+    archive: Path | None, subject: HistorySubject, until: datetime | None
+) -> set[str]:
     """The operations that worked on a volume, as far as the archive tells."""
     if subject.noun != "volume":
         return set()

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ledger.cli.base import Command, note
+from ledger.cli.base import PlainCommand, note
 from ledger.cli.errors import CliError, ExitCode, usage
 from ledger.cli.local.settings import add_config, database
 from ledger.cli.log.archived import add_archive, archive_errors
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ledger.upkeep.verify import Statement
 
 
-class Checkpoint(Command):
+class PrintCheckpoint(PlainCommand):
     """Print a checkpoint of the log; keep it, or a signature of it, away from the database."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
@@ -27,7 +27,7 @@ class Checkpoint(Command):
         return 0
 
 
-class Verify(Command):
+class VerifyLog(PlainCommand):
     """Prove that no event was changed, removed, added or moved since it was stored.
 
     Prints the checkpoint up to which that is proven, also when it is stopped; --since resumes
@@ -91,7 +91,7 @@ class Verify(Command):
     def _verify(self, connection: Any, archive: Any, since: Any, **more: Any) -> None:
         from ledger.cli.operations.waiting import ProgressLine as Line
         from ledger.upkeep import verify
-        from ledger.upkeep.long_work import Progress
+        from ledger.upkeep.long_work import WorkProgress
 
         first = since.checkpoint.position if since else 0
         proven = since
@@ -101,7 +101,7 @@ class Verify(Command):
                 for proven, total in verify.verify(connection, archive, since=since, **more):
                     at, now = proven.checkpoint.position, time.monotonic()
                     if now - said_at >= line.interval_s:
-                        line.say(str(Progress("verify", at, total, at - first, now - began)))
+                        line.say(str(WorkProgress("verify", at, total, at - first, now - began)))
                         said_at = now
         except KeyboardInterrupt:
             if proven is not None:

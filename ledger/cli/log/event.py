@@ -8,13 +8,13 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from ledger.cli.base import Command, Lister, add_limit, note
+from ledger.cli.base import Lister, PlainCommand, add_limit, note
 from ledger.cli.log.archived import add_archive, archive_errors, listed
 
 RECONNECT_S = 1.0
 
 
-class List(Lister):
+class ListEvents(Lister):
     """List events in the order of the log."""
 
     brief = ("Position", "Time", "Who", "What", "Operation")
@@ -48,7 +48,7 @@ class List(Lister):
         return COLUMNS, [Entry.of(event).row for event in events]
 
 
-class Tail(Command):
+class TailEvents(PlainCommand):
     """Print events as they are written, until interrupted."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

@@ -7,19 +7,19 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ledger.cli.base import Command
+from ledger.cli.base import PlainCommand
 from ledger.cli.errors import CliError, ExitCode, usage
 from ledger.cli.local.settings import add_config, database
 
 if TYPE_CHECKING:
-    from ledger.forward.following import Reader
-    from ledger.forward.targets import Target
+    from ledger.forward.following import FeedReader
+    from ledger.forward.targets import ForwardTarget
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 FORMS = ("cadf", "cloudevents", "ocsf")
 
 
-class Forward(Command):
+class Forward(PlainCommand):
     """Tell every event of the log, and requests that were refused, to another system, for ever.
 
     Each at least once, in the order of the log.  How far <consumer> is stands in the database: the
@@ -50,18 +50,20 @@ class Forward(Command):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        from ledger.forward.following import Reader
+        from ledger.forward.following import FeedReader
         from ledger.log import schema
 
         target = _target(parsed_args, self.app.options.cacert)
         with database(parsed_args) as dsn:
             schema.check(dsn)
-            with Reader.opened(dsn) as reader:
+            with FeedReader.opened(dsn) as reader:
                 _follow(dsn, reader, target, parsed_args)
         return 0
 
 
-def _follow(dsn: str, reader: Reader, target: Target, arguments: argparse.Namespace) -> None:
+def _follow(
+    dsn: str, reader: FeedReader, target: ForwardTarget, arguments: argparse.Namespace
+) -> None:
     from ledger.forward.following import ForwardError, forward
     from ledger.forward.forms import FORMS as MADE
     from ledger.upkeep.long_work import BusyError, Checkmark, run
@@ -86,7 +88,7 @@ def _follow(dsn: str, reader: Reader, target: Target, arguments: argparse.Namesp
         ) from None
 
 
-def _target(arguments: argparse.Namespace, cacert: str | None) -> Target:
+def _target(arguments: argparse.Namespace, cacert: str | None) -> ForwardTarget:
     from ledger.forward.targets import target_of
 
     token = None

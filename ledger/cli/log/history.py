@@ -7,13 +7,13 @@ from typing import Any
 
 from ledger.cli.base import Lister, add_at, add_limit, clock, note
 from ledger.cli.errors import CliError, ExitCode
-from ledger.cli.log.archived import Subject, add_archive, archive_errors, history_of
+from ledger.cli.log.archived import HistorySubject, add_archive, archive_errors, history_of
 from ledger.cli.naming import named
 
 TIMELINE = "timeline"
 
 
-class History(Lister):
+class ShowHistory(Lister):
     """The last events of one thing, oldest first."""
 
     noun = ""
@@ -50,16 +50,16 @@ class History(Lister):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        from ledger.cli.client import ApiError
+        from ledger.cli.client import ServiceError
         from ledger.words.timeline import COLUMNS, Entry
 
-        subject = Subject(self.noun, parsed_args.id)
+        subject = HistorySubject(self.noun, parsed_args.id)
         try:
             with archive_errors():
                 events = history_of(
                     self.client, subject, parsed_args.limit, parsed_args.at, parsed_args.archive
                 )
-        except ApiError as error:
+        except ServiceError as error:
             if error.status == 404 and parsed_args.at:  # noqa: PLR2004
                 self._refuse_before(subject, parsed_args.at)
             raise
@@ -71,7 +71,7 @@ class History(Lister):
         self.entries = entries
         return COLUMNS, [entry.row for entry in entries]
 
-    def _refuse_before(self, subject: Subject, at: str) -> None:
+    def _refuse_before(self, subject: HistorySubject, at: str) -> None:
         """Raises CliError if it began only later than that, ClientError if it never did."""
         first = next(iter(self.client.items(subject.path, "events", 1)), None)
         if first is not None:
@@ -101,31 +101,31 @@ class _Timeline:
         """It has no options."""
 
 
-class OfVolume(History):
+class ShowVolumeHistory(ShowHistory):
     """Tell the history of a volume."""
 
     noun = "volume"
 
 
-class OfServer(History):
+class ShowServerHistory(ShowHistory):
     """Tell the history of a server."""
 
     noun = "server"
 
 
-class OfAttachment(History):
+class ShowAttachmentHistory(ShowHistory):
     """Tell the history of an attachment."""
 
     noun = "attachment"
 
 
-class OfHost(History):
+class ShowHostHistory(ShowHistory):
     """Tell the history of a host."""
 
     noun = "host"
 
 
-class OfOperation(History):
+class ShowOperationHistory(ShowHistory):
     """Tell the history of an operation."""
 
     noun = "operation"

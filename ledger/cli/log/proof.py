@@ -8,17 +8,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ledger.cli.base import Command, note
+from ledger.cli.base import PlainCommand, note
 from ledger.cli.errors import CliError, ExitCode, usage
 from ledger.cli.local.settings import add_config, database
 from ledger.cli.log.archived import add_archive, archive_errors, directory
 
 if TYPE_CHECKING:
     from ledger.upkeep.archive import Archive
-    from ledger.upkeep.check_proof import Checkpoint
+    from ledger.upkeep.check_proof import TreeCheckpoint
 
 
-class Sign(Command):
+class SignLog(PlainCommand):
     """Sign how the log ends now, for who is to believe later that nothing before it was changed.
 
     Adds to the directory a checkpoint, and to its tree of hashes what is new; both can be given to
@@ -60,7 +60,7 @@ class Sign(Command):
         return 0
 
 
-class Prove(Command):
+class ProveEvent(PlainCommand):
     """Print a proof that one event is in the log of a signed checkpoint, and shows no other.
 
     Or, with --since, that an earlier checkpoint's log has only grown.  check_proof.py, which needs
@@ -144,14 +144,14 @@ def _inside(signed: Any, text: str, arguments: argparse.Namespace) -> str:
     return check_proof.proof_text(position - 1, entry, path, text)
 
 
-def unsigned(note_text: str) -> Checkpoint:
+def unsigned(note_text: str) -> TreeCheckpoint:
     """What a checkpoint says; who has its key checks the signature."""
-    from ledger.upkeep.check_proof import Checkpoint
+    from ledger.upkeep.check_proof import TreeCheckpoint
 
-    return Checkpoint.unsigned(f"{note_text.rpartition(chr(10) * 2)[0]}\n")
+    return TreeCheckpoint.unsigned(f"{note_text.rpartition(chr(10) * 2)[0]}\n")
 
 
-def signed(path: Path) -> Checkpoint:
+def signed(path: Path) -> TreeCheckpoint:
     """What the checkpoint in a file says.  Raises CliError for what is none."""
     with _errors():
         return unsigned(_text(path))

@@ -6,7 +6,7 @@ import argparse
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from ledger.cli.base import Command, note
+from ledger.cli.base import PlainCommand, note
 from ledger.cli.local.settings import add_config, database
 from ledger.cli.log.archived import archive_errors, directory
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ledger.upkeep.long_work import Checkmark
 
 
-class Archive(Command):
+class ArchiveEvents(PlainCommand):
     """Write closed months of the log to files, one per month, with their proof.
 
     What is there already stays.  --detach then takes out of the database what only tells the
@@ -65,7 +65,7 @@ class Archive(Command):
         return 0
 
 
-class Restore(Command):
+class RestoreEvents(PlainCommand):
     """Put everything that was detached back into the database, e.g. to rebuild projections."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

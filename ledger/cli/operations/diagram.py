@@ -198,7 +198,7 @@ def _alias(party: str) -> str:
 
 _ONLY = {
     Only.IMAGED: "volume that gets an image",
-    Only.BARE: "volume that is no guest's disk",
+    Only.NOT_IN_GUEST: "volume that is no guest's disk",
 }
 
 

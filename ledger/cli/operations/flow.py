@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ledger.upkeep.rehearsal import Rehearsal
 
 
-class List(Lister):
+class ListFlows(Lister):
     """List the flows."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
@@ -34,7 +34,7 @@ class List(Lister):
         return ("Name", "Steps", "Pivot"), rows
 
 
-class Show(Lister):
+class ShowFlow(Lister):
     """Show the table of a flow, or its sequence diagram.
 
     For each step the place, what it does and how it is undone; for each volume, or once
@@ -116,7 +116,7 @@ def _name(function: Callable[..., Any] | None) -> str:
     return f"{function.__module__}: {function.__name__}" if function else ""
 
 
-class Verify(Lister):
+class VerifyFlows(Lister):
     """Try, before this version is installed, whether it can go on from your log; it only reads.
 
     It loads every aggregate, folds every projection, and asks the engine what is next of every

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 COLUMNS = ("ID", "Flow", "State", "Why", "Server", "Volumes", "Host", "Started", "Ended")
 
 
-class List(Lister):
+class ListOperations(Lister):
     """List operations, newest first."""
 
     brief = ("ID", "Flow", "State", "Server", "Host", "Started", "Why")
@@ -61,7 +61,7 @@ class List(Lister):
         return COLUMNS, rows
 
 
-class Show(ShowOne):
+class ShowOperation(ShowOne):
     """Show an operation: its steps, the one it is at, what is left and why.
 
     Since when, in which attempt, what it waits for, how far a copy has come, the last
@@ -89,7 +89,7 @@ def shown(client: Client, operation: dict[str, Any]) -> tuple[tuple[str, ...], t
 
 def learn(client: Client, operation: dict[str, Any]) -> ActFacts:
     """Where its volumes are attached, and what its acts would leave.  Changes nothing."""
-    from ledger.cli.client import ApiError, ClientError
+    from ledger.cli.client import ClientError, ServiceError
     from ledger.words.consequences import ActFacts, dry_runs
 
     known = ActFacts()
@@ -104,7 +104,7 @@ def learn(client: Client, operation: dict[str, Any]) -> ActFacts:
         try:
             acted = client.post(path, body)
             known.leaves[act] = [each["detail"] for each in acted["remnants"]]
-        except ApiError as error:
+        except ServiceError as error:
             if error.status == 409:  # noqa: PLR2004
                 known.refused[act] = str(error)
         except ClientError:

@@ -11,7 +11,7 @@ from ledger.cli.naming import named
 from ledger.cli.operations.operating import Waiting
 
 
-class Wait(Waiting):
+class WaitForOperation(Waiting):
     """Wait until an operation ends or needs an operator."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

@@ -11,7 +11,7 @@ from ledger.cli.naming import named
 COLUMNS = ("ID", "State", "What", "Operation", "Act", "Reason", "Left", "Acknowledged")
 
 
-class List(Lister):
+class ListRemnants(Lister):
     """List what may be left in Cinder and on hosts, newest first: what nobody has seen to yet."""
 
     brief = ("ID", "State", "What", "Act", "Reason", "Left")

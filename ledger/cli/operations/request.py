@@ -11,7 +11,7 @@ from ledger.cli.errors import CliError, ExitCode, usage
 Thing = dict[str, Any]
 
 
-class Show(ShowOne):
+class ShowRequest(ShowOne):
     """Show what a request led to, or why it was refused; that is kept for a day at most.
 
     Its id is in the answer's headers, in logs of services, and in histories; four characters after

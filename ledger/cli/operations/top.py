@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from host_agent.shared.platform.text import visible
-from ledger.cli.base import Command
+from ledger.cli.base import PlainCommand
 from ledger.cli.errors import ExitCode, usage
 
 INTERVAL_S = 2.0
@@ -24,7 +24,7 @@ COLUMNS = ("ID", "Flow", "State", "Server", "Host", "Since", "Doing, or why not"
 Operation = dict[str, Any]
 
 
-class Seen(NamedTuple):
+class TopView(NamedTuple):
     """What one look found; `trouble`: why the service told nothing."""
 
     operations: list[Operation]
@@ -32,7 +32,7 @@ class Seen(NamedTuple):
     trouble: str = ""
 
 
-class Top(Command):
+class Top(PlainCommand):
     """Watch operations, the parked ones first, until interrupted (Ctrl-C)."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -82,21 +82,21 @@ class Top(Command):
             terminal.write(LEAVE)
             terminal.flush()
 
-    def _look(self) -> Seen:
+    def _look(self) -> TopView:
         """Parked and running operations, and the hosts (which only operators may see)."""
         found: list[Operation] = []
         for state in ("parked", "running"):
             found += self.client.items("/v1/operations", "operations", ROWS_MAX, state=state)
-        return Seen(found, self.client.get("/v1/hosts")["hosts"])
+        return TopView(found, self.client.get("/v1/hosts")["hosts"])
 
-    def _screen(self, seen: Seen) -> Iterator[str]:
+    def _screen(self, seen: TopView) -> Iterator[str]:
         from ledger.cli.table import now
 
         size = shutil.get_terminal_size()
         return screen(seen, size.columns, size.lines, now(), self.client.url)
 
 
-def screen(seen: Seen, width: int, height: int, now: datetime, url: str) -> Iterator[str]:
+def screen(seen: TopView, width: int, height: int, now: datetime, url: str) -> Iterator[str]:
     """Lines for a terminal of this size: the counts, then as many operations as fit."""
     from ledger.cli.table import list_lines
 
@@ -117,7 +117,7 @@ def screen(seen: Seen, width: int, height: int, now: datetime, url: str) -> Iter
     yield "... more than fits here: attachment-ledger operation list"
 
 
-def _head(seen: Seen, parked: int, running: int, now: datetime, url: str) -> Iterator[str]:
+def _head(seen: TopView, parked: int, running: int, now: datetime, url: str) -> Iterator[str]:
     from ledger.cli.servers.host import state
 
     many = f"{ROWS_MAX} or more" if max(parked, running) >= ROWS_MAX else None

@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from host_agent.shared.platform.text import one_line
 from ledger.cli.base import on_terminal
-from ledger.cli.client import ApiError, Client, ClientError, UnreachableError
+from ledger.cli.client import Client, ClientError, ServiceError, UnreachableError
 from ledger.cli.operations import plan
 from ledger.cli.table import now, span
 
@@ -52,7 +52,7 @@ def begun(client: Client, operation_id: str, timeout_s: float) -> bool:
     def look(hold_s: float) -> dict[str, Any]:
         try:
             return _look(client, operation_id, 0.0)
-        except ApiError as error:
+        except ServiceError as error:
             if error.status != HTTPStatus.NOT_FOUND:
                 raise
         time.sleep(min(hold_s, NOT_YET_PAUSE_S))
@@ -100,7 +100,7 @@ def _look(client: Client, operation_id: str, hold_s: float) -> dict[str, Any]:
 
 
 def _is_outage(error: ClientError) -> bool:
-    away = isinstance(error, ApiError) and error.status in SERVICE_AWAY
+    away = isinstance(error, ServiceError) and error.status in SERVICE_AWAY
     return away or isinstance(error, UnreachableError)
 
 

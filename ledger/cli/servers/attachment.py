@@ -10,7 +10,7 @@ from uuid import UUID
 
 from ledger.cli.base import Lister, ShowOne, add_at, add_limit
 from ledger.cli.errors import CliError, ExitCode, usage
-from ledger.cli.log.archived import Subject, add_archive, archive_errors, history_of
+from ledger.cli.log.archived import HistorySubject, add_archive, archive_errors, history_of
 from ledger.cli.naming import named
 
 HISTORY_EVENTS_MAX = 100_000
@@ -19,7 +19,7 @@ COLUMNS = ("ID", "Volume", "Server", "Host", "State", "Flow", "Operation", "Sinc
 FLOWS = ("new", "old")
 
 
-class List(Lister):
+class ListAttachments(Lister):
     """List attachments: the open ones, or those that were on a host at a moment."""
 
     brief = ("ID", "Volume", "Server", "Host", "State", "Operation", "Since")
@@ -87,7 +87,7 @@ class List(Lister):
         ]
 
 
-class Show(ShowOne):
+class ShowAttachment(ShowOne):
     """Show an attachment, as it is or as it was."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -111,7 +111,7 @@ class Show(ShowOne):
 
         from aggregates.attachment import Attachment
 
-        subject = Subject("attachment", attachment_id)
+        subject = HistorySubject("attachment", attachment_id)
         with archive_errors():
             events = history_of(self.client, subject, HISTORY_EVENTS_MAX, None, archive)[::-1]
         whole = [event for event in events if event["topic"].startswith(f"{Attachment.__name__}.")]

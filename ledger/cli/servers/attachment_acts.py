@@ -31,7 +31,7 @@ class _OfVolume(OfServer):
         return f"/v2.1/servers/{server}/os-volume_attachments/{volume}"
 
 
-class Attach(_OfVolume):
+class AddServerVolume(_OfVolume):
     """Attach a volume to a server."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -62,14 +62,14 @@ class Attach(_OfVolume):
         return self.client.begin("POST", path, {"volumeAttachment": given})
 
 
-class Detach(_OfVolume):
+class RemoveServerVolume(_OfVolume):
     """Detach a volume from a server; a root volume while it is stopped or shelved."""
 
     def begin(self, parsed_args: argparse.Namespace) -> str:
         return self.client.begin("DELETE", self.path(parsed_args))
 
 
-class Swap(_OfVolume):
+class SwapServerVolume(_OfVolume):
     """Copy a volume to another one and switch the disk of the running guest to that.
 
     Only where the settings let users swap (swap_by_users).
@@ -146,7 +146,7 @@ class OfMany(Lister):
         return begun["server_id"], operation_id, state, why
 
 
-class Refresh(OfMany):
+class RefreshAttachments(OfMany):
     """Get connection information from Cinder again, after the storage has changed.
 
     Its portals or monitors, say.  One row per server; the exit code is the worst of
@@ -156,7 +156,7 @@ class Refresh(OfMany):
     act, which = "refresh", "volumes"
 
 
-class Convert(OfMany):
+class ConvertAttachments(OfMany):
     """Make what Cinder's old calls attached attachments of the new kind; guests do not notice.
 
     One row per server; the exit code is the worst of all.  Of a server that is resized,

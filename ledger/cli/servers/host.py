@@ -27,7 +27,7 @@ def state(host: Host) -> str:
     return f"{up}, disabled" if host["disabled"] else up
 
 
-class List(Lister):
+class ListHosts(Lister):
     """List hosts: up, down, suspect, unvouched or fenced, and what they hold."""
 
     brief = ("Host", "State", "Epoch", "Guests", "Attachments", "Commands", "Last contact")
@@ -60,7 +60,7 @@ class _OfHost(ShowOne):
         return shown(self.client.get(f"/v1/hosts/{name}"))
 
 
-class Show(_OfHost):
+class ShowHost(_OfHost):
     """Show a host: its agent's contact and abilities, its epoch, what it holds, what it should not.
 
     A host that was fenced is suspect until it has released its leftovers: guests and
@@ -72,7 +72,7 @@ class Show(_OfHost):
         return self.shown(parsed_args.host)
 
 
-class Disable(_OfHost):
+class DisableHost(_OfHost):
     """Let no servers come to a host; those that are there stay, and their volumes work."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -85,7 +85,7 @@ class Disable(_OfHost):
         return self.shown(parsed_args.host)
 
 
-class Enable(_OfHost):
+class EnableHost(_OfHost):
     """Let servers come to a host again."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:

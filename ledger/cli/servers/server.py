@@ -32,7 +32,7 @@ PAGE_SERVERS = 100
 Server = dict[str, Any]
 
 
-class List(Lister):
+class ListServers(Lister):
     """List servers: where they are, their state, and what is being done to them."""
 
     empty = "No servers (operators: --all-projects shows those of all projects)."
@@ -76,7 +76,7 @@ class List(Lister):
             marker = page["servers"][-1]["id"]
 
 
-class Show(ShowOne):
+class ShowServer(ShowOne):
     """Show a server: where it is, its state, its volumes, and why it is in ERROR."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -117,7 +117,7 @@ def _volume(mapping: dict[str, Any]) -> str:
     return "  ".join([*words, f"attachment {mapping['attachment_id']}"])
 
 
-class Create(Beginning):
+class CreateServer(Beginning):
     """Build a server, its volumes attached before it starts."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -181,7 +181,7 @@ def disk(text: str) -> dict[str, Any]:
     return {**wanted, "create": {**made, **of}}
 
 
-class Delete(OfServer):
+class DeleteServer(OfServer):
     """Delete a server; the operation is over when all that it had is released.
 
     It waits for what is at work on the server.  From then on the server is in no list,

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from ledger.cli.operations.operating import OfServer
 
 
-class Action(OfServer):
+class ServerAction(OfServer):
     """`body` is the request, if there is nothing to choose; else `asked` makes it."""
 
     body: ClassVar[dict[str, Any]] = {}
@@ -22,49 +22,49 @@ class Action(OfServer):
         return self.client.begin("POST", path, self.asked(parsed_args))
 
 
-class Start(Action):
+class StartServer(ServerAction):
     """Start a server; its volumes are connected again."""
 
     body: ClassVar = {"os-start": None}
 
 
-class Stop(Action):
+class StopServer(ServerAction):
     """Shut a server down; a guest that does not react in time is powered off."""
 
     body: ClassVar = {"os-stop": None}
 
 
-class Pause(Action):
+class PauseServer(ServerAction):
     """Pause a server."""
 
     body: ClassVar = {"pause": None}
 
 
-class Unpause(Action):
+class UnpauseServer(ServerAction):
     """Unpause a server."""
 
     body: ClassVar = {"unpause": None}
 
 
-class Shelve(Action):
+class ShelveServer(ServerAction):
     """Take a server off its host; its volumes stay reserved for it."""
 
     body: ClassVar = {"shelve": None}
 
 
-class ResizeConfirm(Action):
+class ConfirmResize(ServerAction):
     """Confirm a resize or cold migration: the former host releases the server."""
 
     body: ClassVar = {"confirmResize": None}
 
 
-class ResizeRevert(Action):
+class RevertResize(ServerAction):
     """Revert a resize or cold migration: back to the former host."""
 
     body: ClassVar = {"revertResize": None}
 
 
-class Resize(Action):
+class ResizeServer(ServerAction):
     """Give a server another size, on another host, to be confirmed."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -77,7 +77,7 @@ class Resize(Action):
         return {"resize": {"flavorRef": parsed_args.flavor}}
 
 
-class Rebuild(Action):
+class RebuildServer(ServerAction):
     """Define the guest of a server anew, its volumes connected again."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -90,7 +90,7 @@ class Rebuild(Action):
         return {"rebuild": {"imageRef": parsed_args.image}}
 
 
-class Reboot(Action):
+class RebootServer(ServerAction):
     """Reboot a server, its volumes connected again."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -104,7 +104,7 @@ class Reboot(Action):
         return {"reboot": {"type": "HARD" if parsed_args.hard else "SOFT"}}
 
 
-class _ToHost(Action):
+class _ToHost(ServerAction):
     """An action that takes the guest to a host."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -114,7 +114,7 @@ class _ToHost(Action):
         return parser
 
 
-class Migrate(_ToHost):
+class MigrateServer(_ToHost):
     """Move a server to another host: cold, to be confirmed, or live."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -131,14 +131,14 @@ class Migrate(_ToHost):
         return {"migrate": {"host": host} if host else None}
 
 
-class Evacuate(_ToHost):
+class EvacuateServer(_ToHost):
     """Build a server of a fenced host on another one."""
 
     def asked(self, parsed_args: argparse.Namespace) -> dict[str, Any]:
         return {"evacuate": {"host": parsed_args.host} if parsed_args.host else {}}
 
 
-class Unshelve(_ToHost):
+class UnshelveServer(_ToHost):
     """Bring a shelved server back, on a host."""
 
     def asked(self, parsed_args: argparse.Namespace) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 from ledger.cli.servers import server
 
 
-class _Edit(server.Show):
+class _Edit(server.ShowServer):
     def asked(self, parsed_args: argparse.Namespace) -> dict[str, Any]:
         raise NotImplementedError
 
@@ -18,7 +18,7 @@ class _Edit(server.Show):
         return super().take_action(parsed_args)
 
 
-class Lock(_Edit):
+class LockServer(_Edit):
     """Refuse what users ask of a server, until it is unlocked; operators' requests are done."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -30,7 +30,7 @@ class Lock(_Edit):
         return {"lock": {"locked_reason": parsed_args.reason} if parsed_args.reason else None}
 
 
-class Unlock(_Edit):
+class UnlockServer(_Edit):
     """Let users work on a server again."""
 
     def asked(self, parsed_args: argparse.Namespace) -> dict[str, Any]:
@@ -38,7 +38,7 @@ class Unlock(_Edit):
         return {"unlock": None}
 
 
-class ResetState(_Edit):
+class ResetServerState(_Edit):
     """Show a server as in error, or as active again; nothing is done to its guest or volumes."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

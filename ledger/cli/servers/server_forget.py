@@ -15,7 +15,7 @@ PLAN_COLUMNS = ("Server", "What would be done", "Evidence", "Why not")
 One = dict[str, Any]
 
 
-class Forget(OfMany):
+class ForgetServers(OfMany):
     """Forget servers whose guests have vanished: release what they have, delete no volume.
 
     Two looks have to have confirmed it, and hosts say what they have.  Without --apply

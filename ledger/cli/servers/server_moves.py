@@ -16,7 +16,7 @@ MIGRATION_COLUMNS = ("ID", "Operation", "Type", "Status", "Server", "Source", "D
 EVENT_COLUMNS = ("Request", "Action", "Message", "Start", "User")
 
 
-class MigrationList(Lister):
+class ListServerMigrations(Lister):
     """List migrations of all kinds, newest first."""
 
     brief = ("ID", "Type", "Status", "Server", "Source", "Dest", "Created")
@@ -57,7 +57,7 @@ class MigrationList(Lister):
         return MIGRATION_COLUMNS, rows
 
 
-class MigrationShow(ShowOne):
+class ShowServerMigration(ShowOne):
     """Show a live migration under way, and how far it has come."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -71,7 +71,7 @@ class MigrationShow(ShowOne):
         return self.dict2columns(self.client.nova(path)["migration"])
 
 
-class MigrationAbort(OfServer):
+class AbortServerMigration(OfServer):
     """End a live migration: the guest stays where it is, unless it has moved already."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -87,7 +87,7 @@ class MigrationAbort(OfServer):
         return str(migration["uuid"])
 
 
-class EventList(Lister):
+class ListServerEvents(Lister):
     """List what was asked to be done to a server, newest first."""
 
     brief = ("Request", "Action", "Message", "Start")
@@ -106,7 +106,7 @@ class EventList(Lister):
         return EVENT_COLUMNS, [tuple(each[key] for key in keys) for each in found]
 
 
-class EventShow(ShowOne):
+class ShowServerEvent(ShowOne):
     """Show one of them, with the result of each step."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

@@ -14,7 +14,7 @@ from ledger.cli.naming import named
 COLUMNS = ("Volume", "State", "Server", "Host", "Attachment", "Operation", "Since")
 
 
-class List(Lister):
+class ListVolumes(Lister):
     """List volumes that are attached, or are being so: to which servers, and on which hosts."""
 
     brief = ("Volume", "State", "Server", "Host", "Attachment", "Since")

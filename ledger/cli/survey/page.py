@@ -12,7 +12,7 @@ from host_agent.shared.platform.text import visible
 from ledger.cli.table import plain
 
 if TYPE_CHECKING:
-    from handlers.drift.beside_nova import Found
+    from handlers.drift.beside_nova import Difference
 
 _STYLE = """
 :root { color-scheme: light dark; font: 15px/1.45 system-ui, sans-serif }
@@ -27,7 +27,10 @@ _FIELDS = ("Volume", "Server", "Attachment", "Host", "Since", "Seen")
 
 
 def page(
-    found: Sequence[Found], rows: Iterable[Mapping[str, Any]], now: datetime, unread: Sequence[str]
+    found: Sequence[Difference],
+    rows: Iterable[Mapping[str, Any]],
+    now: datetime,
+    unread: Sequence[str],
 ) -> str:
     """The whole page.  `rows`: of the findings, by the columns of the command."""
     return (
@@ -37,7 +40,7 @@ def page(
     )
 
 
-def _summary(found: Sequence[Found], unread: Sequence[str]) -> str:
+def _summary(found: Sequence[Difference], unread: Sequence[str]) -> str:
     counts = Counter(each.kind.name for each in found)
     items = "".join(f"<li>{count} {_text(name)}</li>" for name, count in counts.items())
     missing = "".join(f"<li>not read: {_text(why)}</li>" for why in unread)

@@ -18,9 +18,9 @@ from ledger.cli.base import Lister, clock, note
 from ledger.cli.errors import ExitCode, usage
 
 if TYPE_CHECKING:
-    from handlers.drift.beside_nova import Cloud, Found
+    from handlers.drift.beside_nova import Cloud, Difference
     from host_agent.shared.contract.survey import Survey as HostSurvey
-    from ledger.nova_beside.reads import Reader
+    from ledger.nova_beside.reads import CloudReader
 
 COLUMNS = (
     *("Class", "Severity", "Volume", "Server", "Attachment", "Host", "Since", "Seen", "Meaning"),
@@ -31,7 +31,7 @@ _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 TOLD_MAX = 10
 
 
-class Survey(Lister):
+class SurveyCloud(Lister):
     """Compare Nova, Cinder and hosts of a running cloud, by their APIs alone; changes nothing.
 
     It exits with 8 if something differs.
@@ -79,13 +79,13 @@ class Survey(Lister):
         from handlers.drift.beside_nova import confirmed, found
         from ledger.cli.survey import clouds
         from ledger.nova_beside.adapters import OVERRIDES, adapter_of
-        from ledger.nova_beside.reads import CutListError, Reader
+        from ledger.nova_beside.reads import CloudReader, CutListError
 
         hosts = hosts_of(parsed_args.hosts)
         cloud = clouds.options_of(parsed_args.os_cloud, os.environ)
         to = clouds.session_of(cloud)
         nova, cinder = (adapter_of(cloud, to, each) for each in OVERRIDES)
-        reader = Reader(nova, cinder)
+        reader = CloudReader(nova, cinder)
         rounds, seen = [], None
         try:
             for first in (True, False):
@@ -109,7 +109,7 @@ class Survey(Lister):
             parsed_args.html.write_text(page(both, named, seen.now, reader.unread))
         return COLUMNS, rows
 
-    def _tell(self, reader: Reader, once: int, rows: list[tuple[Any, ...]]) -> None:
+    def _tell(self, reader: CloudReader, once: int, rows: list[tuple[Any, ...]]) -> None:
         """What is no finding, on standard error."""
         for why in reader.unread[:TOLD_MAX]:
             note(f"Not read: {why}. Nothing is said of it.")
@@ -163,7 +163,7 @@ def _say_size(seen: Cloud, apart: timedelta) -> None:
 # ------------------------------------------------------------------------------- in words
 
 
-def row_of(each: Found) -> tuple[Any, ...]:
+def row_of(each: Difference) -> tuple[Any, ...]:
     """A finding, in `COLUMNS`."""
     from ledger.cli.operations.plan import Lines
 
@@ -176,7 +176,7 @@ def row_of(each: Found) -> tuple[Any, ...]:
     )
 
 
-def mend_of(each: Found) -> tuple[str | None, str]:
+def mend_of(each: Difference) -> tuple[str | None, str]:
     """The command that mends it, if one is safe, and what it does or why there is none."""
     mend = each.kind.cases.get(each.case or "", each.kind.mend)
     names = ("volume", "server", "attachment")

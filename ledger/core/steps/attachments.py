@@ -34,20 +34,20 @@ def reserve(lane: Lane, context: EffectContext) -> dict[str, Any]:
     """S1: attachment_create without connector; the volume becomes `reserved`."""
     if lane.legacy:
         return _reserve_by_old_calls(lane, context)
-    orphans: list[AttachmentView] = []
+    unknown: list[AttachmentView] = []
     looks = 0 if _is_clear(lane, context) else 1
     for _ in range(1 + round(LATE_S / LATE_POLL_S) if context.uncertain else looks):
-        orphans = _orphans(lane, context)
-        fitting = [each.id for each in orphans if each.mode in {None, lane.access_mode}]
+        unknown = _unknown(lane, context)
+        fitting = [each.id for each in unknown if each.mode in {None, lane.access_mode}]
         if fitting:
-            _end(orphans, context, but=fitting[0])
+            _end(unknown, context, but=fitting[0])
             return {"attachment_id": fitting[0], "adopted": True}
         if context.uncertain:
             context.wait(LATE_POLL_S)
     created = context.cinder.attachment_create(
         lane.volume_id, lane.server_id, None, lane.access_mode
     )
-    _end(orphans, context, but=created.id)
+    _end(unknown, context, but=created.id)
     return {"attachment_id": created.id}
 
 
@@ -79,7 +79,7 @@ def _is_clear(lane: Lane, context: EffectContext) -> bool:
     return context.first and (available or moves or lane.create is not None)
 
 
-def _orphans(lane: Lane, context: EffectContext) -> list[AttachmentView]:
+def _unknown(lane: Lane, context: EffectContext) -> list[AttachmentView]:
     """Bare reservations that the log neither knows nor has disowned."""
     bare = [
         view
@@ -89,11 +89,11 @@ def _orphans(lane: Lane, context: EffectContext) -> list[AttachmentView]:
     return [view for view in bare if context.book.get(Attachment, view.id).version == 0]
 
 
-def _end(orphans: list[AttachmentView], context: EffectContext, but: str) -> None:
+def _end(unknown: list[AttachmentView], context: EffectContext, but: str) -> None:
     """What came late of other attempts, or of an earlier attach in another mode."""
-    for orphan in orphans:
-        if orphan.id != but:
-            context.cinder.attachment_delete(orphan.id)
+    for each in unknown:
+        if each.id != but:
+            context.cinder.attachment_delete(each.id)
 
 
 def _reserve_by_old_calls(lane: Lane, context: EffectContext) -> dict[str, Any]:

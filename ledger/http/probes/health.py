@@ -17,7 +17,13 @@ from eventsourcing.persistence import PersistenceError
 from ledger.agents.batches import AGENT_BATCHER
 from ledger.http.call import Call, answer
 from ledger.http.components import COMPONENTS, HOLDS, Check, Components
-from ledger.http.probes.metrics import CONTENT_TYPE_LATEST, METRICS, Counted, Drift, of_process
+from ledger.http.probes.metrics import (
+    CONTENT_TYPE_LATEST,
+    METRICS,
+    Counted,
+    DriftCounts,
+    of_process,
+)
 from ledger.http.schemas import Health, ReadyQuery
 from projections.reads.database_trouble import in_words
 from projections.reads.queries import Queries
@@ -106,8 +112,8 @@ async def _counted(components: Components) -> Counted | None:
         return None
 
 
-async def _drift(queries: Queries) -> Drift:
-    return Drift(
+async def _drift(queries: Queries) -> DriftCounts:
+    return DriftCounts(
         *await asyncio.gather(
             queries.drift_counts(),
             queries.looks_by_outcome(),

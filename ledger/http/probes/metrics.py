@@ -25,7 +25,7 @@ from ledger.log.clock import DatabaseClock
 from ledger.log.writer import Writer
 from ledger.telemetry import StepNumbers
 
-__all__ = ["CONTENT_TYPE_LATEST", "METRICS", "Counted", "Drift", "Metrics", "registry_of"]
+__all__ = ["CONTENT_TYPE_LATEST", "METRICS", "Counted", "DriftCounts", "Metrics", "registry_of"]
 
 _BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
@@ -38,7 +38,7 @@ _OPEN = (FindingState.SUSPECTED, FindingState.CONFIRMED, FindingState.IGNORED)
 
 
 @dataclass(frozen=True)
-class Drift:
+class DriftCounts:
     """What differs, by class and state, and when it was looked for (projections.reads.drift)."""
 
     counts: Sequence[Row]
@@ -136,7 +136,7 @@ class Counted:
     counts: Row
     hosts: Row
     agents: Mapping[int, int]
-    drift: Drift
+    drift: DriftCounts
 
     def samples(self) -> Iterator[Sample]:
         yield "ledger_events_total", (), self.head["position"]
@@ -164,7 +164,7 @@ def _of_operations(counts: Row) -> Iterator[Sample]:
     yield "ledger_operations_leased", (), counts["leased"]
 
 
-def _of_drift(drift: Drift) -> Iterator[Sample]:
+def _of_drift(drift: DriftCounts) -> Iterator[Sample]:
     open_ = {(row["drift_class"], row["state"]): row for row in drift.counts}
     for name in BY_NAME:
         ages_s = [0.0]

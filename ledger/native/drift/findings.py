@@ -10,8 +10,8 @@ from aiohttp import web
 from aggregates.finding import FindingState
 from aggregates.operation import Operation
 from aggregates.remnant import Remnant
-from handlers.drift.again import cannot
 from handlers.drift.classes import BY_NAME, CLASSES, DriftClass, subject_of
+from handlers.drift.recheck import cannot
 from ledger.http import redaction
 from ledger.http.call import Call, answer, refuse_to_come
 from ledger.http.paging import page_limit
@@ -28,10 +28,10 @@ from ledger.native.drift.schemas_drift import (
     FindingQuery,
     FindingShown,
 )
-from ledger.native.log.schemas_events import Event
+from ledger.native.log.schemas_events import EventShown
 from ledger.native.scope import refuse_foreign_server, refuse_host_filter
 from projections.findings import FINDINGS
-from projections.reads.drift import Wanted
+from projections.reads.drift import DriftFilter
 from projections.remnants import REMNANTS
 
 Row = dict[str, Any]
@@ -69,7 +69,7 @@ async def drift(call: Call) -> web.StreamResponse:
     await refuse_foreign_server(call, query.server)
     refuse_host_filter(call, query.host)
     limit = page_limit(call, query.limit)
-    wanted = Wanted(
+    wanted = DriftFilter(
         drift_class=query.drift_class,
         severity=query.severity,
         server_id=query.server,
@@ -184,7 +184,7 @@ async def _answer(call: Call, row: Row, at: datetime | None = None) -> web.Strea
         ("originator_id", row["finding_id"]), at=at, limit=HISTORY_MAX, newest_first=True
     )
     history = [
-        Event.model_validate(redacted(call.identity, redaction.event, event))
+        EventShown.model_validate(redacted(call.identity, redaction.event, event))
         for event in reversed(events)
         if event["topic"] in _HISTORY
     ]

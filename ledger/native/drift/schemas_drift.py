@@ -13,7 +13,7 @@ from aggregates.finding import FindingState
 from aggregates.look import LookState
 from handlers.drift.classes import Severity
 from ledger.http.schemas import Asked, HostName, Id, Instant, Limit, Position, Shown
-from ledger.native.log.schemas_events import Event
+from ledger.native.log.schemas_events import EventShown
 
 _INSTANT: TypeAdapter[Any] = TypeAdapter(AwareDatetime)
 
@@ -113,7 +113,7 @@ class FindingDetails(FindingShown):
     look_id: UUID | None
     boot_id: str | None
     epoch: int | None
-    history: list[Event]
+    history: list[EventShown]
 
 
 class DriftClassShown(Shown):

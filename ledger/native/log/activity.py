@@ -12,7 +12,7 @@ from aiohttp import web
 
 from ledger.http.call import Call, answer
 from ledger.http.schemas import NoQuery
-from ledger.log.chain import GENESIS, BrokenChainError, ChainRow, Checkpoint, Verifier
+from ledger.log.chain import GENESIS, BrokenChainError, ChainCheckpoint, ChainRow, Verifier
 from ledger.native.log.schemas_events import Activity, Due, Verification
 
 #: Of what is counted, so many minutes.
@@ -64,11 +64,11 @@ async def verification(call: Call) -> web.StreamResponse:
     call.query(NoQuery)
     queries = call.components.queries
     head = await queries.checkpoint()
-    end = Checkpoint(head["position"], head["chain"])
+    end = ChainCheckpoint(head["position"], head["chain"])
     start = GENESIS
     begin = max(end.position - VERIFIED_EVENTS, await queries.detached_to())
     if begin > 0 and (link := await queries.first_link(begin)):
-        start = Checkpoint(link["position"], link["chain"])
+        start = ChainCheckpoint(link["position"], link["chain"])
     rows = await queries.chained(start.position, end.position)
     broken: BrokenChainError | None = None
     try:

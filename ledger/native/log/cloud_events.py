@@ -18,7 +18,7 @@ from uuid import UUID
 from pydantic import TypeAdapter
 
 from ledger.http.schemas import Shown
-from ledger.native.log.schemas_events import Event
+from ledger.native.log.schemas_events import EventShown
 
 #: One event, and several (JSON event format, 3 and 4).
 MEDIA_TYPE = "application/cloudevents+json"
@@ -52,13 +52,13 @@ class CloudEvent(Shown):
     time: datetime
     datacontenttype: Literal["application/json"] = "application/json"
     position: str
-    data: Event
+    data: EventShown
 
 
 _BATCH = TypeAdapter(list[CloudEvent])
 
 
-def cloud_event(log: UUID, event: Event) -> CloudEvent:
+def cloud_event(log: UUID, event: EventShown) -> CloudEvent:
     """An event of this log."""
     path, named = _SUBJECTS[event.topic.partition(".")[0]]
     return CloudEvent(
@@ -72,7 +72,7 @@ def cloud_event(log: UUID, event: Event) -> CloudEvent:
     )
 
 
-def batch(log: UUID, events: Iterable[Event]) -> bytes:
+def batch(log: UUID, events: Iterable[EventShown]) -> bytes:
     """Events as one JSON text."""
     return _BATCH.dump_json([cloud_event(log, event) for event in events])
 

@@ -25,7 +25,7 @@ from ledger.native.attachments import attachment_row
 from ledger.native.log.cloud_events import BATCH_MEDIA_TYPE, batch, preferred
 from ledger.native.log.cloud_events import MEDIA_TYPE as CLOUD_EVENT
 from ledger.native.log.feed import FEED
-from ledger.native.log.schemas_events import CheckpointShown, Event, Events
+from ledger.native.log.schemas_events import CheckpointShown, Events, EventShown
 from ledger.native.operations import operation_row
 from ledger.native.schemas import EventsQuery, HistoryQuery, Order, StreamQuery
 from ledger.native.server_row import server_row
@@ -177,7 +177,7 @@ def _page(rows: list[Row], limit: int, detached_to: int = 0) -> Events:
 
 
 def _shown(rows: list[Row], following: int | None, detached_to: int) -> Events:
-    events = [Event.model_validate(row) for row in rows]
+    events = [EventShown.model_validate(row) for row in rows]
     return Events(events=events, next=following, detached_to=detached_to)
 
 

@@ -18,7 +18,7 @@ from aiohttp import web
 
 from ledger.http.limits.batching import Batched
 from ledger.native.log.cloud_events import cloud_event
-from ledger.native.log.schemas_events import Event
+from ledger.native.log.schemas_events import EventShown
 from projections.reads.queries import Queries
 
 #: Events of one answer to a reader.
@@ -95,7 +95,7 @@ def _answer(found: FeedPage | BaseException) -> FeedPage | Exception:
 
 def _message(row: Row, log: UUID | None) -> bytes:
     """`log`: as a CloudEvent of that log."""
-    event = Event.model_validate(row)
+    event = EventShown.model_validate(row)
     shown = event if log is None else cloud_event(log, event)
     data = orjson.dumps(shown.model_dump(mode="json"))
     return b"id: %d\nevent: %s\ndata: %s\n\n" % (row["position"], row["topic"].encode(), data)

@@ -18,7 +18,7 @@ class AskedBy(Shown):
     global_request_id: str | None
 
 
-class Event(Shown):
+class EventShown(Shown):
     """One event of the log, whom it concerns and why it is there.
 
     `actor` is who delivered it, `asked_by` who asked for the operation that it is part of (null:
@@ -50,7 +50,7 @@ class Event(Shown):
 class Events(Shown):
     """`detached_to`: of the events up to there, some may be in the archive's files only."""
 
-    events: list[Event]
+    events: list[EventShown]
     next: int | None
     detached_to: int = 0
 

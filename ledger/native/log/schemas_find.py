@@ -10,7 +10,7 @@ from pydantic import StringConstraints
 from ledger.http.schemas import Asked, Shown
 
 
-class Kind(StrEnum):
+class FindableKind(StrEnum):
     """What has an id, or a name that can stand for it."""
 
     SERVER = "server"
@@ -37,7 +37,7 @@ class FindQuery(Asked):
 class FoundThing(Shown):
     """`id`: a host's is its name.  `name`: of a refused request why, as its code."""
 
-    kind: Kind
+    kind: FindableKind
     id: str
     name: str | None
 

@@ -26,7 +26,7 @@ from ledger.native.builds import begin
 from ledger.native.placement import destination
 from ledger.nova.flavors import size_wanted
 from ledger.nova.servers import state as server_state
-from ledger.nova.servers.schemas_create import Disk, Wanted, wanted
+from ledger.nova.servers.schemas_create import BlockDevice, WantedServer, wanted
 from ledger.nova.servers.servers import links_of, refuse_own_metadata
 
 Row = dict[str, Any]
@@ -75,7 +75,7 @@ async def server_create(call: Call) -> web.StreamResponse:
     return answer({"server": created}, HTTPStatus.ACCEPTED, headers)
 
 
-def _kept(asked: Wanted, version: microversions.Version) -> Row:
+def _kept(asked: WantedServer, version: microversions.Version) -> Row:
     """What is kept with the server, as Nova keeps it.  ApiError 400."""
     refuse_own_metadata(asked.metadata)
     if len(set(asked.tags)) < len(asked.tags):
@@ -91,7 +91,7 @@ def _kept(asked: Wanted, version: microversions.Version) -> Row:
 # --------------------------------------------------------------------------------- where
 
 
-async def _host(call: Call, asked: Wanted) -> str | None:
+async def _host(call: Call, asked: WantedServer) -> str | None:
     """The host that is named, by who may; None: one is to be chosen.  ApiError 400, 403."""
     zone, forced = _zone(asked.availability_zone or "")
     if zone not in {"", server_state.ZONE}:
@@ -130,7 +130,7 @@ def _permitted(call: Call, rule: str) -> None:
 # --------------------------------------------------------------------------------- disks
 
 
-def disks_of(asked: list[Disk], project_id: str | None) -> tuple[BootDisk, ...]:
+def disks_of(asked: list[BlockDevice], project_id: str | None) -> tuple[BootDisk, ...]:
     """The disks as the flow wants them, in Nova's order.  Raises ApiError 400, DomainError."""
     if not asked:
         text = (
@@ -154,7 +154,7 @@ def disks_of(asked: list[Disk], project_id: str | None) -> tuple[BootDisk, ...]:
     )
 
 
-def _created(disk: Disk, project_id: str | None) -> Row:
+def _created(disk: BlockDevice, project_id: str | None) -> Row:
     """As ports.Cinder.volume_create wants it; without a size as large as what it is made of."""
     made = {
         "size_gb": disk.volume_size,
@@ -166,11 +166,11 @@ def _created(disk: Disk, project_id: str | None) -> Row:
     return made
 
 
-def _boot_index(disk: Disk) -> int | None:
+def _boot_index(disk: BlockDevice) -> int | None:
     return None if disk.boot_index is None or disk.boot_index < 0 else disk.boot_index
 
 
-def _check(disk: Disk) -> None:
+def _check(disk: BlockDevice) -> None:
     """What Nova refuses, in its words; and local disks.  ApiError 400."""
     source = disk.source_type
     destination = disk.destination_type or ("local" if source in {"image", "blank"} else "volume")
@@ -191,7 +191,7 @@ def _check(disk: Disk) -> None:
         raise _invalid(f"A volume of source_type {source} needs a volume_size.")
 
 
-def _check_together(asked: list[Disk]) -> None:
+def _check_together(asked: list[BlockDevice]) -> None:
     order = sorted(index for index in map(_boot_index, asked) if index is not None)
     if not order or order != list(range(len(order))):
         raise _invalid(
@@ -205,7 +205,7 @@ def _check_together(asked: list[Disk]) -> None:
             raise _invalid(f"Two disks have the same {name}.")
 
 
-def _devices(asked: list[Disk]) -> list[str]:
+def _devices(asked: list[BlockDevice]) -> list[str]:
     """The name of each, which tells its bus: as asked for, or the next; the root's ends with a."""
     named = [name for disk in asked if (name := device_target(disk.device_name))]
     if len(set(named)) < len(named):
@@ -227,7 +227,7 @@ def _invalid(why: str) -> ApiError:
     return ApiError(400, "invalid", _INVALID.format(why))
 
 
-def _looked(call: Call, disks: tuple[BootDisk, ...], asked: list[Disk]) -> sources.Sources:
+def _looked(call: Call, disks: tuple[BootDisk, ...], asked: list[BlockDevice]) -> sources.Sources:
     """As `sources.looked`; what is not there is the request's mistake, as in Nova.  Blocks."""
     try:
         found = sources.looked(call, disks)

@@ -17,14 +17,14 @@ from ledger.http.problem import ApiError
 from ledger.nova import flavors
 from ledger.nova.servers import state as server_state
 from ledger.words import sizes
-from projections.reads.server_lists import PATTERNS, SORT_KEYS, Listed, Order, Words
+from projections.reads.server_lists import PATTERNS, SORT_KEYS, Order, ServerFilter, Words
 
 PATTERN_CHARS_MAX = 255
 _BACK_REFERENCE = re.compile(r"\\[1-9]")
 
 WORDS = Words(tasks=server_state.TASK_OF_FLOW, powers=server_state.POWER_STATE)
 
-#: Of `Listed`; None: no server can fit.
+#: Of `ServerFilter`; None: no server can fit.
 Fields = dict[str, Any] | None
 Reader = Callable[[Call, str, str], Fields]
 
@@ -36,7 +36,7 @@ READ_ELSEWHERE = frozenset(
 _NOTHING: Fields = None
 
 
-def listed(call: Call) -> Listed | None:
+def listed(call: Call) -> ServerFilter | None:
     """What is asked for; None if no server can be that.  Raises ApiError 400, 403."""
     query = call.request.query
     since, before = period(query)
@@ -50,7 +50,7 @@ def listed(call: Call) -> Listed | None:
         fields |= read
     if "deleted" not in fields and (since or before):
         fields["deleted"] = None  # Nova shows then what is gone, too
-    return Listed(**fields, since=since, before=before)
+    return ServerFilter(**fields, since=since, before=before)
 
 
 def order(call: Call) -> Order:

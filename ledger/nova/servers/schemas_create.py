@@ -19,7 +19,7 @@ from ledger.http.microversions import NETWORKS_REQUIRED, Version
 from ledger.http.problem import ApiError
 from ledger.http.schemas import Asked, HostName, Id, Shown
 from ledger.native.schemas_servers import DISKS_MAX, SIZE_GB_MAX
-from ledger.nova.schemas_nova import Device, Flag, Link, Tag
+from ledger.nova.schemas_nova import Device, Flag, LinkShown, Tag
 from ledger.nova.servers import properties
 
 _DIGITS_MAX = 9
@@ -64,7 +64,7 @@ def _address(kind: type[IPv4Address | IPv6Address]) -> BeforeValidator:
     return BeforeValidator(usual)
 
 
-class Kept(Asked):
+class ServerDetails(Asked):
     """What is kept of a server and shown, given to a new one or later."""
 
     name: Name
@@ -75,27 +75,27 @@ class Kept(Asked):
     hostname: str | None = None
 
     def kept(self, version: Version) -> dict[str, Any]:
-        """As `aggregates.server.UNSAID` has it, of what is given.  Raises ApiError 400."""
+        """As `aggregates.server.DEFAULT_DETAILS` has it, of what is given.  Raises ApiError 400."""
         if self.hostname is not None:
             form = HostNames[max(since for since in HostNames if since <= version)]
             if not form.fullmatch(self.hostname):
                 raise ApiError(400, "invalid", f"Invalid hostname: {self.hostname[:100]!r}")
         named = {"accessIPv4": "access_ip_v4", "accessIPv6": "access_ip_v6"}
-        given = [name for name in Kept.model_fields if name in self.model_fields_set]
+        given = [name for name in ServerDetails.model_fields if name in self.model_fields_set]
         return {named.get(name, name): getattr(self, name) for name in given}
 
 
-class Update(Kept):
+class ServerUpdate(ServerDetails):
     name: Name = ""
 
 
-class UpdateBody(BaseModel):
+class ServerUpdateBody(BaseModel):
     """`server`: what is to be kept of it from now on."""
 
-    server: Update
+    server: ServerUpdate
 
 
-class Disk(Asked):
+class BlockDevice(Asked):
     """One of `block_device_mapping_v2`; null and negative as a `boot_index`: not booted from."""
 
     source_type: Literal["volume", "snapshot", "image", "blank"]
@@ -110,9 +110,9 @@ class Disk(Asked):
     tag: Tag | None = None
 
 
-class Wanted(Kept):
+class WantedServer(ServerDetails):
     flavorRef: str | int  # noqa: N815 - Nova's name
-    block_device_mapping_v2: Annotated[list[Disk], Field(max_length=DISKS_MAX)] = Field([])
+    block_device_mapping_v2: Annotated[list[BlockDevice], Field(max_length=DISKS_MAX)] = Field([])
     availability_zone: Annotated[str, Text(max_length=255)] | None = None
     host: HostName | None = None
     hypervisor_hostname: HostName | None = None
@@ -129,14 +129,14 @@ class CreateBody(BaseModel):
 
     model_config = ConfigDict(extra="allow")
 
-    server: Wanted
+    server: WantedServer
 
 
 class Created(Shown):
     """Nova shows a password beside this; nobody sets one here."""
 
     id: str
-    links: list[Link]
+    links: list[LinkShown]
     disk_config: Annotated[str, Field(alias="OS-DCF:diskConfig")]
     security_groups: list[dict[str, str]]
 
@@ -145,7 +145,7 @@ class CreatedAnswer(Shown):
     server: Created
 
 
-def wanted(body: dict[str, Any], version: Version) -> Wanted:
+def wanted(body: dict[str, Any], version: Version) -> WantedServer:
     """What a request wants done.  Raises ApiError 400, ValidationError."""
     server = properties.done(body, properties.BODY, version).get("server")
     if not isinstance(server, dict):
@@ -159,7 +159,7 @@ def wanted(body: dict[str, Any], version: Version) -> Wanted:
             properties.done(disk, properties.DISK, version) if isinstance(disk, dict) else disk
             for disk in disks
         ]
-    return Wanted.model_validate(done, strict=True)
+    return WantedServer.model_validate(done, strict=True)
 
 
 def update(body: dict[str, Any], version: Version) -> dict[str, Any]:
@@ -168,4 +168,4 @@ def update(body: dict[str, Any], version: Version) -> dict[str, Any]:
     if not isinstance(server, dict) or len(body) > 1:
         raise ApiError(400, "invalid", "'server' is a required property, and the only one")
     done = properties.done(server, properties.UPDATE, version)
-    return Update.model_validate(done, strict=True).kept(version)
+    return ServerUpdate.model_validate(done, strict=True).kept(version)

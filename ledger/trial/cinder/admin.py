@@ -21,7 +21,7 @@ from aiohttp import web
 from host_agent.shared.faults import FaultError, Faults
 from ledger.trial.cinder import store as cinder_store
 from ledger.trial.cinder.model.model import CinderModel
-from ledger.trial.cinder.model.rows import CinderFault, Volume
+from ledger.trial.cinder.model.rows import CinderFault, StoredVolume
 from ledger.trial.cinder.store import CinderStore
 
 #: The keys of a volume, and their types.
@@ -48,7 +48,7 @@ def _bad(message: str) -> web.Response:
     return web.json_response({"error": message}, status=400)
 
 
-def seed(model: CinderModel, item: Any) -> Volume:
+def seed(model: CinderModel, item: Any) -> StoredVolume:
     """One volume of the endpoint's JSON form; raises ValueError naming what is wrong."""
     if not isinstance(item, dict):
         raise ValueError("a volume must be an object")  # noqa: TRY004 - the caller's data is wrong

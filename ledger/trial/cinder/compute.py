@@ -19,7 +19,7 @@ from typing import Any
 import aiohttp
 
 from ledger.trial.cinder.model.model import still_used
-from ledger.trial.cinder.model.rows import Attachment, CinderFault
+from ledger.trial.cinder.model.rows import CinderFault, StoredAttachment
 
 TIMEOUT_S = 30.0
 CINDER_TOKEN = "cinder:service"  # noqa: S105 - user and project, as noauth has it
@@ -60,7 +60,7 @@ class ComputeCheck:
         self._own_token = own_token
         self._session: aiohttp.ClientSession | None = None
 
-    async def ask(self, row: Attachment, user_token: str) -> None:
+    async def ask(self, row: StoredAttachment, user_token: str) -> None:
         """Return if the deletion is allowed, else raise the CinderFault to answer."""
         url = _url(row.instance, row.volume_id)
         try:

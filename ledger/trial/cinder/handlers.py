@@ -17,7 +17,13 @@ from ledger.trial.cinder.call import NO_SUCH_ACTION, CinderCall, Handler, may_de
 from ledger.trial.cinder.model.actions import volume_action
 from ledger.trial.cinder.model.backups import backup_create, backup_restore
 from ledger.trial.cinder.model.backups import view as backup_view
-from ledger.trial.cinder.model.rows import Attachment, Backup, CinderFault, Snapshot, Volume
+from ledger.trial.cinder.model.rows import (
+    Backup,
+    CinderFault,
+    Snapshot,
+    StoredAttachment,
+    StoredVolume,
+)
 from ledger.trial.cinder.model.snapshots import (
     made_of,
     snapshot_action,
@@ -31,7 +37,7 @@ _ATTACHMENT_FILTERS = frozenset({"volume_id", "instance_id", "status", "attach_s
 _NOT_FILTERS = frozenset({"limit", "marker", "offset", "sort", "sort_key", "sort_dir"})
 
 S = TypeVar("S", Snapshot, Backup)
-R = TypeVar("R", Volume, Attachment, Snapshot, Backup)
+R = TypeVar("R", StoredVolume, StoredAttachment, Snapshot, Backup)
 
 
 def _page(call: CinderCall, rows: Iterable[R]) -> list[R]:
@@ -248,13 +254,13 @@ async def attachment_list(call: CinderCall) -> web.Response:
     return web.json_response({"attachments": listed})
 
 
-def _is_own(call: CinderCall, row: Attachment) -> bool:
+def _is_own(call: CinderCall, row: StoredAttachment) -> bool:
     """Of a volume of the caller's project; one that is gone is nobody's."""
     volume = call.model.volumes.get(row.volume_id)
     return volume is not None and volume.project_id == call.project
 
 
-def _matches(row: Attachment, filters: dict[str, str]) -> bool:
+def _matches(row: StoredAttachment, filters: dict[str, str]) -> bool:
     """An unknown filter matches nothing, as for an administrator of the real one."""
     known = {
         "volume_id": row.volume_id,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ledger.trial.cinder.model.model import CinderModel
-from ledger.trial.cinder.model.rows import Attachment, Backup, Late, Snapshot, Volume
+from ledger.trial.cinder.model.rows import Backup, Late, Snapshot, StoredAttachment, StoredVolume
 
 
 def dump(model: CinderModel) -> dict[str, Any]:
@@ -33,9 +33,9 @@ def restore(model: CinderModel, data: dict[str, Any]) -> None:
     for item in data["volumes"]:
         for name in ("creating", "late_uuid", "going", "imaging"):
             item[name] = item[name] and Late(**item[name])
-        model.put_volume(Volume(**item))
+        model.put_volume(StoredVolume(**item))
     for item in data["attachments"]:
-        model.put_attachment(Attachment(**item))
+        model.put_attachment(StoredAttachment(**item))
     for item in data["snapshots"]:
         model.snapshots[item["id"]] = Snapshot(**item)
     for item in data["backups"]:

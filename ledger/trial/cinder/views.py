@@ -11,7 +11,7 @@ from typing import Any
 from uuid import NAMESPACE_OID, uuid5
 
 from ledger.trial.cinder.model.model import CinderModel
-from ledger.trial.cinder.model.rows import Attachment, CinderFault, Volume
+from ledger.trial.cinder.model.rows import CinderFault, StoredAttachment, StoredVolume
 
 Microversion = tuple[int, int]
 
@@ -80,11 +80,13 @@ def _time(at: float | None) -> str:
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")
 
 
-def volume_summary(volume: Volume) -> dict[str, Any]:
+def volume_summary(volume: StoredVolume) -> dict[str, Any]:
     return {"id": volume.id, "name": volume.name, "links": []}
 
 
-def volume_detail(model: CinderModel, volume: Volume, version: Microversion) -> dict[str, Any]:
+def volume_detail(
+    model: CinderModel, volume: StoredVolume, version: Microversion
+) -> dict[str, Any]:
     """A volume as an administrator sees it."""
     rows = model.attachments_of(volume.id)
     view = {
@@ -120,13 +122,13 @@ def volume_detail(model: CinderModel, volume: Volume, version: Microversion) -> 
     return view
 
 
-def _metadata(volume: Volume) -> dict[str, str]:
+def _metadata(volume: StoredVolume) -> dict[str, str]:
     """The user's, and the administrators' flag that users may see."""
     flag = {} if volume.readonly is None else {"readonly": str(volume.readonly)}
     return {**volume.metadata, **flag}
 
 
-def encryption(volume: Volume) -> dict[str, Any]:
+def encryption(volume: StoredVolume) -> dict[str, Any]:
     """The encryption of a volume, as administrators and its owner see it."""
     if not volume.encrypted:
         return {"encryption_key_id": None}
@@ -139,7 +141,7 @@ def encryption(volume: Volume) -> dict[str, Any]:
     }
 
 
-def _later_fields(volume: Volume) -> tuple[tuple[Microversion, str, Any], ...]:
+def _later_fields(volume: StoredVolume) -> tuple[tuple[Microversion, str, Any], ...]:
     kind = uuid5(NAMESPACE_OID, volume.volume_type)
     return (
         ((3, 13), "group_id", None),
@@ -150,7 +152,7 @@ def _later_fields(volume: Volume) -> tuple[tuple[Microversion, str, Any], ...]:
     )
 
 
-def _shared(volume: Volume, version: Microversion) -> dict[str, Any]:
+def _shared(volume: StoredVolume, version: Microversion) -> dict[str, Any]:
     # A volume whose service is not recorded yet reads as shared.
     late = volume.late_uuid is not None
     shared = True if late else volume.shared_targets
@@ -159,7 +161,7 @@ def _shared(volume: Volume, version: Microversion) -> dict[str, Any]:
     return {"shared_targets": shared, "service_uuid": None if late else volume.service_uuid}
 
 
-def _attached(row: Attachment) -> dict[str, Any]:
+def _attached(row: StoredAttachment) -> dict[str, Any]:
     return {
         "id": row.volume_id,
         "attachment_id": row.id,
@@ -171,7 +173,7 @@ def _attached(row: Attachment) -> dict[str, Any]:
     }
 
 
-def attachment_summary(row: Attachment) -> dict[str, Any]:
+def attachment_summary(row: StoredAttachment) -> dict[str, Any]:
     return {
         "id": row.id,
         "status": row.status,
@@ -180,7 +182,7 @@ def attachment_summary(row: Attachment) -> dict[str, Any]:
     }
 
 
-def attachment_detail(row: Attachment) -> dict[str, Any]:
+def attachment_detail(row: StoredAttachment) -> dict[str, Any]:
     return {
         **attachment_summary(row),
         "attached_at": _time(row.attached_at),
@@ -190,11 +192,11 @@ def attachment_detail(row: Attachment) -> dict[str, Any]:
     }
 
 
-def created_attachment(row: Attachment) -> dict[str, Any]:
+def created_attachment(row: StoredAttachment) -> dict[str, Any]:
     """The answer of a create: `reserved`, even if it has connected."""
     return {**attachment_detail(row), "status": "reserved", "attached_at": ""}
 
 
-def updated_attachment(before: dict[str, Any], row: Attachment) -> dict[str, Any]:
+def updated_attachment(before: dict[str, Any], row: StoredAttachment) -> dict[str, Any]:
     """The answer of an update: the new connection_info, all else as it was before."""
     return {**before, "connection_info": row.connection_info}

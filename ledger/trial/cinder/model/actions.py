@@ -10,7 +10,7 @@ from ledger.trial.cinder import views
 from ledger.trial.cinder.call import NO_SUCH_ACTION, CinderCall, Handler, may_delete, wrong
 from ledger.trial.cinder.model import legacy, migration
 from ledger.trial.cinder.model import work as cinder_work
-from ledger.trial.cinder.model.rows import Attachment, CinderFault, Volume
+from ledger.trial.cinder.model.rows import CinderFault, StoredAttachment, StoredVolume
 
 
 async def volume_action(call: CinderCall) -> web.Response:
@@ -78,13 +78,13 @@ async def _retype(call: CinderCall) -> web.Response:
     return web.Response(status=202)
 
 
-def _start_migration(call: CinderCall, volume: Volume, target: Volume) -> None:
+def _start_migration(call: CinderCall, volume: StoredVolume, target: StoredVolume) -> None:
     if not migration.copied_by_cinder(call.model, volume, target):
         call.later(_ask_for_swaps(call, volume, target, call.model.attachments_of(volume.id)))
 
 
 async def _ask_for_swaps(
-    call: CinderCall, volume: Volume, target: Volume, rows: list[Attachment]
+    call: CinderCall, volume: StoredVolume, target: StoredVolume, rows: list[StoredAttachment]
 ) -> None:
     """One swap for each attachment; the compute service reports the end by a completion."""
     try:
@@ -148,7 +148,7 @@ async def _reimage(call: CinderCall) -> web.Response:
     return web.Response(status=202)
 
 
-async def _written(call: CinderCall, volume: Volume) -> None:
+async def _written(call: CinderCall, volume: StoredVolume) -> None:
     with call.model.lock:
         if volume.imaging is not None:
             volume.end_imaging()

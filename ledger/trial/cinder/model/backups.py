@@ -10,7 +10,7 @@ from aiohttp import web
 
 from ledger.trial.cinder.call import CinderCall
 from ledger.trial.cinder.model.model import CinderModel
-from ledger.trial.cinder.model.rows import DEFAULT_USER, Backup, CinderFault, Volume
+from ledger.trial.cinder.model.rows import DEFAULT_USER, Backup, CinderFault, StoredVolume
 
 
 def add(model: CinderModel, volume_id: str) -> Backup:
@@ -35,7 +35,7 @@ def restored(
     *,
     project_id: str | None = None,
     user_id: str = DEFAULT_USER,
-) -> Volume:
+) -> StoredVolume:
     """A new volume with what the backup has."""
     backup = model.backups.get(backup_id)
     if backup is None:

@@ -10,7 +10,7 @@ import hashlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ledger.trial.cinder.model.rows import Volume
+    from ledger.trial.cinder.model.rows import StoredVolume
 
 DRIVERS = ("rbd", "iscsi", "local", "nfs")
 LOCAL_DIR = "/var/lib/attachment-ledger/sim-volumes"
@@ -26,12 +26,12 @@ def _secret(attachment_id: str, what: str) -> str:
     return "sEcReT" + hashlib.sha256(f"{what}:{attachment_id}".encode()).hexdigest()[:26]
 
 
-def _data_of(volume: Volume) -> str:
+def _data_of(volume: StoredVolume) -> str:
     """A migrated volume's data keep the name of the volume that they were made for."""
     return volume.name_id or volume.id
 
 
-def _rbd(volume: Volume, attachment_id: str) -> tuple[dict[str, Any], list[str]]:
+def _rbd(volume: StoredVolume, attachment_id: str) -> tuple[dict[str, Any], list[str]]:
     key = _secret(attachment_id, "ceph")
     data = {
         "name": f"volumes/volume-{_data_of(volume)}",
@@ -49,7 +49,7 @@ def _rbd(volume: Volume, attachment_id: str) -> tuple[dict[str, Any], list[str]]
     return data, [key]
 
 
-def _iscsi(volume: Volume, attachment_id: str) -> tuple[dict[str, Any], list[str]]:
+def _iscsi(volume: StoredVolume, attachment_id: str) -> tuple[dict[str, Any], list[str]]:
     password = _secret(attachment_id, "chap")
     data = {
         "target_discovered": False,
@@ -65,24 +65,24 @@ def _iscsi(volume: Volume, attachment_id: str) -> tuple[dict[str, Any], list[str
     return data, [password]
 
 
-def _local(volume: Volume, attachment_id: str) -> tuple[dict[str, Any], list[str]]:
+def _local(volume: StoredVolume, attachment_id: str) -> tuple[dict[str, Any], list[str]]:
     del attachment_id  # a local file has no credentials
     path = f"{LOCAL_DIR}/volume-{_data_of(volume)}"
     return {"device_path": path, "volume_id": volume.id}, []
 
 
-def _nfs(volume: Volume, attachment_id: str) -> tuple[dict[str, Any], list[str]]:
+def _nfs(volume: StoredVolume, attachment_id: str) -> tuple[dict[str, Any], list[str]]:
     del attachment_id  # who may mount the share may read it
     data = {"export": "192.0.2.30:/export", "options": None, "volume_id": volume.id}
     return data | file_of(volume), []
 
 
-def data_file(volume: Volume) -> str:
+def data_file(volume: StoredVolume) -> str:
     """The file of a volume that was made for itself, before there were snapshots."""
     return f"volume-{_data_of(volume)}"
 
 
-def file_of(volume: Volume) -> dict[str, str]:
+def file_of(volume: StoredVolume) -> dict[str, str]:
     """The file that whoever has the volume writes to: raw, or a snapshot's."""
     name = volume.active_file or data_file(volume)
     return {"name": name, "format": "qcow2" if volume.active_file else "raw"}
@@ -91,13 +91,13 @@ def file_of(volume: Volume) -> dict[str, str]:
 _MAKERS = {"rbd": _rbd, "iscsi": _iscsi, "local": _local, "nfs": _nfs}
 
 
-def size_of(volume: Volume) -> dict[str, int]:
+def size_of(volume: StoredVolume) -> dict[str, int]:
     """What storage has of the volume: simulated hosts have no other way to it."""
     return {"simulated_bytes": volume.size << 30}
 
 
 def connection_info(
-    volume: Volume, attachment_id: str, connector: dict[str, Any], *, flat: bool = True
+    volume: StoredVolume, attachment_id: str, connector: dict[str, Any], *, flat: bool = True
 ) -> tuple[dict[str, Any], list[str]]:
     """The connection information and the secrets in it.
 

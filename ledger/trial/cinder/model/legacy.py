@@ -12,10 +12,10 @@ from typing import Any
 
 from ledger.trial.cinder.model import connection as cinder_connection
 from ledger.trial.cinder.model.model import CinderModel, invalid_volume
-from ledger.trial.cinder.model.rows import Attachment, CinderFault, Volume
+from ledger.trial.cinder.model.rows import CinderFault, StoredAttachment, StoredVolume
 
 
-def reserve(model: CinderModel, volume: Volume, _body: dict[str, Any]) -> None:
+def reserve(model: CinderModel, volume: StoredVolume, _body: dict[str, Any]) -> None:
     del model
     allowed = ("available", "in-use") if volume.multiattach else ("available",)
     if volume.status not in allowed:
@@ -26,12 +26,12 @@ def reserve(model: CinderModel, volume: Volume, _body: dict[str, Any]) -> None:
     volume.status = "attaching"
 
 
-def unreserve(model: CinderModel, volume: Volume, _body: dict[str, Any]) -> None:
+def unreserve(model: CinderModel, volume: StoredVolume, _body: dict[str, Any]) -> None:
     if volume.status == "attaching":
         volume.status = "in-use" if model.attachments_of(volume.id) else "available"
 
 
-def begin_detaching(model: CinderModel, volume: Volume, _body: dict[str, Any]) -> None:
+def begin_detaching(model: CinderModel, volume: StoredVolume, _body: dict[str, Any]) -> None:
     del model
     if volume.migrating:
         return  # a migrating volume never shows `detaching`
@@ -43,14 +43,14 @@ def begin_detaching(model: CinderModel, volume: Volume, _body: dict[str, Any]) -
     volume.status = "detaching"
 
 
-def roll_detaching(model: CinderModel, volume: Volume, _body: dict[str, Any]) -> None:
+def roll_detaching(model: CinderModel, volume: StoredVolume, _body: dict[str, Any]) -> None:
     del model
     if volume.status == "detaching":
         volume.status = "in-use"
 
 
 def initialize_connection(
-    model: CinderModel, volume: Volume, body: dict[str, Any]
+    model: CinderModel, volume: StoredVolume, body: dict[str, Any]
 ) -> dict[str, Any]:
     _not_in_maintenance(volume, "The volume connection cannot be initialized in maintenance mode.")
     connector = body.get("connector")
@@ -63,7 +63,7 @@ def initialize_connection(
     return {"connection_info": info}
 
 
-def attach(model: CinderModel, volume: Volume, body: dict[str, Any]) -> None:
+def attach(model: CinderModel, volume: StoredVolume, body: dict[str, Any]) -> None:
     _not_in_maintenance(volume, "The volume cannot be attached in maintenance mode.")
     instance = body.get("instance_uuid")
     if "mountpoint" not in body or not (instance or body.get("host_name")):
@@ -79,7 +79,9 @@ def attach(model: CinderModel, volume: Volume, body: dict[str, Any]) -> None:
     if volume.readonly and mode != "ro":
         text = f"Invalid volume: Invalid attaching mode '{mode}' for volume {volume.id}."
         raise CinderFault(400, text)
-    row = Attachment(id=model.new_id(), volume_id=volume.id, instance=instance, status="attached")
+    row = StoredAttachment(
+        id=model.new_id(), volume_id=volume.id, instance=instance, status="attached"
+    )
     row.mountpoint, row.mode = body["mountpoint"], mode
     row.host = body.get("host_name")
     row.attached_at, row.by_old_calls = model.clock(), True
@@ -87,11 +89,11 @@ def attach(model: CinderModel, volume: Volume, body: dict[str, Any]) -> None:
     volume.status, volume.attach_status = "in-use", "attached"
 
 
-def terminate_connection(model: CinderModel, volume: Volume, body: dict[str, Any]) -> None:
+def terminate_connection(model: CinderModel, volume: StoredVolume, body: dict[str, Any]) -> None:
     unreserve(model, volume, body)
 
 
-def detach(model: CinderModel, volume: Volume, body: dict[str, Any]) -> None:
+def detach(model: CinderModel, volume: StoredVolume, body: dict[str, Any]) -> None:
     _not_in_maintenance(volume, "The volume cannot be detached in maintenance mode.")
     rows = model.attachments_of(volume.id)
     attachment_id = body.get("attachment_id")
@@ -106,12 +108,12 @@ def detach(model: CinderModel, volume: Volume, body: dict[str, Any]) -> None:
         model.recompute(volume)
 
 
-def _not_in_maintenance(volume: Volume, text: str) -> None:
+def _not_in_maintenance(volume: StoredVolume, text: str) -> None:
     if volume.status == "maintenance":
         raise invalid_volume(text)
 
 
-Action = Callable[[CinderModel, Volume, dict[str, Any]], dict[str, Any] | None]
+Action = Callable[[CinderModel, StoredVolume, dict[str, Any]], dict[str, Any] | None]
 
 ACTIONS: dict[str, Action] = {
     "os-reserve": reserve,

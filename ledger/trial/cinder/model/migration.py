@@ -17,7 +17,7 @@ from typing import Any
 from ledger.trial.cinder.model import legacy
 from ledger.trial.cinder.model.backends import Backend, split_type
 from ledger.trial.cinder.model.model import CinderModel, invalid_volume
-from ledger.trial.cinder.model.rows import CinderFault, Volume
+from ledger.trial.cinder.model.rows import CinderFault, StoredVolume
 
 #: What the record of the old id takes over from the target's.
 _SWAPPED = (
@@ -28,7 +28,7 @@ _SWAPPED = (
 _MOVABLE = ("available", "in-use")
 
 
-def migrate(model: CinderModel, volume: Volume, body: dict[str, Any]) -> Volume:
+def migrate(model: CinderModel, volume: StoredVolume, body: dict[str, Any]) -> StoredVolume:
     """Begin `os-migrate_volume`; returns the target."""
     host = str(body.get("host"))
     found = [backend for backend in model.backends.values() if backend.host == host]
@@ -47,7 +47,7 @@ def migrate(model: CinderModel, volume: Volume, body: dict[str, Any]) -> Volume:
     return _begin(model, volume, found[0], volume.volume_type)
 
 
-def retype(model: CinderModel, volume: Volume, body: dict[str, Any]) -> Volume | None:
+def retype(model: CinderModel, volume: StoredVolume, body: dict[str, Any]) -> StoredVolume | None:
     """`os-retype`; returns the target if that takes a migration.
 
     Where a migration is needed and `migration_policy` forbids it, or the volume has snapshots, it
@@ -77,7 +77,9 @@ def retype(model: CinderModel, volume: Volume, body: dict[str, Any]) -> Volume |
     return _begin(model, volume, backend, kind)
 
 
-def _begin(model: CinderModel, volume: Volume, backend: Backend, volume_type: str) -> Volume:
+def _begin(
+    model: CinderModel, volume: StoredVolume, backend: Backend, volume_type: str
+) -> StoredVolume:
     volume.migration_status = "migrating"
     return model.add_volume(
         driver=backend.name,
@@ -96,7 +98,7 @@ def _begin(model: CinderModel, volume: Volume, backend: Backend, volume_type: st
     )
 
 
-def copied_by_cinder(model: CinderModel, volume: Volume, target: Volume) -> bool:
+def copied_by_cinder(model: CinderModel, volume: StoredVolume, target: StoredVolume) -> bool:
     """True if the volume has no attachment: it is moved at once, without the compute service."""
     if model.attachments_of(volume.id):
         return False
@@ -104,7 +106,7 @@ def copied_by_cinder(model: CinderModel, volume: Volume, target: Volume) -> bool
     return True
 
 
-def fail(model: CinderModel, volume: Volume, target: Volume) -> None:
+def fail(model: CinderModel, volume: StoredVolume, target: StoredVolume) -> None:
     """To be called when the compute service did not answer, or refused."""
     if volume.migration_status == "migrating":
         model.begin_deletion(target)
@@ -113,7 +115,7 @@ def fail(model: CinderModel, volume: Volume, target: Volume) -> None:
         volume.status = volume.previous_status or volume.status
 
 
-def complete(model: CinderModel, old: Volume, new: Volume, *, error: bool) -> str:
+def complete(model: CinderModel, old: StoredVolume, new: StoredVolume, *, error: bool) -> str:
     """`os-migrate_volume_completion`: the id under which the volume goes on."""
     if not old.migration_status and not new.migration_status:
         return _swap_old_attachments(model, old, new, error=error)
@@ -135,7 +137,7 @@ def complete(model: CinderModel, old: Volume, new: Volume, *, error: bool) -> st
     return old.id
 
 
-def _swap_records(model: CinderModel, old: Volume, new: Volume) -> None:
+def _swap_records(model: CinderModel, old: StoredVolume, new: StoredVolume) -> None:
     status = old.previous_status or old.status
     old_rows = model.attachments_of(old.id) if status == "in-use" else []
     for row in old_rows:  # the old flow's; the new flow has deleted its own
@@ -164,7 +166,9 @@ def _swap_records(model: CinderModel, old: Volume, new: Volume) -> None:
     model.begin_deletion(new)
 
 
-def _swap_old_attachments(model: CinderModel, old: Volume, new: Volume, *, error: bool) -> str:
+def _swap_old_attachments(
+    model: CinderModel, old: StoredVolume, new: StoredVolume, *, error: bool
+) -> str:
     for row in [] if error else model.attachments_of(old.id):
         legacy.detach(model, old, {"attachment_id": row.id})
         body = {"instance_uuid": row.instance, "host_name": row.host, "mountpoint": row.mountpoint}

@@ -31,7 +31,14 @@ from host_agent.shared.fault_calls import READS
 from host_agent.shared.faults import CHANGES_MAX
 from ledger.trial.cinder.model import connection as cinder_connection
 from ledger.trial.cinder.model.backends import Backend, default_backends, split_type, type_of
-from ledger.trial.cinder.model.rows import Attachment, Backup, CinderFault, Late, Snapshot, Volume
+from ledger.trial.cinder.model.rows import (
+    Backup,
+    CinderFault,
+    Late,
+    Snapshot,
+    StoredAttachment,
+    StoredVolume,
+)
 
 MAX_VOLUMES = 100_000
 MAX_RECENT_CALLS = 10_000
@@ -77,11 +84,11 @@ class CinderModel:
         self.clock = clock
         self.new_id = new_id
         self.lock = threading.RLock()
-        self.volumes: dict[str, Volume] = {}
-        self.attachments: dict[str, Attachment] = {}
+        self.volumes: dict[str, StoredVolume] = {}
+        self.attachments: dict[str, StoredAttachment] = {}
         self.snapshots: dict[str, Snapshot] = {}
         self.backups: dict[str, Backup] = {}
-        self._by_volume: dict[str, dict[str, Attachment]] = {}
+        self._by_volume: dict[str, dict[str, StoredAttachment]] = {}
         self.counts: dict[str, int] = {}
         self.recent: deque[dict[str, str]] = deque(maxlen=MAX_RECENT_CALLS)
         self.secrets: deque[str] = deque(maxlen=MAX_SECRETS)
@@ -124,7 +131,7 @@ class CinderModel:
         service_uuid_after_s: float = 0.0,
         service_uuid_after_reads: int = 0,
         **fields: Any,
-    ) -> Volume:
+    ) -> StoredVolume:
         """Add a volume; the `after` parameters make it `creating` or without `service_uuid` first.
 
         `driver` is the backend's name; fields that are not given are the backend's.
@@ -141,7 +148,7 @@ class CinderModel:
             "volume_type": type_of(backend.name, multiattach=bool(fields.get("multiattach"))),
             "created_at": now,
         }
-        volume = Volume(id=volume_id or self.new_id(), **given | fields)
+        volume = StoredVolume(id=volume_id or self.new_id(), **given | fields)
         if available_after_s or available_after_reads:
             volume.status = "creating"
             volume.creating = Late(at=now + available_after_s, reads=available_after_reads or -1)
@@ -152,18 +159,18 @@ class CinderModel:
         self.put_volume(volume)
         return volume
 
-    def put_volume(self, volume: Volume) -> None:
+    def put_volume(self, volume: StoredVolume) -> None:
         self.volumes[volume.id] = volume
         self._by_volume.setdefault(volume.id, {})
 
-    def volume(self, volume_id: str) -> Volume:
+    def volume(self, volume_id: str) -> StoredVolume:
         """The row, without counting as a read; 404 if there is none."""
         found = self.volumes.get(volume_id)
         if found is None:
             raise CinderFault(404, f"Volume {volume_id} could not be found.")
         return found
 
-    def read_volume(self, volume_id: str) -> Volume:
+    def read_volume(self, volume_id: str) -> StoredVolume:
         """The row as a GET shows it.  Counts as a read, which may end a delay."""
         volume = self.volume(volume_id)
         for late in (volume.creating, volume.late_uuid, volume.going, volume.imaging):
@@ -171,7 +178,7 @@ class CinderModel:
                 late.reads -= 1
         return self.current(volume_id)
 
-    def listed_volumes(self) -> list[Volume]:
+    def listed_volumes(self) -> list[StoredVolume]:
         """All rows as a list shows them.  Counts as a read of each; deleted ones are left out."""
         rows = []
         for volume_id in list(self.volumes):
@@ -181,7 +188,7 @@ class CinderModel:
                 continue
         return rows
 
-    def current(self, volume_id: str) -> Volume:
+    def current(self, volume_id: str) -> StoredVolume:
         """The row with all delays applied that are over; 404 if it is deleted."""
         volume = self.volume(volume_id)
         now = self.clock()
@@ -226,7 +233,7 @@ class CinderModel:
             raise CinderFault(404, f"Snapshot {snapshot_id} could not be found.")
         return self.snapshots[snapshot_id]
 
-    def begin_deletion(self, volume: Volume) -> None:
+    def begin_deletion(self, volume: StoredVolume) -> None:
         """Delete it, which takes `deleting_reads` reads."""
         volume.status = "deleting"
         if self.deleting_reads:
@@ -262,14 +269,14 @@ class CinderModel:
 
     # --- attachments ---------------------------------------------------------------------------
 
-    def attachment(self, attachment_id: str) -> Attachment:
+    def attachment(self, attachment_id: str) -> StoredAttachment:
         found = self.attachments.get(attachment_id)
         if found is None:
             text = "Volume attachment could not be found with filter: attachment_id = "
             raise CinderFault(404, f"{text}{attachment_id}.")
         return found
 
-    def shown_attachment(self, attachment_id: str) -> Attachment:
+    def shown_attachment(self, attachment_id: str) -> StoredAttachment:
         """The row as a GET of it shows it.  Real Cinder adds the format that it has noted of a file
         to the connection information, and trips over a row that never had any.
         """
@@ -281,7 +288,7 @@ class CinderModel:
             raise CinderFault(400, text + "otherwise incorrect.")
         return row
 
-    def attachments_of(self, volume_id: str) -> list[Attachment]:
+    def attachments_of(self, volume_id: str) -> list[StoredAttachment]:
         return list(self._by_volume.get(volume_id, {}).values())
 
     def attachment_create(
@@ -290,13 +297,13 @@ class CinderModel:
         instance: str | None,
         connector: dict[str, Any] | None = None,
         mode: str = "null",
-    ) -> Attachment:
+    ) -> StoredAttachment:
         """Reserve, and with a connector connect as well (without the update's checks)."""
         volume = self.current(volume_id)
         if "error" in volume.status:
             raise invalid_volume(_error_state("created", volume))
         self._reserve(volume, instance)
-        row = Attachment(id=self.new_id(), volume_id=volume_id, instance=instance)
+        row = StoredAttachment(id=self.new_id(), volume_id=volume_id, instance=instance)
         self.put_attachment(row)
         if connector:
             self._connect(volume, row, connector)
@@ -305,11 +312,11 @@ class CinderModel:
         row.mode = mode if volume.readonly is None else "ro"
         return row
 
-    def put_attachment(self, row: Attachment) -> None:
+    def put_attachment(self, row: StoredAttachment) -> None:
         self.attachments[row.id] = row
         self._by_volume[row.volume_id][row.id] = row
 
-    def _reserve(self, volume: Volume, instance: str | None) -> None:
+    def _reserve(self, volume: StoredVolume, instance: str | None) -> None:
         allowed: tuple[str, ...] = ("available", "in-use", "downloading")
         if not volume.multiattach:
             allowed = ("available", "downloading")
@@ -324,7 +331,7 @@ class CinderModel:
                 f"but the current status is {volume.status}."
             )
 
-    def attachment_update(self, attachment_id: str, connector: dict[str, Any]) -> Attachment:
+    def attachment_update(self, attachment_id: str, connector: dict[str, Any]) -> StoredAttachment:
         row = self.attachment(attachment_id)
         if not connector:
             text = "Invalid input for field/attribute connector. Value: {}. {} "
@@ -341,7 +348,9 @@ class CinderModel:
         self._connect(volume, row, connector)
         return row
 
-    def _connect(self, volume: Volume, row: Attachment, connector: dict[str, Any]) -> None:
+    def _connect(
+        self, volume: StoredVolume, row: StoredAttachment, connector: dict[str, Any]
+    ) -> None:
         row.connector = dict(connector)
         made = cinder_connection.connection_info(volume, row.id, connector)
         row.connection_info, secrets = made
@@ -358,13 +367,13 @@ class CinderModel:
         row.status = "attached"
         volume.status, volume.attach_status = "in-use", "attached"
 
-    def attachment_delete(self, attachment_id: str) -> list[Attachment]:
+    def attachment_delete(self, attachment_id: str) -> list[StoredAttachment]:
         """Delete; the caller checks `row_to_ask_about` before."""
         row = self.attachment(attachment_id)
         self.drop_attachment(attachment_id)
         return self.attachments_of(row.volume_id)
 
-    def move_attachment(self, row: Attachment, volume_id: str) -> None:
+    def move_attachment(self, row: StoredAttachment, volume_id: str) -> None:
         del self._by_volume[row.volume_id][row.id]
         row.volume_id = volume_id
         self._by_volume[volume_id][row.id] = row
@@ -374,7 +383,7 @@ class CinderModel:
         del self._by_volume[row.volume_id][attachment_id]
         self.recompute(self.volume(row.volume_id))
 
-    def recompute(self, volume: Volume) -> None:
+    def recompute(self, volume: StoredVolume) -> None:
         """Set the volume's status after the deletion of an attachment."""
         rows = self._by_volume[volume.id].values()
         left = sorted(row.status for row in rows if not row.status.startswith("error_"))
@@ -387,7 +396,7 @@ class CinderModel:
 
     def row_to_ask_about(
         self, *, attachment_id: str | None = None, volume_id: str | None = None
-    ) -> Attachment | None:
+    ) -> StoredAttachment | None:
         """The row that the compute service must be asked about before a user's deletion.
 
         None: it need not be asked.  Raises the 409 of CVE-2023-2088 if it cannot be known which row
@@ -440,7 +449,7 @@ def still_used(instance: str | None) -> CinderFault:
     return CinderFault(409, f"ConflictNovaUsingAttachment: {text}")
 
 
-def _error_state(done: str, volume: Volume) -> str:
+def _error_state(done: str, volume: StoredVolume) -> str:
     return (
         f"Volume attachments can not be {done} if the volume is in an error state. "
         f"The Volume {volume.id} currently has a status of: {volume.status} "

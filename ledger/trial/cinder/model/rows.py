@@ -30,7 +30,7 @@ class Late:
 
 
 @dataclass(slots=True, kw_only=True)
-class Volume:
+class StoredVolume:
     """A volume row.  `creating`, `late_uuid`, `going`, `imaging`: until it is made, has its
     `service_uuid`, is deleted, has its `next_image_id`.
     """
@@ -119,7 +119,7 @@ class Backup:
 
 
 @dataclass(slots=True, kw_only=True)
-class Attachment:
+class StoredAttachment:
     """An attachment row; connected once it has connection_info."""
 
     id: str

@@ -9,7 +9,7 @@ from aiohttp import web
 from ledger.trial.cinder.call import CinderCall
 from ledger.trial.cinder.model.connection import data_file, file_of
 from ledger.trial.cinder.model.model import CinderModel
-from ledger.trial.cinder.model.rows import CinderFault, Snapshot, Volume
+from ledger.trial.cinder.model.rows import CinderFault, Snapshot, StoredVolume
 
 
 async def snapshot_create(call: CinderCall) -> web.Response:
@@ -48,7 +48,7 @@ GUEST_IS_DONE = "90%"
 _CHAINED = ("available", "deleting", "error_deleting")
 
 
-def chain_of(model: CinderModel, volume: Volume) -> list[str]:
+def chain_of(model: CinderModel, volume: StoredVolume) -> list[str]:
     """The files of a volume as its driver knows them, the lowest first."""
     rows = [row for row in model.snapshots.values() if row.volume_id == volume.id]
     base = volume.base_file or data_file(volume)

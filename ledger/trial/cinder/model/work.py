@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ledger.trial.cinder.model import connection as cinder_connection
 from ledger.trial.cinder.model.model import CinderModel, invalid_volume
-from ledger.trial.cinder.model.rows import CinderFault, Late, Volume
+from ledger.trial.cinder.model.rows import CinderFault, Late, StoredVolume
 
 BACKING_UP, EXTENDING = "backing-up", "extending"
 #: The size that is waited for.  Cinder 29 has it in the metadata for administrators, which it
@@ -17,7 +17,7 @@ BACKING_UP, EXTENDING = "backing-up", "extending"
 NEW_SIZE = "extend_new_size"
 
 
-def begin_backup(volume: Volume, *, force: bool = False) -> None:
+def begin_backup(volume: StoredVolume, *, force: bool = False) -> None:
     """`force`: of a volume that is in use."""
     if volume.status not in ("available", "in-use"):
         raise invalid_volume(
@@ -29,11 +29,11 @@ def begin_backup(volume: Volume, *, force: bool = False) -> None:
     volume.previous_status, volume.status = volume.status, BACKING_UP
 
 
-def end_backup(volume: Volume) -> None:
+def end_backup(volume: StoredVolume) -> None:
     volume.status, volume.previous_status = volume.previous_status or volume.status, BACKING_UP
 
 
-def begin_extension(volume: Volume, *, attached: bool = False) -> None:
+def begin_extension(volume: StoredVolume, *, attached: bool = False) -> None:
     """`attached`: the caller's microversion allows it of a volume in use (3.42)."""
     expected = "in-use" if attached and volume.status == "in-use" else "available"
     if volume.status != expected:
@@ -44,13 +44,15 @@ def begin_extension(volume: Volume, *, attached: bool = False) -> None:
     volume.previous_status, volume.status = volume.status, EXTENDING
 
 
-def begin_waiting_extension(volume: Volume, size: int) -> None:
+def begin_waiting_extension(volume: StoredVolume, size: int) -> None:
     """By a driver whose guests extend a file that they have open: it waits for them (3.71)."""
     begin_extension(volume, attached=True)
     volume.metadata[NEW_SIZE] = str(size)
 
 
-def end_extension(model: CinderModel, volume: Volume, size: int, *, error: bool = False) -> None:
+def end_extension(
+    model: CinderModel, volume: StoredVolume, size: int, *, error: bool = False
+) -> None:
     """An error stays in the status until an administrator resets it."""
     if error:
         volume.status = "error_extending"
@@ -63,7 +65,7 @@ def end_extension(model: CinderModel, volume: Volume, size: int, *, error: bool 
             row.connection_info |= cinder_connection.size_of(volume)
 
 
-def complete_extension(model: CinderModel, volume: Volume, *, error: bool) -> None:
+def complete_extension(model: CinderModel, volume: StoredVolume, *, error: bool) -> None:
     """Whoever has the volume has grown it, or could not."""
     if volume.status != EXTENDING:
         raise invalid_volume("Volume is not being extended.")
@@ -73,7 +75,7 @@ def complete_extension(model: CinderModel, volume: Volume, *, error: bool) -> No
 
 
 def begin_reimage(
-    model: CinderModel, volume: Volume, image_id: str, *, reserved: bool = False
+    model: CinderModel, volume: StoredVolume, image_id: str, *, reserved: bool = False
 ) -> None:
     """The second read that follows finds it done.  `reserved`: of one that is, too.
 

@@ -1,8 +1,8 @@
 """What the ledger's own steps of repairs do: look again, and what they change in Cinder.
 
-As all effects (ledger.core.effects), each is an *ensure*.  `look_again` asks the ledger and Cinder
-anew and puts what they say, with what the host has just told, into the row that the finding's class
-judges (handlers.drift.again).
+As all effects (ledger.core.effects), each is an *ensure*.  `recheck_finding` asks the ledger and
+Cinder anew and puts what they say, with what the host has just told, into the row that the
+finding's class judges (handlers.drift.recheck).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping, MappingState
 from aggregates.operation import Operation
 from aggregates.volume import Volume
-from handlers.drift import again, proofs, rows
+from handlers.drift import proofs, recheck, rows
 from handlers.drift.rows import UNKNOWN, Row, Subject
 from handlers.flows.repair_host import DELETE_VOLUME
 from handlers.results.made import Evidence, asked_by
@@ -32,7 +32,7 @@ from ledger.reconcile.repair_cases import shown_by
 _GONE = frozenset({AttachmentState.DELETED})
 
 
-def look_again(lane: Lane, context: EffectContext) -> dict[str, Any]:
+def recheck_finding(lane: Lane, context: EffectContext) -> dict[str, Any]:
     """FINAL drift_gone, drift_changed, drift_unproven: then nothing is done."""
     started = context.operation.started if context.operation else None
     assert started is not None, "it is a step of an operation"
@@ -41,7 +41,7 @@ def look_again(lane: Lane, context: EffectContext) -> dict[str, Any]:
     assert finding.found is not None, "and repairs what was found"
     row = _ROWS[Subject(finding.found.subject)](finding, lane, context)
     view = _attachment(lane, context)
-    asked = proofs.Asked(
+    asked = proofs.ProofFacts(
         row=row,
         lane=lane,
         shown=lane.shown or {},
@@ -50,7 +50,7 @@ def look_again(lane: Lane, context: EffectContext) -> dict[str, Any]:
         held=frozenset(_held_on(lane, context)),
         made=_made(finding, lane, context) if started.flow == DELETE_VOLUME.name else None,
     )
-    if (refused := again.refusal(started.flow, finding, asked)) is not None:
+    if (refused := recheck.refusal(started.flow, finding, asked)) is not None:
         raise PortError(ErrorKind.FINAL, *refused)
     return {}
 
@@ -61,7 +61,7 @@ def drop_attachment(lane: Lane, context: EffectContext) -> dict[str, Any]:
     known = context.book.get(Attachment, lane.attachment_id)
     if known.version and known.state is not AttachmentState.DELETED:
         text = f"Attachment {known.id} is held by the ledger now. Nothing was changed."
-        raise PortError(ErrorKind.FINAL, again.GONE, text)
+        raise PortError(ErrorKind.FINAL, recheck.GONE, text)
     with letting_go(context.cinder, context.old_cinder, lane) as deletion:
         deletion.shown = context.cinder.attachment_delete(lane.attachment_id) is not None
     if not deletion.shown and (left := _attachment(lane, context)) is not None:
@@ -238,8 +238,8 @@ _ROWS: dict[Subject, Callable[[Finding, Lane, EffectContext], Row | None]] = {
 }
 
 
-def _about(finding: Finding) -> rows.About:
-    return rows.About(**vars(finding.about()))
+def _about(finding: Finding) -> rows.RowAbout:
+    return rows.RowAbout(**vars(finding.about()))
 
 
 def _held(

@@ -2,7 +2,7 @@
 
 The first is asked of the class that found it, by a row of what everybody says at this moment.  The
 second is the repair's own proof (`handlers.drift.repairs`; decision 0059).  Pure; who asks is
-`ledger.reconcile.mending`.
+`ledger.reconcile.repair_effects`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from aggregates.finding import Finding
 from handlers.drift import rows
 from handlers.drift.classes import BY_NAME, DriftClass
 from handlers.drift.judge import differs
-from handlers.drift.proofs import Asked
+from handlers.drift.proofs import ProofFacts
 from handlers.drift.repairs import REPAIRS
 from handlers.drift.rows import Party
 
@@ -30,7 +30,7 @@ def cannot(drift: DriftClass, key: str, differs: Mapping[str, Any]) -> str | Non
     return ask(key, differs) if ask else None
 
 
-def refusal(flow: str, finding: Finding, asked: Asked) -> tuple[str, str] | None:
+def refusal(flow: str, finding: Finding, asked: ProofFacts) -> tuple[str, str] | None:
     """Why the repair does nothing: a code, and words; None: it may go on."""
     assert finding.found is not None, "only what was found is repaired"
     if REPAIRS[flow].asks_hosts and not _is_readable(asked.shown):
