@@ -232,6 +232,12 @@ class HostNotFencedError(DomainError, code="host_not_fenced", status=400):
     """
 
 
+class OperatorsFenceError(DomainError, code="operators_fence"):
+    """Host {host} was fenced by an operator, with evidence of its own: a controller cannot end
+    that. Unfence it with /v1, once it may work again.
+    """
+
+
 class FenceTooOldError(DomainError, code="fence_too_old"):
     """The fence of host {host} does not cover instance {server_id}, which arrived or started
     there after the fence. Check the host again, and fence it again with that evidence.

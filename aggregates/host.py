@@ -22,6 +22,10 @@ from aggregates.base import About, Aggregate, Event
 HOSTS_MAX = 16_384
 
 
+#: Between two runs of the program after a fence that failed: the first pause, and the longest.
+HOOK_PAUSE_FIRST_S, HOOK_PAUSE_S = 5.0, 600.0
+
+
 @lru_cache(HOSTS_MAX)
 def host_uuid(name: str) -> UUID:
     """The aggregate id of a host name."""
@@ -46,16 +50,29 @@ class Host(Aggregate):
         connector: dict[str, Any] | None = None
 
     class Fenced(Event):
-        """An operator vouches that nothing on this host touches volumes any more."""
+        """An operator vouches that nothing on this host touches volumes any more; or a
+        `controller` of high availability does (its user's id), which has powered the host off.
+        """
 
         epoch: int
         reason: str
         evidence: str
+        controller: str | None = None
 
     class Unfenced(Event):
         """An operator lets the host work again, in the epoch that fencing began."""
 
         reason: str
+
+    class HookRan(Event):
+        """The site's program after the fence of this epoch has ended, or was ended (`code` None);
+        `output`: the end of what it said; `next_at`: when it is run again, if it failed.
+        """
+
+        of_epoch: int
+        code: int | None
+        output: str
+        next_at: float | None  # seconds since 1970, by the database's clock
 
     class Disabled(Event):
         """An operator wants no servers to come to this host; what is there goes on."""
@@ -123,6 +140,10 @@ class Host(Aggregate):
         self.epoch = 0
         self.fenced = False
         self.fence_reason = ""
+        self.controller: str | None = None  # that has fenced it; None: an operator has
+        self.hooked = False  # the program after this fence has ended well
+        self.hook_failures = 0  # of it, since this fence
+        self.hook_next_at = 0.0  # when it is run again
         self.disabled = False
         self.disabled_reason: str | None = None
         self.origin: str | None = None  # whose it is; None: ours to work on
@@ -154,6 +175,8 @@ class Host(Aggregate):
             case self.Fenced():
                 self.epoch, self.fenced, self.suspect = event.epoch, True, not self.unvouched
                 self.fence_reason = f"{event.reason} ({event.evidence})"
+                self.controller = event.controller
+                self.hooked, self.hook_failures, self.hook_next_at = False, 0, 0.0
             case self.Unfenced():
                 self.fenced = False
             case self.Disabled():
@@ -175,6 +198,10 @@ class Host(Aggregate):
                 self.unvouched, self.leftovers = True, ((), ())
             case self.Vouched():
                 self.unvouched = False
+            case self.HookRan() if event.of_epoch == self.epoch:
+                self.hooked = event.next_at is None
+                self.hook_failures += event.next_at is not None
+                self.hook_next_at = event.next_at or 0.0
             case self.DisksSeen():
                 self.shown[event.server_id] = frozenset(event.volumes)
                 if not event.volumes:
@@ -230,6 +257,23 @@ class Host(Aggregate):
         """Fencing a fenced host again adds evidence and raises the epoch again."""
         self.record(self.Fenced, epoch=self.epoch + 1, reason=reason, evidence=evidence)
 
+    def force_down(self, controller: str, reason: str, evidence: str) -> None:
+        """A controller's fence.  Where an operator's stands, it says nothing new."""
+        if not self.fenced or self.said_off:
+            what = {"reason": reason, "evidence": evidence, "controller": controller}
+            self.record(self.Fenced, epoch=self.epoch + 1, **what)
+
+    def force_up(self, reason: str) -> None:
+        """End a controller's fence.  Raises OperatorsFenceError if an operator has made it."""
+        if self.fenced and not self.said_off:
+            raise errors.OperatorsFenceError(host=self.name)
+        self.unfence(reason)
+
+    @property
+    def said_off(self) -> bool:
+        """Whether it is fenced as powered off: then nothing of before runs there."""
+        return self.fenced and self.controller is not None
+
     def report_leftovers(
         self, guests: list[str], attachments: list[str], *, all_decided: bool
     ) -> None:
@@ -261,6 +305,18 @@ class Host(Aggregate):
         """
         epoch = max(epoch, self.epoch + 1)
         self.record(self.Restored, epoch=epoch, position=position, reason=reason)
+
+    def awaits_hook(self, now: float) -> bool:
+        """Whether the program after this fence is to be run now; a clock may have been set back."""
+        return self.fenced and not self.hooked and not 0 < self.hook_next_at - now <= HOOK_PAUSE_S
+
+    def ran_hook(self, epoch: int, code: int | None, output: str, now: float) -> None:
+        """How the program after the fence of this epoch has ended.  Code 0 is success; else it is
+        run again after a pause, which grows.
+        """
+        pause_s = min(HOOK_PAUSE_S, HOOK_PAUSE_FIRST_S * 2 ** min(self.hook_failures, 10))
+        next_at = None if code == 0 else now + pause_s
+        self.record(self.HookRan, of_epoch=epoch, code=code, output=output, next_at=next_at)
 
     def vouch(self, reason: str) -> None:
         """Vouching for a host of which nothing is in doubt records nothing."""

@@ -63,6 +63,7 @@ class Instance(Claimable):
         devices: list[str]
         epoch: int  # of the host then
         volumes: list[str]  # as the disks' serials tell
+        restarted: bool = False  # it runs although its host was said to be off since
 
     class ServerSeen(Event):
         """Somebody else's server, as it is there now: it is only watched."""
@@ -361,6 +362,8 @@ class Instance(Claimable):
         self._is_at(event)
         if isinstance(event, Instance.InstanceRegistered):
             self.project_id, self.user_id = event.project_id, event.user_id
+        elif event.restarted:
+            self.epoch = event.epoch
 
     def _is_at(self, event: InstanceRegistered | InstanceObserved | Placed) -> None:
         begins = event.power_state in RUNNING and self.power_state not in RUNNING
@@ -439,6 +442,7 @@ class Instance(Claimable):
     ) -> bool:
         """Take what a host shows in this epoch of its; seeing nothing new records nothing.
 
+
         A host cannot take a guest from another one by showing it: only flows move
         guests - or people, of those without volumes that no flow has ever placed, from a
         host that has lost sight of them.  What a flow is just changing is not looked at: it
@@ -465,6 +469,15 @@ class Instance(Claimable):
         if definition and definition != (self.definition, self.dropped or []):
             self.record(self.DefinitionChanged, definition=definition[0], dropped=definition[1])
         return True
+
+    def runs_on(self, host: str, epoch: int) -> None:
+        """Its host shows it, and was said to be off: what runs there has begun to since, or that
+        word was wrong.  So no fence of before covers it.
+        """
+        if self.host == host and self.power_state in RUNNING and self.epoch < epoch:
+            seen = {what: list(names) for what, names in self.seen._asdict().items()}
+            what = {"name": self.name, "host": host, "power_state": self.power_state}
+            self.record(self.InstanceObserved, **what, **seen, epoch=epoch, restarted=True)
 
     def see_elsewhere(self, host: str, seen: Sighting) -> None:
         """A host that is not the server's shows its guest; seeing nothing new records nothing."""

@@ -40,6 +40,7 @@ from ledger.auth.authenticator import authenticator, keystone_login
 from ledger.auth.policy import Policy as AccessPolicy
 from ledger.auth.renewal import Renewal, SettingsReload
 from ledger.config import Settings
+from ledger.core.after_fence import AfterFence
 from ledger.core.dispatcher import Dispatcher
 from ledger.core.images import Images
 from ledger.core.requests import Requests
@@ -157,8 +158,7 @@ async def running(
         ledger, calls = Ledger(dsn), call_seconds()
         stack.callback(ledger.close)
         cinder, old_cinder = _cinders(settings, calls, stack)
-        if works and (settings.cinder.service_token or settings.observe.auth is None):
-            await asyncio.to_thread(_check_roles, cinder)
+        await asyncio.to_thread(_check_roles, cinder, settings)
         pool = await stack.enter_async_context(read_pool(dsn))
         runner = _projecting(dsn, stack, works=works)
         clock = await asyncio.to_thread(DatabaseClock.of, dsn)
@@ -181,6 +181,7 @@ async def running(
             )
             checks |= _begin_dispatching(dispatcher, stack)
             warnings |= _begin_observing(settings, ledger, looks, clock, stack)
+            warnings |= _begin_hooks(settings, ledger, looks, queries, clock, stack)
         components = Components(
             requests=Requests(ledger, cinder, clock),
             service=service,
@@ -291,6 +292,23 @@ def _begin_observing(
     return {"observer": observer.check}
 
 
+def _begin_hooks(
+    settings: Settings,
+    ledger: Ledger,
+    looks: LookRequests,
+    queries: Queries,
+    clock: DatabaseClock,
+    stack: AsyncExitStack,
+) -> dict[str, Check]:
+    """From now on the site's program is run after each fence, if there is one; whether it fails."""
+    if not settings.fencing.hook:
+        return {}
+    after = AfterFence(looks.dsn, ledger, queries, settings.fencing, clock)
+    stack.push_async_callback(after.stop)
+    stack.push_async_callback(_cancelled, asyncio.create_task(after.run(), name="after-fence"))
+    return {"after_fence": after.check}
+
+
 def _adopting(
     settings: Settings, ledger: Ledger, looks: LookRequests, clock: DatabaseClock
 ) -> Adopting | None:
@@ -398,12 +416,16 @@ def _alive(task: asyncio.Task[None]) -> Callable[[], Awaitable[str | None]]:
     return check
 
 
-def _check_roles(cinder: CinderClient) -> None:
+def _check_roles(cinder: CinderClient, settings: Settings) -> None:
     """Without a service token Cinder refuses our deletes: better not to begin (LP 2019892).
+    Whoever only reads or watches deletes nothing.
 
     Raises PortError if the token is known to lack the role; if nobody can be asked now,
     that is logged, and every delete will say what is wrong.
     """
+    watches = settings.observe.auth is not None and not settings.cinder.service_token
+    if settings.read_only or watches:
+        return
     try:
         cinder.check_service_token()
     except PortError as error:

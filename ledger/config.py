@@ -269,6 +269,31 @@ class Reconcile:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Fencing:
+    """Who may say by Nova's `forced_down` that a host is off, and what is done after a fence.
+
+    `controllers`: ids of users, of controllers of high availability, which power a host off before
+    they say so.  Their word is a fence.
+
+    `hook`: the site's own program and its arguments, run after each fence until it has ended with
+    0; `hook_s`: when it is killed.  `hook_required`: no server is evacuated before.
+    """
+
+    controllers: tuple[str, ...] = ()
+    hook: tuple[str, ...] = ()
+    hook_s: Seconds = 60.0
+    hook_required: bool = False
+
+    def __post_init__(self) -> None:
+        if not all(self.controllers):
+            raise ValueError("'controllers' names users by their ids, which are not empty")
+        if self.hook and not Path(self.hook[0]).is_absolute():
+            raise ValueError("'hook' begins with the program's whole path: no PATH is searched")
+        if self.hook_required and not self.hook:
+            raise ValueError("'hook_required' needs a 'hook'")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Observe:
     """Whose attachments are watched beside ours: those of a Nova and its Cinder.
 
@@ -333,6 +358,7 @@ class Settings:
     swap_by_users: bool = False
     limits: Limits = Limits()
     reconcile: Reconcile = Reconcile()
+    fencing: Fencing = Fencing()
     observe: Observe = dataclasses.field(default_factory=Observe)
     tracing: Tracing = Tracing()
 

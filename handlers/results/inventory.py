@@ -28,6 +28,7 @@ def seen(host: str, guest: Guest, book: Book) -> bool:
     if instance.origin is not None:  # whose it is says where it is; yet what is shown is there
         keep_disks(host, guest.server_id, frozenset(guest.volumes), book)
         return True
+    shows = book.get(Host, host)
     looked = instance.observe(
         name=guest.name,
         host=host,
@@ -35,8 +36,10 @@ def seen(host: str, guest: Guest, book: Book) -> bool:
         disks=SeenDisks(guest.devices, guest.volumes),
         owner=(guest.project_id, guest.user_id),
         definition=_definition(guest.definition, instance),
-        epoch=book.get(Host, host).epoch,
+        epoch=shows.epoch,
     )
+    if shows.said_off and looked:
+        instance.runs_on(host, shows.epoch)
     if instance.host == host:
         grow.begin_awaited(instance, book)
     return _sighted(host, guest, book) and looked

@@ -139,6 +139,10 @@ class Service:
         unit.read(wanted)
         return [_unchanged(name, registration, unit) for name, registration in asked]
 
+    def host(self, name: str) -> Host:
+        """The host as the log has it now."""
+        return self._store.load(Host, Host.id_of(name))
+
     def epochs(self, names: Sequence[str]) -> dict[str, int | None]:
         """Of each of these hosts; None: no agent of it has ever registered."""
         hosts: list[Host] = self._store.load_many(*((Host, Host.id_of(name)) for name in names))

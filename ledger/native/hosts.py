@@ -55,6 +55,13 @@ async def fence(call: Call, *, reason: str, evidence: str, force: bool) -> web.S
         )
     service, context = call.components.service, call.context("operator")
     position = await call.bulkheads.operators(service.fence, name, reason, evidence, context)
+    await let_go(call, name, position)
+    return await _answer_again(call)
+
+
+async def let_go(call: Call, name: str, position: int) -> None:
+    """Tell the host's agent, and all operations, of a fence that is at this position."""
+    service, context = call.components.service, call.context("operator")
     await call.written(position)
     await call.request.app[AGENT_BATCHER].speakers.free(name)
     # After a fence no intent that did not know of it is stored: one look finds all.
@@ -63,7 +70,21 @@ async def fence(call: Call, *, reason: str, evidence: str, force: bool) -> web.S
             service.on_host_fenced, operation_id, name, context
         )
     await call.written(position)
-    return await _answer_again(call)
+
+
+async def refuse_unhooked(call: Call, name: str) -> None:
+    """ApiError 409 if the host is fenced, and what has to be done after that is not done yet."""
+    if not call.components.settings.fencing.hook_required:
+        return
+    known = await asyncio.to_thread(call.components.service.host, name)
+    if known.fenced and not known.hooked:
+        raise ApiError(
+            409,
+            "hook_awaited",
+            f"Host {name} is fenced, and the program after that (fencing.hook), which has to end "
+            f"well first, has not: it failed {known.hook_failures} times.",
+            hint="It is run again until it does. What it said is in the host's history.",
+        )
 
 
 async def unfence(call: Call, *, reason: str) -> web.StreamResponse:

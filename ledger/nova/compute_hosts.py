@@ -1,8 +1,9 @@
 """Hosts as Nova's clients know them: os-services, os-hypervisors, os-availability-zone.
 
 A host is one service, `nova-compute`, and one hypervisor.  Both have the id of the host's aggregate
-from 2.53 on, and before a number made of it.  `forced_down` is a fence, which wants evidence and is
-`/v1`'s.  What a host could hold nobody tells the ledger: such fields are null, never a guess.
+from 2.53 on, and before a number made of it.  `forced_down` is a fence, whose evidence is the word
+of a controller that the settings name; of anybody else it is refused.  What a host could hold
+nobody tells the ledger: such fields are null, never a guess.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from aiohttp import web
 from aggregates.host import host_uuid
 from ledger.agents.contact import is_alive, unknown_host
 from ledger.http import microversions
-from ledger.http.call import Call, answer, canonical
+from ledger.http.call import Call, answer, canonical, caught_up
 from ledger.http.paging import next_page, nova_limit, page_of
 from ledger.http.parameters import boolean
 from ledger.http.problem import ApiError, not_found
+from ledger.native.hosts import let_go
 from ledger.nova.migrations import instant
 from ledger.nova.schemas_hosts import ServiceNamed, ServiceUpdate
 from ledger.nova.servers.state import ZONE
@@ -42,7 +44,7 @@ async def services(call: Call) -> web.StreamResponse:
 
 
 async def service_update(call: Call) -> web.StreamResponse:
-    """PUT /os-services/{id}: no servers are to come to the host, or they may again.
+    """PUT /os-services/{id}: no servers are to come to the host, or they may again; it is down.
 
     From 2.53 on; before, the id is an action, and the body says which host.
     """
@@ -50,15 +52,16 @@ async def service_update(call: Call) -> web.StreamResponse:
         return await _act(call)
     body = await call.json(ServiceUpdate)
     row = await _host_of(call, "service_id", "Service {} not found.")
-    if body.forced_down is not None:
-        raise _fences_are_ours(row["host"])
-    if body.status is None:
+    if body.status is None and body.forced_down is None:
         message = "No updates were requested. Fields 'status' or 'forced_down' should be specified."
         raise ApiError(400, "invalid", message)
     if body.status == "enabled" and body.disabled_reason:
         message = "Specifying 'disabled_reason' with status 'enabled' is invalid."
         raise ApiError(400, "invalid", message)
-    await _set(call, row["host"], body.status, body.disabled_reason)
+    if body.forced_down is not None:
+        await _force(call, row, down=body.forced_down)
+    if body.status is not None:
+        await _set(call, row["host"], body.status, body.disabled_reason)
     again = await call.components.queries.host(row["host"])
     assert again is not None, "hosts are never forgotten"
     return answer({"service": _service(call, again)})
@@ -74,11 +77,12 @@ async def _act(call: Call) -> web.StreamResponse:
             "updated."
         )
         raise ApiError(400, "invalid", message)
-    if await call.components.queries.host(body.host) is None:
+    row = await call.components.queries.host(body.host)
+    if row is None:
         raise unknown_host(body.host)
-    status = {"enable": "enabled", "disable": "disabled", "disable-log-reason": "disabled"}
     if action == "force-down" and call.version >= microversions.FORCED_DOWN:
-        raise _fences_are_ours(body.host)
+        return await _forced(call, row, body)
+    status = {"enable": "enabled", "disable": "disabled", "disable-log-reason": "disabled"}
     if action not in status:
         raise not_found("no_such_action", "Unknown action")
     if action == "disable-log-reason" and not body.disabled_reason:
@@ -100,12 +104,62 @@ async def _set(call: Call, host: str, status: str, reason: str | None) -> None:
     await call.written(position)
 
 
-def _fences_are_ours(host: str) -> ApiError:
-    return ApiError(
-        400,
-        "not_supported",
-        f"A host is not forced down without evidence: fence it by POST /v1/hosts/{host}/fence.",
+async def _forced(call: Call, row: Row, body: ServiceNamed) -> web.StreamResponse:
+    """PUT /os-services/force-down."""
+    if body.forced_down is None:
+        raise ApiError(400, "invalid", "Missing forced_down field")
+    await _force(call, row, down=body.forced_down)
+    shown = {"host": row["host"], "binary": BINARY, "forced_down": body.forced_down}
+    return answer({"service": shown})
+
+
+async def _force(call: Call, row: Row, *, down: bool) -> None:
+    """Fence the host by a controller's word, or let it come back.  ApiError 403, 409.
+
+    Whether its agent answers does not matter: a controller powers the host off, and says so within
+    a second.  Should the agent show afterwards that guests run there, no fence of before covers
+    them.
+    """
+    host, actor = row["host"], call.identity.actor
+    if actor.user_id not in call.components.settings.fencing.controllers:
+        raise _no_controller(host, actor.name)
+    if not down:
+        await _refuse_evacuating(call, host)
+    since = row["seen_at"].isoformat(timespec="seconds") if row["seen_at"] else "never"
+    controller = str(actor.user_id)
+    reason = f"forced {'down' if down else 'up'} by {actor.name}"
+    evidence = f"word of controller {controller}; the agent was last in contact: {since}"
+    position = await call.bulkheads.operators(
+        call.components.service.change_host,
+        host,
+        lambda each: (
+            each.force_down(controller, reason, evidence) if down else each.force_up(reason)
+        ),
+        call.context("operator"),
     )
+    await (let_go(call, host, position) if down else call.written(position))
+
+
+def _no_controller(host: str, name: str) -> ApiError:
+    return ApiError(
+        403,
+        "no_controller",
+        f"That host {host} is down, or up again, is not taken from {name}: only the users in "
+        "fencing.controllers of the settings may say so by forced_down. Fence it with evidence, "
+        f"by POST /v1/hosts/{host}/fence.",
+    )
+
+
+async def _refuse_evacuating(call: Call, host: str) -> None:
+    """ApiError 409 while servers leave the host, as in Nova: its fence is what they rest on."""
+    await caught_up(call)
+    if under_way := await call.components.queries.evacuating(host):
+        raise ApiError(
+            409,
+            "evacuating",
+            f"Host {host} cannot be forced up: {len(under_way)} servers are still being evacuated "
+            f"from it, by operation {under_way[0]} among others. Try again when they are done.",
+        )
 
 
 def _service(call: Call, row: Row) -> Row:

@@ -87,6 +87,14 @@ def _waived(template: str) -> Callable[[Body], str]:
     return tell
 
 
+def _hook_ran(body: Body) -> str:
+    code, said = body.get("code"), body.get("output", "?")
+    if body.get("next_at") is None:
+        return f"Program after the fence has done its work: {said}"
+    how = "was ended" if code is None else f"ended with {code}"
+    return f"Program after the fence FAILED ({how}), and is run again: {said}"
+
+
 def _older(template: str) -> Callable[[Body], str]:
     """Hosts whose word is older than the look, and how old it is, belong into the sentence."""
 
@@ -348,6 +356,7 @@ SENTENCES: dict[str, Callable[[Body], str]] = {
     "Host.HostRegistered": _text("Agent of {name} registered, service version {service_version}"),
     "Host.Fenced": _text("Host FENCED, epoch {epoch}: {reason}; evidence: {evidence}"),
     "Host.Unfenced": _text("Host unfenced: {reason}"),
+    "Host.HookRan": _hook_ran,
     "Host.Restored": _text(
         "Ledger RESTORED from a backup that ended at position {position}, host epoch {epoch}: "
         "{reason}"

@@ -290,6 +290,15 @@ class Queries(SurveyReads, DriftReads, OperationReads, ServerLists, RequestReads
         """The operations that are not over and concern this host, oldest first."""
         return [row["operation_id"] for row in await self._all("open_on_host", host=host)]
 
+    async def fenced(self) -> list[str]:
+        """The names of all hosts that are fenced."""
+        return [row["host"] for row in await self._all("fenced")]
+
+    async def evacuating(self, host: str) -> list[str]:
+        """Of these, the evacuations from this host."""
+        rows = await self._all("open_on_host", host=host)
+        return [row["operation_id"] for row in rows if row["evacuates"]]
+
     async def hosts_by_state(self, silent_after_s: float) -> Row:
         """How many hosts are `alive`, `silent` and `fenced`; `unvouched`, of those that are not
         fenced; of those that are alive, by how much the worst clock is wrong, `clock_skew_max_s`.

@@ -745,6 +745,10 @@ SELECT h.host
 -- The names of all hosts that are not fenced.
 SELECT host FROM hosts WHERE NOT fenced ORDER BY host;
 
+-- name: fenced
+-- The names of all hosts that are fenced.
+SELECT host FROM hosts WHERE fenced ORDER BY host;
+
 -- name: in_doubt
 -- The names of the hosts of which nobody knows what they have, since the ledger was restored.
 -- hosts_in_doubt, which has next to nothing.
@@ -753,7 +757,7 @@ SELECT host FROM hosts WHERE unvouched AND NOT fenced ORDER BY host;
 -- name: open_on_host
 -- The operations that are not over and have work on this host, or take a server there or from
 -- there, whatever they are at, oldest first.  operations_open.
-SELECT operation_id FROM operations
+SELECT operation_id, flow = 'evacuate' AND destination <> %(host)s AS evacuates FROM operations
  WHERE state <> 'finished'
    AND (host = %(host)s OR destination = %(host)s
         OR steps @> jsonb_build_array(jsonb_build_object('place', %(host)s::text)))

@@ -108,7 +108,7 @@ async def test_services_are_listed_by_host_and_binary(api: Api) -> None:
 NOT_TOLD: list[tuple[str, str, dict[str, Any], int, str]] = [
     ("2.53", str(host_uuid(HOST)), {}, 400, "No updates were requested"),
     ("2.53", str(host_uuid(HOST)), {"status": "gone"}, 400, "status"),
-    ("2.53", str(host_uuid(HOST)), {"forced_down": True}, 400, "fence it by POST"),
+    ("2.53", str(host_uuid(HOST)), {"forced_down": True}, 403, "Fence it with evidence"),
     (
         "2.53",
         str(host_uuid(HOST)),
@@ -121,7 +121,7 @@ NOT_TOLD: list[tuple[str, str, dict[str, Any], int, str]] = [
     ("2.52", "disable", {"host": "nowhere", "binary": "nova-compute"}, 404, "nowhere"),
     ("2.52", "disable", {"host": HOST, "binary": "nova-scheduler"}, 400, "nova-scheduler"),
     ("2.52", "disable-log-reason", {"host": HOST, "binary": "nova-compute"}, 400, "reason"),
-    ("2.11", "force-down", {"host": HOST, "binary": "nova-compute"}, 400, "fence it by POST"),
+    ("2.11", "force-down", {"host": HOST, "binary": "nova-compute"}, 400, "Missing forced_down"),
     ("2.10", "force-down", {"host": HOST, "binary": "nova-compute"}, 404, "Unknown action"),
 ]
 
