@@ -39,7 +39,7 @@ ANSWER_MAX = 1024 * 1024
 _RESET = "#ComputerSystem.Reset"
 
 
-class RefusedError(Exception):
+class BmcRefusedError(Exception):
     """The BMC will not do it, however often it is asked; the message says why."""
 
 
@@ -62,7 +62,7 @@ class Bmc:
 
 
 class Redfish:
-    """One BMC's calls.  They raise RefusedError and UnclearError."""
+    """One BMC's calls.  They raise BmcRefusedError and UnclearError."""
 
     def __init__(self, bmc: Bmc) -> None:
         self._system = bmc.system.rstrip("/")
@@ -103,13 +103,13 @@ class Redfish:
             ) as answer:
                 body = answer.raw.read(ANSWER_MAX, decode_content=True)
         except requests.exceptions.SSLError as error:
-            raise RefusedError(f"it cannot prove who it is: {error}") from error
+            raise BmcRefusedError(f"it cannot prove who it is: {error}") from error
         except (requests.RequestException, OSError) as error:
             raise UnclearError(f"no answer: {error}") from error
         if answer.is_redirect:
-            raise RefusedError(f"it answers {answer.status_code}, and sends us elsewhere")
+            raise BmcRefusedError(f"it answers {answer.status_code}, and sends us elsewhere")
         if answer.status_code in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
-            raise RefusedError(f"it answers {answer.status_code} to our user")
+            raise BmcRefusedError(f"it answers {answer.status_code} to our user")
         return answer.status_code, body
 
 
@@ -118,7 +118,7 @@ def power_off(
     wait: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> str:
-    """Power it off; what was seen.  Raises RefusedError, and UnclearError at the deadline."""
+    """Power it off; what was seen.  Raises BmcRefusedError, and UnclearError at the deadline."""
     end, told_at, off_since, seen = clock() + DEADLINE_S, float("-inf"), None, "nothing"
     while clock() < end:
         try:
@@ -150,7 +150,7 @@ def main(arguments: list[str]) -> int:
         return _said(f"nobody was asked, for the settings are wrong: {error!r}", 2)
     try:
         return _said(f"host {host}: {power_off(redfish)}", 0)
-    except (RefusedError, UnclearError) as error:
+    except (BmcRefusedError, UnclearError) as error:
         return _said(f"host {host} was not seen off: {error}", 1)
 
 

@@ -26,7 +26,7 @@ ANSWER_BYTES_MAX = 256 * 1024
 
 
 @dataclass(frozen=True)
-class Told:
+class CellAnswer:
     """What a cell answered; `silent`: why it did not."""
 
     cell: CellSettings
@@ -38,7 +38,7 @@ class Told:
         return self.cell.url + path.format(**{part: quote(id_, safe="")})
 
 
-async def asked(call: Call, text: str) -> list[Told]:
+async def asked(call: Call, text: str) -> list[CellAnswer]:
     """What each of the other cells says, in the order of the settings."""
     cells = call.components.settings.cells
     token = call.request.headers.get("X-Auth-Token")
@@ -50,21 +50,21 @@ async def asked(call: Call, text: str) -> list[Told]:
         return await asyncio.gather(*(_asked(session, cell, text) for cell in cells))
 
 
-async def _asked(session: aiohttp.ClientSession, cell: CellSettings, text: str) -> Told:
+async def _asked(session: aiohttp.ClientSession, cell: CellSettings, text: str) -> CellAnswer:
     url = f"{cell.url}/v1/find"
     try:
         # A redirect would take the token elsewhere.
         async with session.get(url, params={"text": text}, allow_redirects=False) as answer:
             if answer.status != HTTPStatus.OK:
-                return Told(cell, silent=_refusal(answer.status))
+                return CellAnswer(cell, silent=_refusal(answer.status))
             found = FoundThings.model_validate_json(await _read(answer)).found
     except TimeoutError:
-        return Told(cell, silent=f"it has not answered in {ANSWER_S:g} s")
+        return CellAnswer(cell, silent=f"it has not answered in {ANSWER_S:g} s")
     except (aiohttp.ClientError, OSError):  # its text names addresses, which are not the caller's
-        return Told(cell, silent="it cannot be reached")
+        return CellAnswer(cell, silent="it cannot be reached")
     except ValidationError:
-        return Told(cell, silent="its answer is not understood: is it a ledger?")
-    return Told(cell, tuple(found))
+        return CellAnswer(cell, silent="its answer is not understood: is it a ledger?")
+    return CellAnswer(cell, tuple(found))
 
 
 async def _read(answer: aiohttp.ClientResponse) -> bytes:

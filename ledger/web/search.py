@@ -11,7 +11,7 @@ from aiohttp import web
 from ledger.http.call import Call, canonical
 from ledger.http.problem import ApiError
 from ledger.web.browser import gone_to
-from ledger.web.other_cells import Told, asked
+from ledger.web.other_cells import CellAnswer, asked
 from ledger.web.pages import MANY, PAGES
 from ledger.web.reads import answer_of
 from ledger.web.rendering import rendered
@@ -51,7 +51,7 @@ async def search(call: Call) -> web.StreamResponse:
     return rendered(call, "search.html", context)
 
 
-def _of_cell(told: Told) -> list[tuple[str, str]]:
+def _of_cell(told: CellAnswer) -> list[tuple[str, str]]:
     return [
         (f"{told.cell.name}: {_called(each.model_dump())}", told.link(*_page(each.kind), each.id))
         for each in told.found

@@ -16,7 +16,7 @@ import pytest
 
 from ledger.core.after_fence import run_hook
 from ledger.upkeep import power_off as program
-from ledger.upkeep.power_off import Bmc, Redfish, RefusedError, UnclearError, power_off
+from ledger.upkeep.power_off import Bmc, BmcRefusedError, Redfish, UnclearError, power_off
 from tests.authority import Authority, Pair
 from tests.doubles.served import Handler, served
 from tests.tokens import write_private
@@ -203,7 +203,7 @@ def test_one_that_sends_us_elsewhere_is_not_followed(
     status: int, bmc: SimulatedBmc, redfish: Redfish
 ) -> None:
     bmc.status = status
-    with pytest.raises(RefusedError, match="sends us elsewhere"):
+    with pytest.raises(BmcRefusedError, match="sends us elsewhere"):
         off(redfish)
     assert len(bmc.asked) == 1
 
@@ -222,7 +222,7 @@ def test_one_that_names_another_machine_for_its_action_is_told_itself(
 def test_one_that_refuses_our_word_is_asked_once(
     bmc: SimulatedBmc, authority: Authority, tmp_path: Path
 ) -> None:
-    with pytest.raises(RefusedError, match="401 to our user"):
+    with pytest.raises(BmcRefusedError, match="401 to our user"):
         off(Redfish(settings(bmc, authority, tmp_path, secret="wrong")))
     assert len(bmc.asked) == 1
 
@@ -231,7 +231,7 @@ def test_one_that_cannot_prove_who_it_is_learns_no_password(
     bmc: SimulatedBmc, tmp_path: Path
 ) -> None:
     other = Authority(tmp_path / "other")
-    with pytest.raises(RefusedError, match="cannot prove who it is"):
+    with pytest.raises(BmcRefusedError, match="cannot prove who it is"):
         off(Redfish(settings(bmc, other, tmp_path)))
     assert bmc.asked == []
 
