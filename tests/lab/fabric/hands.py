@@ -1,4 +1,4 @@
-"""What the fabric's Cinder, which is outside, has done in the first virtual machine: one JSON a line.
+"""What the fabric's Cinder, which is outside, has done in its storage's machine: one JSON a line.
 
 A process that stays, for a Python that is started for each call costs seconds under emulation.
 Only what Cinder asks for (fab_service.py): commands, its LIO tool, and files, of nvmet's configfs.
@@ -7,7 +7,7 @@ Only what Cinder asks for (fab_service.py): commands, its LIO tool, and files, o
 from __future__ import annotations
 
 import contextlib
-import importlib.util
+import importlib
 import io
 import json
 import os
@@ -24,14 +24,13 @@ PORT = 8777
 _ONE = threading.Lock()  # rtslib is not for several at once, nor is what it prints
 
 
-def _tool() -> types.ModuleType:
+def _tool() -> Any:
     """Cinder's `cinder-rtstool`, as it is; of Cinder itself it wants translations only."""
-    said = types.SimpleNamespace(enable_lazy=lambda: None, _=str)
-    sys.modules |= {"cinder": types.SimpleNamespace(i18n=said), "cinder.i18n": said}
-    spec = importlib.util.spec_from_file_location("rtstool", Path(__file__).with_name("rtstool.py"))
-    made = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
-    return made
+    cinder, said = types.ModuleType("cinder"), types.ModuleType("cinder.i18n")
+    vars(said).update(enable_lazy=lambda: None, _=str)
+    vars(cinder).update(i18n=said)
+    sys.modules.update({"cinder": cinder, "cinder.i18n": said})
+    return importlib.import_module("rtstool")
 
 
 def rtstool(*words: str) -> tuple[int, str, str]:
@@ -39,7 +38,7 @@ def rtstool(*words: str) -> tuple[int, str, str]:
     with _ONE, contextlib.redirect_stdout(told):
         try:
             TOOL.main(["cinder-rtstool", *words])
-        except (Exception, SystemExit) as error:
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - as a process tells any of them
             return 1, told.getvalue(), repr(error)
     return 0, told.getvalue(), ""
 
@@ -49,13 +48,18 @@ def run(*words: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
+def read(path: str) -> str:
+    return Path(path).read_text()
+
+
 def write(path: str, value: str) -> None:
     Path(path).write_text(value)
 
 
 FILES = (os.mkdir, os.rmdir, os.unlink, os.symlink, os.listdir, os.path.exists)
-CALLS: dict[str, Callable[..., Any]] = {each.__name__: each for each in (*FILES, run, rtstool, write)}
-CALLS["read"] = lambda path: Path(path).read_text()
+CALLS: dict[str, Callable[..., Any]] = {
+    each.__name__: each for each in (*FILES, run, rtstool, read, write)
+}
 
 
 class Asked(socketserver.StreamRequestHandler):
