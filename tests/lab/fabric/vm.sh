@@ -21,7 +21,7 @@ up() {
     spawn "$VM" nice -n 10 qemu-system-x86_64 -M q35,hpet=off -nodefaults -no-reboot -display none \
       -accel tcg,thread=multi,tb-size=256 -cpu Nehalem,+aes,+rdrand -smp "$FAB_CPUS" -m "$FAB_MEMORY" \
       -kernel "$LAB_DIR/guest/vmlinux" -initrd "$FAB_IMAGE/initramfs" \
-      -append "fabric=$FAB_VM console=ttyS0 quiet loglevel=3 panic=-1 nokaslr mitigations=off no_timer_check random.trust_cpu=on audit=0 nowatchdog rcupdate.rcu_expedited=1 cryptomgr.notests net.ifnames=0" \
+      -append "fabric=$FAB_VM console=ttyS0 quiet loglevel=3 panic=-1 nokaslr mitigations=off no_timer_check random.trust_cpu=on audit=0 hardened_usercopy=off nowatchdog rcupdate.rcu_expedited=1 cryptomgr.notests net.ifnames=0" \
       -drive "if=none,id=d0,file=$DISK,cache=unsafe" -device virtio-blk-pci,drive=d0 "${more[@]}" \
       -netdev "user,id=n0,restrict=on,hostfwd=tcp:127.0.0.1:$FAB_SSH_PORT-:22" -device virtio-net-pci,netdev=n0 \
       -netdev "dgram,id=n1,local.type=unix,local.path=$WIRE-$FAB_VM,remote.type=unix,remote.path=$WIRE-$((3 - FAB_VM))" \
