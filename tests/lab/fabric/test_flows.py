@@ -177,30 +177,6 @@ def test_cinder_migrates_a_volume_in_use_to_another_storage(
     wait_free(volume)
 
 
-def test_the_hypervisor_loses_power_and_its_server_is_started_again(
-    server: Server, new_volume: Make
-) -> None:
-    """Not on nvmet: it is in the same machine, and its subsystem is gone then, too."""
-    volume = new_volume("lio")
-    attach(server, volume)
-    server.write(volume, 2)
-    vm("sync")  # of the target's own files: the storage is in the same machine
-    script("vm.sh", "off")
-    script("vm.sh", "up")
-    script("cinder.sh", "up")
-    script("ledger.sh", "agent")
-    server.wait_status("SHUTOFF")
-    assert server.attachments() == [volume]
-    server.act("os-start")
-    server.wait_status("ACTIVE")
-    vm(f"virsh -q suspend {server.name}")
-    settled()
-    has_its_data(server, volume, "lio")
-    assert server.reads(volume, 2)
-    detach(server, volume)
-    wait_free(volume)
-
-
 @pytest.mark.parametrize(("kind", "when"), [("lio", "after login"), ("nvmet", "after connect")])
 def test_the_agent_is_killed_in_an_attach(
     server: Server, kind: str, when: str, new_volume: Make
