@@ -23,7 +23,7 @@ def run(*command: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
-def until(condition: Callable[[], object], what: str, deadline_s: float = 60) -> None:
+def until(condition: Callable[[], object], what: str, deadline_s: float = 300) -> None:
     end = time.monotonic() + deadline_s
     while not condition():
         assert time.monotonic() < end, f"not within {deadline_s} s: {what}"

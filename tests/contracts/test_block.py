@@ -38,7 +38,7 @@ def brick(tmp_path: Path) -> Make:
     """os-brick as the agent has it, with other settings if a test asks."""
 
     def make(**settings: Any) -> OsBrick:
-        chosen = {"use_multipath": True, "device_scan_attempts": 5} | settings
+        chosen = {"use_multipath": True, "device_scan_attempts": 15} | settings
         section = BrickSection(my_ip="10.90.0.1", mount_point_base=str(tmp_path), **chosen)
         return OsBrick(section, "fabric-1", tmp_path / "locks")
 

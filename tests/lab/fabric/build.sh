@@ -1,6 +1,6 @@
 #!/bin/bash
 # build.sh: the disk image of a hypervisor with real kernel storage, in $LAB_DIR/image: Debian's
-# packages, the environments /opt/agent (the agent's lock) and /opt/cinder, and the files of root/.
+# packages, the environment /opt/agent (the agent's lock), and the files of root/.  Cinder's is here.
 # Each part is made once, and again if what makes it has changed.  Its kernel is the lab's guest's.
 . "$(dirname "$0")/env.sh"
 ROOT=$FAB_IMAGE/root
@@ -20,14 +20,14 @@ part() { # name sum function...: unless it was made of the same
 }
 
 system() {
-  rm -rf "$ROOT"; rm -f "$FAB_IMAGE"/.{agent,cinder,pytest}
+  rm -rf "$ROOT"; rm -f "$FAB_IMAGE/.agent"
   mmdebstrap -q --mode=root --variant=apt --include="$PACKAGES" \
     --aptopt='APT::Install-Recommends "false"' --aptopt='Acquire::Languages "none"' \
     --dpkgopt='path-exclude=/usr/share/'{man,doc,locale}'/*' bookworm "$ROOT"
 }
 
-environment() { # name pip-options...: for the VM's Python, which is Debian's as well
-  local at=$ROOT/opt/$1; shift
+environment() { # pip-options...: for the VM's Python, which is Debian's as well
+  local at=$ROOT/opt/agent
   rm -rf "$at"
   /usr/bin/python3 -m venv --without-pip "$at"
   "$LAB_VENV/bin/python" -m pip --python "$at/bin/python3" install -q --disable-pip-version-check "$@"
@@ -41,14 +41,12 @@ disk() {
   chroot "$r" depmod "$(ls "$r/lib/modules")"
   cp -a "$FAB_SRC/root/." "$r/"; chmod 755 "$r/usr/sbin/fabric-rc"; chown -R 0:0 "$r/etc" "$r/usr/sbin/fabric-rc"
   gcc -m32 -nostdlib -Wl,-Ttext=0,--oformat=binary,--build-id=none -o "$r/opt/writer" "$FAB_SRC/writer.S"
-  cp "$FAB_SRC/nvmet.py" "$FAB_SRC/fab_service.py" "$r"/opt/cinder/lib/python3*/site-packages/
-  # Everybody is root there: a Python started for each command would cost seconds.
-  printf '#!/bin/sh\nshift; exec "$@"\n' >"$r/opt/cinder/bin/cinder-rootwrap"
   sed '/--hash/d; s/ *\\$//' "$LAB_ROOT/requirements.lock" >"$FAB_IMAGE/constraints"
   "$LAB_VENV/bin/pip" install -q --target "$r/opt/pytest" -c "$FAB_IMAGE/constraints" pytest
   [ -s "$FAB_IMAGE/key" ] || ssh-keygen -q -t ed25519 -N '' -f "$FAB_IMAGE/key"
   install -D -m600 "$FAB_IMAGE/key.pub" "$r/root/.ssh/authorized_keys"
   rm -f "$r/etc/resolv.conf"
+  sed -i '1s#/bin/bash$#/bin/sh#' "$r/etc/passwd" # starts in a third of the time
   # libvirtd looks it up before it reads who QEMU runs as.
   chroot "$r" id libvirt-qemu || chroot "$r" useradd -r -U -M -s /usr/sbin/nologin libvirt-qemu
   rm -f "$FAB_IMAGE/disk"; truncate -s 8G "$FAB_IMAGE/disk"
@@ -65,9 +63,9 @@ packages qemu-system-x86 qemu-utils mmdebstrap lz4 cpio e2fsprogs busybox-static
 "$LAB_SRC/guest.sh"
 make -s -C "$LAB_ROOT" setup VENV="$LAB_VENV" PYTHON="$LAB_PYTHON"
 part system "$(echo "$PACKAGES" | sha256sum)" system
-AGENT=$LAB_ROOT/requirements-agent.lock CINDER=$LAB_SRC/requirements-cinder.txt
-part agent "$(sum "$AGENT")" environment agent --require-hashes -r "$AGENT"
-part cinder "$(sum "$CINDER")" environment cinder -r "$CINDER"
-part disk "$(sum $(find "$FAB_SRC"/{root,initramfs,build.sh,nvmet.py,fab_service.py,writer.S} -type f | sort) "$LAB_DIR/guest/.made-by" \
-  "$FAB_IMAGE"/.{system,agent,cinder} "$LAB_ROOT/requirements.lock")" disk
+AGENT=$LAB_ROOT/requirements-agent.lock
+part agent "$(sum "$AGENT")" environment --require-hashes -r "$AGENT"
+part disk "$(sum $(find "$FAB_SRC"/{root,initramfs,build.sh,writer.S} -type f | sort) "$LAB_DIR/guest/.made-by" \
+  "$FAB_IMAGE"/.{system,agent} "$LAB_ROOT/requirements.lock")" disk
+venv "$LAB_DIR/venv-cinder" "$LAB_SRC/requirements-cinder.txt"
 say "image: $(du -sh "$FAB_IMAGE/disk" | cut -f1)"

@@ -1,28 +1,41 @@
 #!/bin/bash
-# cinder.sh: in the VM, real Cinder 29 in one process (root/etc/cinder/cinder.conf), without Keystone.
-# Again is harmless.
-. "$(dirname "$0")/env.sh"
-vm 'cat >/etc/cinder/outside.conf' <<C
-# What of its settings only the outside knows: who its compute service is, and its users' keys.
-[nova]
-auth_type = admin_token
-endpoint = http://127.0.0.1:$LAB_LEDGER_PORT/v2.1
-token = $LAB_OPERATOR_TOKEN
-[key_manager]
-backend = cinder.keymgr.conf_key_mgr.ConfKeyManager
-fixed_key = $LAB_FIXED_KEY
-C
-vm 'set -e; export PATH=/opt/cinder/bin:$PATH PYTHONWARNINGS=ignore
-! ss -Hltn "sport = :8776" | grep -q . || exit 0
-mkdir -p /var/cinder/lock /var/cinder/coordination /var/cinder/volumes
-sed "s#\(^noauth.* noauth[a-z_]*\) #\1 fabservice #" /opt/cinder/etc/cinder/api-paste.ini >/etc/cinder/api-paste.ini
-printf "\n[filter:fabservice]\npaste.filter_factory = fab_service:factory\n" >>/etc/cinder/api-paste.ini
-if [ ! -e /var/cinder/synced ]; then
-  cinder-manage --config-file /etc/cinder/cinder.conf db sync >/var/log/cinder-db.log 2>&1; touch /var/cinder/synced
-fi
-setsid python3 /opt/project/tests/lab/cinder_process.py --config-file /etc/cinder/cinder.conf --config-file /etc/cinder/outside.conf >/var/log/cinder.log 2>&1 </dev/null &'
-ready() {
-  vm 'ss -Hltn "sport = :8776" | grep -q . &&
-    [ "$(grep -c "Driver initialization completed successfully" /var/log/cinder.log)" -ge 2 ]'
+# cinder.sh up|down: real Cinder 29 in one process (cinder.conf), without Keystone.  It is here, where nothing
+# is emulated, and has hands in the first VM (hands.py).  Again is harmless; after a boot of it Cinder starts anew.
+FAB_VM=1; . "$(dirname "$0")/env.sh"
+VENV=$LAB_DIR/venv-cinder STATE=$LAB_DIR/cinder
+export PATH="$VENV/bin:$PATH" PYTHONWARNINGS=ignore PYTHONPATH="$FAB_SRC/cinder"
+
+configure() {
+  mkdir -p "$STATE"/{lock,coordination,volumes}
+  { sed 's#\(^noauth.* noauth[a-z_]*\) #\1 fabservice #' "$VENV/etc/cinder/api-paste.ini"
+    printf '\n[filter:fabservice]\npaste.filter_factory = fab_service:factory\n'; } >"$STATE/api-paste.ini"
+  sed "s#@STATE@#$STATE#; s#@VENV@#$VENV#; s#@PORT@#$LAB_CINDER_PORT#; s#@LEDGER@#$LEDGER_URL#
+    s#@TOKEN@#$LAB_OPERATOR_TOKEN#; s#@KEY@#$LAB_FIXED_KEY#" "$FAB_SRC/cinder/cinder.conf" >"$STATE/cinder.conf"
+  [ -e "$STATE/synced" ] || cinder-manage --config-file "$STATE/cinder.conf" db sync >"$LAB_DIR/log/cinder-db.log" 2>&1
+  touch "$STATE/synced"
 }
-wait_for 400 "Cinder in the VM" ready || { vm 'tail -20 /var/log/cinder.log' >&2; exit 1; }
+
+hands() { vm 'ss -Hltn "sport = :8777" | grep -q .'; }
+
+ready() {
+  listens cinder "$LAB_CINDER_PORT" &&
+    [ "$(grep -c 'Driver initialization completed successfully' "$LAB_DIR/log/cinder.log")" -ge 2 ]
+}
+
+up() {
+  port_free cinder "$LAB_CINDER_PORT" LAB_CINDER_PORT
+  if ! hands; then
+    stop cinder
+    vm 'cat >/opt/rtstool.py' <"$(echo "$VENV"/lib/python3*/site-packages/cinder/cmd/rtstool.py)"
+    vm 'cat >/opt/hands.py; setsid python3 /opt/hands.py >/var/log/hands.log 2>&1 </dev/null &' <"$FAB_SRC/hands.py"
+    wait_for 120 "Cinder's hands in the VM" hands || { vm 'cat /var/log/hands.log' >&2; return 1; }
+  fi
+  ! running cinder >/dev/null || return 0
+  configure; rm -f "$LAB_DIR/log/cinder.log"
+  spawn cinder "$VENV/bin/python" "$LAB_SRC/cinder_process.py" --config-file "$STATE/cinder.conf"
+  wait_daemon cinder ready
+}
+
+down() { stop cinder; }
+
+"${1:?up or down}"

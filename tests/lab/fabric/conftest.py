@@ -38,9 +38,8 @@ def _processes_run() -> Iterator[None]:
     yield
     for host in world.HOSTS:
         world.script("vm.sh", "up", on=host)
-        world.vm("rm -f /run/die", on=host)
     world.vm("for a in 1 2; do ip address replace 10.90.0.$a/32 dev lo; done")
-    world.script("cinder.sh")
+    world.script("cinder.sh", "up")
     for host in world.HOSTS:
         world.script("ledger.sh", "agent", on=host)
     for server in world.SERVERS:

@@ -3,8 +3,9 @@
 export LAB_DIR="${LAB_DIR:-/var/tmp/attachment-ledger-fabric}"
 export LAB_LEDGER_PORT="${LAB_LEDGER_PORT:-18784}" LAB_CINDER_PORT="${LAB_CINDER_PORT:-18786}"
 . "$(dirname "${BASH_SOURCE[0]}")/../env.sh"; . "$LAB_SRC/lib.sh"
-export FAB_VM="${FAB_VM:-1}" FAB_SSH_PORTS="${FAB_SSH_PORTS:-18781}" # the port is that, and the number of the VM
-export FAB_CPUS="${FAB_CPUS:-2}" FAB_MEMORY="${FAB_MEMORY:-2048}" # MiB
+export FAB_VM="${FAB_VM:-1}" FAB_SSH_PORTS="${FAB_SSH_PORTS:-18780}" # the port is that, and the number of the VM
+export FAB_HANDS_PORT="${FAB_HANDS_PORT:-18785}" # what Cinder has done in the first (hands.py)
+export FAB_CPUS="${FAB_CPUS:-1}" FAB_MEMORY="${FAB_MEMORY:-2048}" # MiB
 FAB_SRC="$LAB_SRC/fabric" FAB_IMAGE="$LAB_DIR/image" FAB_HOST="fabric-$FAB_VM" FAB_SSH_PORT=$((FAB_SSH_PORTS + FAB_VM))
 FAB_PROJECT_ID=11111111111111111111111111111111
 export LEDGER_URL="http://127.0.0.1:$LAB_LEDGER_PORT"

@@ -67,11 +67,11 @@ C
 
 agent() { # words for its command line: in the VM, by which it may be told to die (dying_agent.py)
   local token=$LAB_AGENT_TOKEN
+  ! vm 'rm -f /run/die; pgrep -F /var/lib/agent/locks/agent.lock' >/dev/null 2>&1 || return 0
   [ "$FAB_VM" = 1 ] || token=$LAB_AGENT_TOKEN_2
   agent_toml "$token" | vm 'umask 077; mkdir -p /etc/attachment-ledger /var/lib/agent; cat >/etc/attachment-ledger/agent.toml'
-  vm "! pgrep -F /var/lib/agent/locks/agent.lock >/dev/null 2>&1 || exit 0
-setsid /opt/agent/bin/python /opt/project/tests/lab/fabric/dying_agent.py run --config /etc/attachment-ledger/agent.toml $* >>/var/log/agent.log 2>&1 </dev/null &"
-  wait_for 200 "the agent" vm 'pgrep -F /var/lib/agent/locks/agent.lock'
+  vm "setsid /opt/agent/bin/python /opt/project/tests/lab/fabric/dying_agent.py run --config /etc/attachment-ledger/agent.toml $* >>/var/log/agent.log 2>&1 </dev/null &"
+  wait_for 600 "the agent" vm 'pgrep -F /var/lib/agent/locks/agent.lock'
 }
 
 agent_off() { # [signal]

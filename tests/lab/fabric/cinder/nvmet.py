@@ -1,16 +1,44 @@
 """What Cinder's nvmet target uses of the library of that name, which is in no registry of packages.
 
-Over configfs, and as small as Cinder allows: the names are the library's.  Installed beside Cinder.
+Over configfs, of the machine that is asked (hands.py), and as small as Cinder allows: the names are
+the library's.  Beside Cinder.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import socket
 import types
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 ROOT = Path("/sys/kernel/config/nvmet")
+
+
+def ask(call: str, *words: str) -> Any:
+    """What the other machine's `call` answers; raises OSError as it does there."""
+    with (
+        socket.create_connection(("127.0.0.1", int(os.environ["FAB_HANDS_PORT"]))) as line,
+        line.makefile("rw") as both,
+    ):
+        both.write(json.dumps([call, words]) + "\n")
+        both.flush()
+        told = json.loads(both.readline())
+    if "error" in told:
+        raise OSError(told["errno"], told["error"])
+    return told["answer"]
+
+
+class Files:
+    """For Cinder's own part of this, in place of `os`."""
+
+    path = os.path
+
+    @staticmethod
+    def listdir(path: str) -> list[str]:
+        return list(ask("listdir", path))
 
 
 class CFSNotFound(Exception):  # noqa: N818 - the library's
@@ -27,19 +55,20 @@ class _Node:
 
     def _open(self, path: Path, mode: str) -> None:
         self.path = str(path)
-        if mode != "lookup":
-            path.mkdir(exist_ok=True)
-        elif not path.is_dir():
+        if ask("exists", self.path):
+            return
+        if mode == "lookup":
             raise CFSNotFound(self.path)
+        ask("mkdir", self.path)
 
     def get_attr(self, group: str, name: str) -> str:
-        return Path(self.path, f"{group}_{name}").read_text().strip()
+        return str(ask("read", f"{self.path}/{group}_{name}")).strip()
 
     def set_attr(self, group: str, name: str, value: Any) -> None:
-        Path(self.path, f"{group}_{name}").write_text(str(value))
+        ask("write", f"{self.path}/{group}_{name}", str(value))
 
     def delete(self) -> None:
-        Path(self.path).rmdir()
+        ask("rmdir", self.path)
 
 
 class Root(_Node):
@@ -54,8 +83,8 @@ class Subsystem(_Node):
 
     @property
     def namespaces(self) -> Iterator[Namespace]:
-        for path in Path(self.path, "namespaces").iterdir():
-            yield Namespace(self, path.name)
+        for name in Files.listdir(f"{self.path}/namespaces"):
+            yield Namespace(self, name)
 
     @classmethod
     def setup(cls, t: Mapping[str, Any], err_func: Callable[[str], None]) -> None:
@@ -89,7 +118,7 @@ class Namespace(_Node):
             made._enable(1)
 
     def _enable(self, value: int) -> None:
-        Path(self.path, "enable").write_text(str(value))
+        ask("write", f"{self.path}/enable", str(value))
 
     def delete(self) -> None:
         self._enable(0)
@@ -103,13 +132,13 @@ class Port(_Node):
 
     @property
     def subsystems(self) -> list[str]:
-        return [path.name for path in Path(self.path, "subsystems").iterdir()]
+        return Files.listdir(f"{self.path}/subsystems")
 
     def add_subsystem(self, nqn: str) -> None:
-        Path(self.path, "subsystems", nqn).symlink_to(ROOT / "subsystems" / nqn)
+        ask("symlink", f"{ROOT}/subsystems/{nqn}", f"{self.path}/subsystems/{nqn}")
 
     def remove_subsystem(self, nqn: str) -> None:
-        Path(self.path, "subsystems", nqn).unlink()
+        ask("unlink", f"{self.path}/subsystems/{nqn}")
 
     @classmethod
     def setup(cls, n: Mapping[str, Any], err_func: Callable[[str], None]) -> None:
