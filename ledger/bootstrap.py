@@ -181,7 +181,7 @@ async def running(
             )
             checks |= _begin_dispatching(dispatcher, stack)
             warnings |= _begin_observing(settings, ledger, looks, clock, stack)
-            warnings |= _begin_hooks(settings, ledger, looks, queries, clock, stack)
+            warnings |= _begin_after_fences(settings, ledger, looks, queries, clock, stack)
         components = Components(
             requests=Requests(ledger, cinder, clock),
             service=service,
@@ -292,7 +292,7 @@ def _begin_observing(
     return {"observer": observer.check}
 
 
-def _begin_hooks(
+def _begin_after_fences(
     settings: Settings,
     ledger: Ledger,
     looks: LookRequests,

@@ -72,6 +72,7 @@ async def test_what_was_written_is_read_on_the_standby_by_its_position(both: Two
             assert answer.status == 200, await answer.text()
 
 
+@pytest.mark.further
 async def test_nothing_is_changed_there_and_agents_are_sent_elsewhere(both: TwoLeaders) -> None:
     async with standby(both) as client:
         for method, path in (

@@ -173,6 +173,7 @@ def test_a_look_at_what_a_storm_leaves_finds_nothing_that_is_not_so(
     agrees(Storm(seed, by_hand=False), database_url, hidden=True)
 
 
+@pytest.mark.further
 @pytest.mark.deep
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + FEWER_SEEDS))
 def test_a_look_finds_what_was_planted_in_a_storm(seed: int, database_url: str) -> None:

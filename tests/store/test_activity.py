@@ -52,6 +52,7 @@ def reads(filled: psycopg.Connection[Any], query: str, asked: Any) -> list[dict[
     return read
 
 
+@pytest.mark.further
 def test_an_overview_reads_what_it_counts(filled: psycopg.Connection[Any]) -> None:
     for query, rows_max in (("activity", MOST), ("oldest_due", 1)):
         asked = {"now": "2026-01-31T12:00:00Z", "after": AFTER, "most": MOST}
