@@ -94,7 +94,7 @@ format: $(STAMP) ## rewrite the code in the house's format
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-docs: $(STAMP) ## write docs/flows, reference.md, events.md, acts.md, commands.md, policy.yaml.sample, the tables of policy.md and reconciliation.md
+docs: $(STAMP) ## write docs/flows, reference.md, events.md, acts.md, commands.md, policy.yaml.sample, cinder-calls.md, the tables of policy.md and reconciliation.md
 	$(BIN)/python -m tests.pages.flow_pages docs/flows
 	$(BIN)/python -m tests.pages.reference_page docs/reference.md
 	$(BIN)/python -m tests.pages.events_page docs/events.md
@@ -102,6 +102,7 @@ docs: $(STAMP) ## write docs/flows, reference.md, events.md, acts.md, commands.m
 	$(BIN)/python -m tests.pages.acts_page docs/acts.md
 	$(BIN)/python -m tests.pages.policy_page docs/policy.md docs/policy.yaml.sample
 	$(BIN)/python -m tests.pages.commands_page docs/commands.md
+	$(BIN)/python -m tests.flows.test_cinder_calls
 
 tour: $(STAMP) ## write docs/tour.md and its pictures (Chromium: Debian's package)
 	$(BIN)/python -m tests.tour

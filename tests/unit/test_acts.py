@@ -50,6 +50,8 @@ def test_the_body_of_a_form_is_one_that_the_route_takes(act: Act) -> None:
         route.body.model_validate({**body, "unknown": 1}, strict=True)
 
 
-def test_each_act_is_another_command_and_another_page() -> None:
-    for told in ([act.command for act in ACTS], [web.page(act) for act in ACTS]):
+def test_each_act_is_another_name_command_and_page() -> None:
+    """Of two with one name, of a host and of a look, the first would have no command any more."""
+    commands, pages = [act.command for act in ACTS], [web.page(act) for act in ACTS]
+    for told in ([act.name for act in ACTS], commands, pages):
         assert len(set(told)) == len(ACTS)
