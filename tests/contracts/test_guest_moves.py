@@ -195,10 +195,10 @@ def test_real_guest_is_changed_on_its_new_host(real: RealMachine) -> None:
 
 BEGIN = """
 import json, sys
-from host_agent.libvirt.hypervisor import Route
+from host_agent.libvirt.hypervisor import MigrationRoute
 from host_agent.libvirt.driver import Libvirt
 uri, server_id, route, live, persistent = json.loads(sys.argv[1])
-Libvirt(uri).migrate(server_id, Route(**route), live, persistent)
+Libvirt(uri).migrate(server_id, MigrationRoute(**route), live, persistent)
 """
 
 
