@@ -442,7 +442,6 @@ class Instance(Claimable):
     ) -> bool:
         """Take what a host shows in this epoch of its; seeing nothing new records nothing.
 
-
         A host cannot take a guest from another one by showing it: only flows move
         guests - or people, of those without volumes that no flow has ever placed, from a
         host that has lost sight of them.  What a flow is just changing is not looked at: it
