@@ -278,6 +278,7 @@ _LOG = (
         "/v1/events/activity",
         activity.activity,
         schemas_events.Activity,
+        query=schemas_events.ActivityQuery,
         rules=("attachment-ledger:events:list",),
     ),
     get(

@@ -238,10 +238,10 @@ class Plot:
     height: int = PLOT_HEIGHT
 
 
-def plot(minutes: Sequence[int]) -> Plot:
-    """A number for each minute, the oldest first."""
-    most, place = max(minutes, default=0), PLOT_WIDTH / max(len(minutes), 1)
-    heights = [PLOT_HEIGHT * number / max(most, 1) for number in minutes]
+def plot(numbers: Sequence[int], each_minutes: int) -> Plot:
+    """Of each so many minutes a number, the oldest first."""
+    most, place = max(numbers, default=0), PLOT_WIDTH / max(len(numbers), 1)
+    heights = [PLOT_HEIGHT * number / max(most, 1) for number in numbers]
     bars = [
         PlotBar(
             x=round(place * nth, 1),
@@ -252,7 +252,9 @@ def plot(minutes: Sequence[int]) -> Plot:
         for nth, height in enumerate(heights)
         if height
     ]
-    return Plot(bars=bars, title=f"{sum(minutes)} in {len(minutes)} minutes, at most {most} in one")
+    each = "one" if each_minutes == 1 else f"{each_minutes}"
+    minutes = len(numbers) * each_minutes
+    return Plot(bars=bars, title=f"{sum(numbers)} in {minutes} minutes, at most {most} in {each}")
 
 
 def _moment(text: str) -> datetime:

@@ -106,7 +106,7 @@ PAGES = (
         menu="Overview",
         reads={
             "readiness": Read(route="ready"),
-            "activity": Read(route="event_activity"),
+            "activity": Read(route="event_activity", given=("period",)),
             "parked": Read(route="operations", query={"state": "parked", "limit": FEW}),
             "running": Read(route="operations", query={"state": "running", "limit": FEW}),
             "drift": Read(route="drift", query={"limit": FEW}),

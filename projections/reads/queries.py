@@ -319,11 +319,11 @@ class Queries(SurveyReads, DriftReads, OperationReads, ServerLists, RequestReads
         [row] = await self._all("counts")
         return row
 
-    async def activity(self, now: datetime, after: int, most: int) -> list[Row]:
-        """What has happened behind a position: `what`, `minutes_ago` and `count`, of each kind the
-        newest `most`; and `moved`, how many operations that is of.
+    async def activity(self, now: datetime, after: int, each: int, most: int) -> list[Row]:
+        """What has happened behind a position: `what`, `ago` (times `each` minutes) and `count`, of
+        each kind the newest `most`; and `moved`, how many operations that is of.
         """
-        return await self._all("activity", now=now, after=after, most=most)
+        return await self._all("activity", now=now, after=after, each=each, most=most)
 
     async def oldest_due(self) -> Row | None:
         """The operation that is due first, now or later: `operation_id`, `flow`, `due_at`."""

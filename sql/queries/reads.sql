@@ -807,8 +807,8 @@ SELECT operation_id, flow, due_at FROM operations
  WHERE due_at IS NOT NULL ORDER BY due_at LIMIT 1;
 
 -- name: activity
--- What has happened behind a position, counted by minutes before now: of each kind the newest, so
--- many at most; and how many operations have moved there (`moved`).  operations_by_position,
+-- What has happened behind a position, counted by so many minutes (`each`) before now: of each kind
+-- the newest, so many at most; and how many operations have moved there (`moved`).  operations_by_position,
 -- parked_by_position, findings_by_age, findings_by_end, remnants_by_age, looks_by_age.
 WITH moved AS (
     SELECT started_at, finished_at, outcome FROM operations
@@ -834,7 +834,7 @@ happened (what, at) AS (
     (SELECT 'looks', began_at FROM looks
       WHERE began_position > %(after)s ORDER BY began_position DESC LIMIT %(most)s)
 )
-SELECT what, floor(extract(epoch FROM %(now)s - at) / 60)::int AS minutes_ago, count(*) AS count
+SELECT what, floor(extract(epoch FROM %(now)s - at) / 60 / %(each)s)::int AS ago, count(*) AS count
   FROM happened GROUP BY 1, 2
 UNION ALL
 SELECT 'moved', 0, count(*) FROM moved;

@@ -12,12 +12,16 @@ import pytest
 
 from ledger.log.chain import GENESIS
 from ledger.native.log import activity
+from ledger.native.log.schemas_events import Period
 from ledger.upkeep.verify import Statement, verify
 from tests.service.api_world import Api
 from tests.service.test_api_v1 import parked_detach
 from tests.service.test_console import shown
 
 ACTIVITY, VERIFICATION = "/v1/events/activity", "/v1/events/verification"
+
+
+HOUR, _ = activity.PERIODS[Period.HOUR]
 
 
 async def test_the_last_hour_is_counted_by_minutes(api: Api, database_url: str) -> None:
@@ -30,8 +34,8 @@ async def test_the_last_hour_is_counted_by_minutes(api: Api, database_url: str) 
             )
     told = await api.get(ACTIVITY)
     counted = {what: [*_of(minutes)] for what, minutes in told["minutes"].items()}
-    assert all(len(minutes) == activity.MINUTES for minutes in told["minutes"].values())
-    assert counted["completed"] == [(activity.MINUTES - 30, 1)]
+    assert all(len(minutes) == HOUR for minutes in told["minutes"].values())
+    assert counted["completed"] == [(HOUR - 30, 1)]
     assert [number for _, number in counted["begun"]] == [1], "the detach"
     assert [number for _, number in counted["parked"]] == [1]
     assert told["complete"]
@@ -40,8 +44,37 @@ async def test_the_last_hour_is_counted_by_minutes(api: Api, database_url: str) 
         "1 in 60 minutes, at most 1 in one",
         "0 in 60 minutes, at most 0 in one",
     }
-    for needed in ("Oldest due", "Lag", "The last hour", "completed", "parked"):
+    for needed in ("Oldest due", "Lag", "The last hour", "Completed", "Parked"):
         assert needed in page.text
+
+
+@pytest.mark.parametrize(
+    ("period", "ago", "at"),
+    [("day", "23 hours", 96 - 23 * 4 - 1), ("week", "6 days", 84 - 6 * 12 - 1)],
+)
+async def test_a_day_and_a_week_are_counted_too(
+    api: Api, database_url: str, period: str, ago: str, at: int
+) -> None:
+    await parked_detach(api)
+    with psycopg.connect(database_url) as db:
+        db.execute(f"UPDATE operations SET started_at = now() - interval '{ago} 1 min'")
+    told = await api.get(f"{ACTIVITY}?period={period}")
+    [(nth, number)] = _of(told["minutes"]["begun"])
+    assert (told["period"], nth, number) == (period, at, 2)
+    page = await shown(api, f"/ui/?period={period}")
+    assert f"The last {period}" in page.text
+    each = told["each_minutes"]
+    length = len(told["minutes"]["begun"]) * each
+    assert f"2 in {length} minutes, at most 2 in {each}" in {
+        each["aria-label"] for each in page.all("svg")
+    }
+    assert "?period=hour" in str(page.all("a"))
+
+
+async def test_a_period_that_is_none_is_refused(api: Api) -> None:
+    answer = await api.ask("GET", f"{ACTIVITY}?period=year")
+    assert answer.status == 400
+    assert "week" in await answer.text()
 
 
 def _of(minutes: list[int]) -> Any:

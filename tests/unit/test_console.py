@@ -217,13 +217,13 @@ def test_no_part_of_a_line_ends_in_the_future() -> None:
 
 
 def test_a_plot_is_as_high_as_its_largest_number() -> None:
-    found = drawn.plot([0, 2, 4])
+    found = drawn.plot([0, 2, 4], 15)
     assert [(bar.x, bar.height) for bar in found.bars] == [
         (drawn.PLOT_WIDTH / 3, drawn.PLOT_HEIGHT / 2),
         (drawn.PLOT_WIDTH * 2 / 3, drawn.PLOT_HEIGHT),
     ]
-    assert found.title == "6 in 3 minutes, at most 4 in one"
-    assert drawn.plot([0] * 60).bars == []
+    assert found.title == "6 in 45 minutes, at most 4 in 15"
+    assert drawn.plot([0] * 60, 1).bars == []
 
 
 def test_times_are_told_by_the_databases_clock() -> None:

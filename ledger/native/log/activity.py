@@ -13,10 +13,10 @@ from aiohttp import web
 from ledger.http.call import Call, answer
 from ledger.http.schemas import NoQuery
 from ledger.log.chain import GENESIS, BrokenChainError, ChainCheckpoint, ChainRow, Verifier
-from ledger.native.log.schemas_events import Activity, Due, Verification
+from ledger.native.log.schemas_events import Activity, ActivityQuery, Due, Period, Verification
 
-#: Of what is counted, so many minutes.
-MINUTES = 60
+#: Of each period: how many numbers tell of it, and of how many minutes each.
+PERIODS = {Period.HOUR: (60, 1), Period.DAY: (96, 15), Period.WEEK: (84, 120)}
 #: Of each kind of thing so many are counted, the newest: a busy cloud must not make it slow.
 COUNTED_MAX = 10_000
 #: So many events at the end of the log are verified whenever somebody asks.
@@ -31,10 +31,11 @@ COUNTED = (
 
 async def activity(call: Call) -> web.StreamResponse:
     """GET /v1/events/activity."""
-    call.query(NoQuery)
+    period = call.query(ActivityQuery).period
+    numbers, each = PERIODS[period]
     queries, now = call.components.queries, datetime.fromtimestamp(call.components.clock(), UTC)
-    after = await queries.position_at(now - timedelta(minutes=MINUTES))
-    rows = await queries.activity(now, after, COUNTED_MAX)
+    after = await queries.position_at(now - timedelta(minutes=numbers * each))
+    rows = await queries.activity(now, after, each, COUNTED_MAX)
     due = await queries.oldest_due()
     lags = [row for row in await queries.tracking() if row["held"] is None]
     return answer(
@@ -44,18 +45,20 @@ async def activity(call: Call) -> web.StreamResponse:
             lag_s=max((row["lag_s"] for row in lags), default=0.0),
             oldest_due=Due.model_validate(due) if due else None,
             complete=all(row["count"] < COUNTED_MAX for row in rows if row["what"] == "moved"),
-            minutes=_by_minute(rows),
+            period=period,
+            each_minutes=each,
+            minutes=_in_order(rows, numbers),
         )
     )
 
 
-def _by_minute(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[int]]:
-    """By what is counted, a number for each minute, the oldest first."""
-    found = {what: [0] * MINUTES for what in COUNTED}
+def _in_order(rows: Iterable[Mapping[str, Any]], numbers: int) -> dict[str, list[int]]:
+    """By what is counted, so many numbers, the oldest first."""
+    found = {what: [0] * numbers for what in COUNTED}
     for row in rows:
-        ago = row["minutes_ago"]
-        if row["what"] in found and 0 <= ago < MINUTES:
-            found[row["what"]][MINUTES - 1 - ago] += row["count"]
+        ago = row["ago"]
+        if row["what"] in found and 0 <= ago < numbers:
+            found[row["what"]][numbers - 1 - ago] += row["count"]
     return found
 
 

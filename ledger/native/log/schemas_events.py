@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime
+from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-from ledger.http.schemas import Shown
+from ledger.http.schemas import Asked, Shown
 
 
 class AskedBy(Shown):
@@ -76,12 +77,24 @@ class Due(Shown):
     due_at: datetime
 
 
+class Period(StrEnum):
+    """How long before now is counted."""
+
+    HOUR = "hour"
+    DAY = "day"
+    WEEK = "week"
+
+
+class ActivityQuery(Asked):
+    period: Period = Period.HOUR
+
+
 class Activity(Shown):
-    """What happens just now, and has happened in the hour before `at`.
+    """What happens just now, and has happened in the hour, day or week before `at`.
 
     `lag_events`, `lag_s`: of the projection that is furthest behind and that nothing holds back.
-    `minutes`: by what is counted a number for each minute, the oldest first; not `complete` where
-    more operations moved than are counted, so that the first minutes lack some.
+    `minutes`: by what is counted a number for each `each_minutes` minutes, the oldest first; not
+    `complete` where more operations moved than are counted, so that the first ones lack some.
     """
 
     at: datetime
@@ -89,6 +102,8 @@ class Activity(Shown):
     lag_s: float
     oldest_due: Due | None
     complete: bool
+    period: Period
+    each_minutes: int
     minutes: dict[str, list[int]]
 
 
