@@ -72,21 +72,6 @@ async def let_go(call: Call, name: str, position: int) -> None:
     await call.written(position)
 
 
-async def refuse_unhooked(call: Call, name: str) -> None:
-    """ApiError 409 if the host is fenced, and what has to be done after that is not done yet."""
-    if not call.components.settings.fencing.hook_required:
-        return
-    known = await asyncio.to_thread(call.components.service.host, name)
-    if known.fenced and not known.hooked:
-        raise ApiError(
-            409,
-            "hook_awaited",
-            f"Host {name} is fenced, and the program after that (fencing.hook), which has to end "
-            f"well first, has not: it failed {known.hook_failures} times.",
-            hint="It is run again until it does. What it said is in the host's history.",
-        )
-
-
 async def unfence(call: Call, *, reason: str) -> web.StreamResponse:
     """POST unfence: it gets work again, in its new epoch."""
     name = (await host_row(call))["host"]
