@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from ledger.cli.acts import ActCommand
 from ledger.cli.base import Lister, ShowOne, clock, columns
+from ledger.cli.errors import ExitCode
 from ledger.cli.naming import named
 
 Host = dict[str, Any]
@@ -108,10 +110,12 @@ def shown(host: Host) -> tuple[Any, Any]:
     return columns({**host, "state": state(host), "leftovers": Lines(host["leftovers"], left)})
 
 
-def passed(done: dict[str, Any]) -> tuple[Any, Any]:
+def passed(command: ActCommand, _: argparse.Namespace, done: dict[str, Any]) -> tuple[Any, Any]:
     """A host that is adopted, or goes back: what is in the way of all, and what became of each."""
     from ledger.cli.operations.plan import Lines
 
+    if done["refusals"] or not done["whole"]:
+        command.exit_code = ExitCode.NOT_ALL
     lines = [line for server in done["servers"] for line in _passed(server)]
     told = {name: Lines(done[name], done[name]) for name in ("refusals", "notes")}
     script = "\n\n".join(each["sql"] for each in done["servers"] if each["sql"])
