@@ -178,13 +178,15 @@ class Lister(_Tables, lister.Lister):
     """
 
     brief: tuple[str, ...] = ()
+    #: Whether `--cell all` asks each: of a command that only reads what a ledger has.
+    every_cell = False
     #: What is said of a list without rows.
     empty = "Nothing was found."
     #: Of all cells, the command as each was asked that has answered.
     by_cell: Mapping[str, Lister] | None = None
 
     def prepare(self, parsed_args: argparse.Namespace) -> None:
-        if self.cell == cells.ALL and self.cmd_name in cells.OF_ALL:
+        if self.cell == cells.ALL and self.every_cell:
             if getattr(parsed_args, "archive", None):
                 raise usage("an archive is one ledger's.", "Ask that cell alone: --cell NAME")
             self.take_action = self._of_all  # type: ignore[method-assign]

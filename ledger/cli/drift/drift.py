@@ -27,6 +27,7 @@ CLASS_TABLE = 4  # columns that fit
 class ListDrift(Lister):
     """List what differs, newest first: what is open now, or what differed at a moment."""
 
+    every_cell = True
     brief = ("ID", "Class", "Severity", "State", "About", "Found")
     empty = "No open findings."
 

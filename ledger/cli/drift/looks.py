@@ -31,6 +31,7 @@ class ListLooks(Lister):
     are asked for and nobody has begun.
     """
 
+    every_cell = True
     brief = ("ID", "Of", "Why", "State", "Found", "Began")
     empty = "No looks."
 

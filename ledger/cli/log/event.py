@@ -17,6 +17,7 @@ RECONNECT_S = 1.0
 class ListEvents(Lister):
     """List events in the order of the log."""
 
+    every_cell = True
     brief = ("Position", "Time", "Who", "What", "Operation")
     empty = "No events."
 

@@ -16,6 +16,7 @@ TIMELINE = "timeline"
 class ShowHistory(Lister):
     """The last events of one thing, oldest first."""
 
+    every_cell = True
     noun = ""
 
     def _load_formatter_plugins(self) -> Any:

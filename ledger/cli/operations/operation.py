@@ -19,6 +19,7 @@ COLUMNS = ("ID", "Flow", "State", "Why", "Server", "Volumes", "Host", "Started",
 class ListOperations(Lister):
     """List operations, newest first."""
 
+    every_cell = True
     brief = ("ID", "Flow", "State", "Server", "Host", "Started", "Why")
     empty = "No operations."
 

@@ -22,6 +22,7 @@ FLOWS = ("new", "old")
 class ListAttachments(Lister):
     """List attachments: the open ones, or those that were on a host at a moment."""
 
+    every_cell = True
     brief = ("ID", "Volume", "Server", "Host", "State", "Operation", "Since")
     empty = "No attachments."
 

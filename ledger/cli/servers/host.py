@@ -32,6 +32,7 @@ def state(host: Host) -> str:
 class ListHosts(Lister):
     """List hosts: up, down, suspect, unvouched or fenced, and what they hold."""
 
+    every_cell = True
     brief = ("Host", "State", "Epoch", "Guests", "Attachments", "Commands", "Last contact")
     empty = "No hosts: no agent has registered yet."
 

@@ -35,6 +35,7 @@ Server = dict[str, Any]
 class ListServers(Lister):
     """List servers: where they are, their state, and what is being done to them."""
 
+    every_cell = True
     empty = "No servers (operators: --all-projects shows those of all projects)."
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

@@ -19,6 +19,7 @@ EVENT_COLUMNS = ("Request", "Action", "Message", "Start", "User")
 class ListServerMigrations(Lister):
     """List migrations of all kinds, newest first."""
 
+    every_cell = True
     brief = ("ID", "Type", "Status", "Server", "Source", "Dest", "Created")
     empty = "No migrations."
 
@@ -90,6 +91,7 @@ class AbortServerMigration(OfServer):
 class ListServerEvents(Lister):
     """List what was asked to be done to a server, newest first."""
 
+    every_cell = True
     brief = ("Request", "Action", "Message", "Start")
     empty = "Nothing was asked to be done to it."
 

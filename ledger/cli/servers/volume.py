@@ -17,6 +17,7 @@ COLUMNS = ("Volume", "State", "Server", "Host", "Attachment", "Operation", "Sinc
 class ListVolumes(Lister):
     """List volumes that are attached, or are being so: to which servers, and on which hosts."""
 
+    every_cell = True
     brief = ("Volume", "State", "Server", "Host", "Attachment", "Since")
     empty = "No volumes are attached."
 
