@@ -11,10 +11,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
-from aggregates.base import Actor, EventContext
+from aggregates.base import Actor, Aggregate, EventContext
 from aggregates.host import HOOK_PAUSE_S, Host
 from ledger.config import Fencing
 from ledger.core import after_fence
@@ -175,7 +176,12 @@ async def test_a_host_whose_program_has_ended_well_is_not_read_again_before_its_
         await world.until(lambda: world.host.hooked, "the program")
     after = AfterFence(world.dsn, world.ledger, world.queries, settings, world.clock)
     real, read = world.ledger.load_many, list[Any]()
-    monkeypatch.setattr(world.ledger, "load_many", lambda *keys: read.extend(keys) or real(*keys))
+
+    def load_many(*keys: tuple[type[Aggregate], UUID]) -> list[Any]:
+        read.extend(keys)
+        return real(*keys)
+
+    monkeypatch.setattr(world.ledger, "load_many", load_many)
     for _ in range(3):
         assert await after._due() == []
     assert read == [(Host, Host.id_of(HOST))], "once by a process that has just begun"

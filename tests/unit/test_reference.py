@@ -38,6 +38,7 @@ from tests.pages import (
     policy_page,
     reference_page,
 )
+from tests.pages.made_pages import CELL_MAX
 
 ROOT = Path(__file__).parents[2]
 CLI = (ROOT / "docs/cli.md").read_text()
@@ -54,6 +55,15 @@ def rows(text: str, heads: str) -> list[list[str]]:
 
 def test_the_reference_is_what_the_code_says() -> None:
     assert (ROOT / "docs/reference.md").read_text() == reference_page.page(), "run: make docs"
+
+
+@pytest.mark.parametrize(
+    "page", ["acts", "commands", "events", "policy", "reconciliation", "reference"]
+)
+def test_no_cell_of_a_table_is_wider_than_fits_a_screen(page: str) -> None:
+    lines = (ROOT / f"docs/{page}.md").read_text().splitlines()
+    cells = [cell for line in lines if line.startswith("|") for cell in line.split("|")]
+    assert [cell for cell in cells if len(cell.strip()) > CELL_MAX] == []
 
 
 def test_the_policys_tables_and_its_sample_are_what_the_rules_say() -> None:
