@@ -18,10 +18,8 @@ class ShowRequest(ShowOne):
     "req-" will do.  That of another service's request finds what that one asked of the ledger.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("id", metavar="<request id>")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         from ledger.cli.operations.plan import Lines

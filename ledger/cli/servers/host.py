@@ -54,10 +54,8 @@ class ListHosts(Lister):
 
 
 class _OfHost(ShowOne):
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("host", metavar="<host>", type=named("host"))
-        return parser
 
     def shown(self, name: str) -> tuple[Any, Any]:
         return shown(self.client.get(f"/v1/hosts/{name}"))
@@ -78,10 +76,9 @@ class ShowHost(_OfHost):
 class DisableHost(_OfHost):
     """Let no servers come to a host; those that are there stay, and their volumes work."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        super().add_arguments(parser)
         parser.add_argument("--reason", required=True, metavar="TEXT", help="why; it is shown")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         _set(self, parsed_args.host, "disable-log-reason", disabled_reason=parsed_args.reason)
