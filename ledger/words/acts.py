@@ -8,6 +8,7 @@ Of a row are made its route with the body that it is sent (`ledger.native.acts`)
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -224,6 +225,12 @@ class Act:
     def filled(self, text: str) -> str:
         """A text of the thing, for this act."""
         return text.replace("{act}", self.name)
+
+    @property
+    def summary(self) -> str:
+        """The beginning of its words, as a clause."""
+        clause = re.split(r"[.:]", self.words)[0]
+        return clause[0].lower() + clause[1:]
 
     @property
     def command(self) -> str:
