@@ -11,7 +11,6 @@ from ledger.http.call import Call, answer, refuse_to_come
 from ledger.http.paging import page_limit
 from ledger.http.problem import ApiError, not_found
 from ledger.http.redaction import redacted
-from ledger.http.schemas import NoQuery
 from ledger.native.schemas import Order
 from ledger.native.schemas_attachments import (
     Attachments,
@@ -76,7 +75,6 @@ async def _attachments_at(call: Call, query: AttachmentsQuery) -> web.StreamResp
 
 async def attachment(call: Call) -> web.StreamResponse:
     """GET /v1/attachments/{id}; those that are deleted, too."""
-    call.query(NoQuery)
     return answer(_shown(call, await attachment_row(call)))
 
 

@@ -17,7 +17,6 @@ from ledger.http.call import Call, answer, refuse_to_come
 from ledger.http.paging import page_limit
 from ledger.http.problem import ApiError, not_found
 from ledger.http.redaction import redacted
-from ledger.http.schemas import NoQuery
 from ledger.native.drift.schemas_drift import (
     Drift,
     DriftClasses,
@@ -105,11 +104,7 @@ async def ignore(call: Call, *, reason: str, until: datetime | None) -> web.Stre
     if until_s is not None and until_s <= call.components.clock():
         raise ApiError(400, "moment_over", "'until' must be in the future.")
     _refuse_unless(row, row["state"] != FindingState.OVER, "is over: there is nothing to ignore.")
-    context, findings = call.context("operator"), call.components.findings
-    position = await call.bulkheads.operators(
-        findings.ignore, row["finding_id"], reason, until_s, context
-    )
-    await call.written(position)
+    await call.operate(call.components.findings.ignore, row["finding_id"], reason, until_s)
     return await _answer(call, await _row(call))
 
 
@@ -118,15 +113,12 @@ async def unignore(call: Call, *, reason: str) -> web.StreamResponse:
     row = await _row(call)
     _refuse_fact(row)
     _refuse_unless(row, row["state"] == FindingState.IGNORED, "is not ignored.")
-    context, findings = call.context("operator"), call.components.findings
-    position = await call.bulkheads.operators(findings.unignore, row["finding_id"], reason, context)
-    await call.written(position)
+    await call.operate(call.components.findings.unignore, row["finding_id"], reason)
     return await _answer(call, await _row(call))
 
 
-async def classes(call: Call) -> web.StreamResponse:
+async def classes(_: Call) -> web.StreamResponse:
     """GET /v1/drift/classes: all that can differ."""
-    call.query(NoQuery)
     return answer(DriftClasses(classes=[_class_shown(each) for each in CLASSES]))
 
 

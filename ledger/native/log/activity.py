@@ -11,7 +11,6 @@ from typing import Any
 from aiohttp import web
 
 from ledger.http.call import Call, answer
-from ledger.http.schemas import NoQuery
 from ledger.log.chain import GENESIS, BrokenChainError, ChainCheckpoint, ChainRow, Verifier
 from ledger.native.log.schemas_events import Activity, Due, Verification
 
@@ -31,7 +30,6 @@ COUNTED = (
 
 async def activity(call: Call) -> web.StreamResponse:
     """GET /v1/events/activity."""
-    call.query(NoQuery)
     queries, now = call.components.queries, datetime.fromtimestamp(call.components.clock(), UTC)
     after = await queries.position_at(now - timedelta(minutes=MINUTES))
     rows = await queries.activity(now, after, COUNTED_MAX)
@@ -61,7 +59,6 @@ def _by_minute(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[int]]:
 
 async def verification(call: Call) -> web.StreamResponse:
     """GET /v1/events/verification: of the newest events; of all is `event verify`'s to say."""
-    call.query(NoQuery)
     queries = call.components.queries
     head = await queries.checkpoint()
     end = ChainCheckpoint(head["position"], head["chain"])
