@@ -21,6 +21,7 @@ from handlers.engine.plan import Place
 from host_agent import config as agent_config
 from host_agent.shared import fault_calls
 from host_agent.shared.contract.messages import Verb
+from host_agent.verbs import GUEST_VERBS, VERBS
 from ledger import config
 from ledger.auth.rules import RULES
 from ledger.cli import examples
@@ -236,6 +237,7 @@ def _first_cells(text: str, heads: str) -> set[str]:
 
 def test_the_agents_verbs_are_all_in_its_table() -> None:
     assert _first_cells(AGENT, "verb | what it ensures | what it looks at first") == set(Verb)
+    assert sorted([*VERBS, *GUEST_VERBS]) == sorted(Verb), "each is one function of its name"
 
 
 def test_the_calls_that_a_fault_can_strike_are_all_in_their_tables() -> None:
