@@ -1,6 +1,6 @@
 """What the ledger's own steps of repairs do: look again, and what they change in Cinder.
 
-As all effects (ledger.core.effects), each is an *ensure*.  `recheck_finding` asks the ledger and
+As all effects (ledger.core.effects), each is an *ensure*.  `drift_again` asks the ledger and
 Cinder anew and puts what they say, with what the host has just told, into the row that the
 finding's class judges (handlers.drift.recheck).
 """
@@ -32,7 +32,7 @@ from ledger.reconcile.repair_cases import shown_by
 _GONE = frozenset({AttachmentState.DELETED})
 
 
-def recheck_finding(lane: Lane, context: EffectContext) -> dict[str, Any]:
+def drift_again(lane: Lane, context: EffectContext) -> dict[str, Any]:
     """FINAL drift_gone, drift_changed, drift_unproven: then nothing is done."""
     started = context.operation.started if context.operation else None
     assert started is not None, "it is a step of an operation"
@@ -55,7 +55,7 @@ def recheck_finding(lane: Lane, context: EffectContext) -> dict[str, Any]:
     return {}
 
 
-def drop_attachment(lane: Lane, context: EffectContext) -> dict[str, Any]:
+def attachment_drop(lane: Lane, context: EffectContext) -> dict[str, Any]:
     """Have Cinder delete what the ledger does not hold; gone is success."""
     assert lane.attachment_id is not None, "the finding is of one"
     known = context.book.get(Attachment, lane.attachment_id)
@@ -70,7 +70,7 @@ def drop_attachment(lane: Lane, context: EffectContext) -> dict[str, Any]:
     return {"ended": {lane.attachment_id: lane.volume_id}}
 
 
-def settle_volume(lane: Lane, context: EffectContext) -> dict[str, Any]:
+def volume_settle(lane: Lane, context: EffectContext) -> dict[str, Any]:
     """Cinder puts the status right by itself: each call does nothing in any other status."""
     view = _volume(lane, context)
     statuses = {each.status for each in _attachments(lane, context)} if view else set()
@@ -81,7 +81,7 @@ def settle_volume(lane: Lane, context: EffectContext) -> dict[str, Any]:
     return {}
 
 
-def drop_volume(lane: Lane, context: EffectContext) -> dict[str, Any]:
+def volume_drop(lane: Lane, context: EffectContext) -> dict[str, Any]:
     """We made it, and nobody has it (`_made`); Cinder refuses to delete one that is in use."""
     context.cinder.volume_delete(lane.volume_id)
     return {"deleted": [lane.volume_id]}
