@@ -38,6 +38,11 @@ class About:
     server_id: str | None = None
     host: str | None = None
 
+    @classmethod
+    def of(cls, event: Any) -> About:
+        """Of one whose body has all of these; None: it has not happened."""
+        return cls(**{name: getattr(event, name, None) for name in cls.__dataclass_fields__})
+
 
 NOBODY = About()
 

@@ -232,6 +232,13 @@ class HostNotFencedError(DomainError, code="host_not_fenced", status=400):
     """
 
 
+class HookAwaitedError(DomainError, code="hook_awaited"):
+    """Host {host} is fenced, and the program after that (fencing.hook), which has to end well
+    first, has not: it failed {failures} times. It is run again until it does. What it said is in
+    the host's history.
+    """
+
+
 class OperatorsFenceError(DomainError, code="operators_fence"):
     """Host {host} was fenced by an operator, with evidence of its own: a controller cannot end
     that. Unfence it with /v1, once it may work again.

@@ -131,15 +131,7 @@ class Finding(Aggregate):
         self.ignored_until: float | None = None
 
     def about(self) -> About:
-        found = self.found
-        if found is None:
-            return About()
-        return About(
-            attachment_id=found.attachment_id,
-            volume_id=found.volume_id,
-            server_id=found.server_id,
-            host=found.host,
-        )
+        return About.of(self.found)
 
     def apply(self, event: Any) -> None:
         match event:

@@ -310,6 +310,11 @@ class Host(Aggregate):
         """Whether the program after this fence is to be run now; a clock may have been set back."""
         return self.fenced and not self.hooked and not 0 < self.hook_next_at - now <= HOOK_PAUSE_S
 
+    def check_hooked(self) -> None:
+        """Raises HookAwaitedError unless the program after this fence has ended well."""
+        if not self.hooked:
+            raise errors.HookAwaitedError(host=self.name, failures=self.hook_failures)
+
     def ran_hook(self, epoch: int, code: int | None, output: str, now: float) -> None:
         """How the program after the fence of this epoch has ended.  Code 0 is success; else it is
         run again after a pause, which grows.

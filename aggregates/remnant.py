@@ -68,15 +68,7 @@ class Remnant(Aggregate):
         self.left: Remnant.RemnantLeft | None = None
 
     def about(self) -> About:
-        left = self.left
-        if left is None:
-            return About()
-        return About(
-            attachment_id=left.attachment_id,
-            volume_id=left.volume_id,
-            server_id=left.server_id,
-            host=left.host,
-        )
+        return About.of(self.left)
 
     def apply(self, event: Any) -> None:
         if isinstance(event, self.RemnantLeft):

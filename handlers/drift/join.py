@@ -45,7 +45,7 @@ from host_agent.shared.contract.survey import (
     Survey,
 )
 
-#: A row of a projection, by its columns.
+#: A row of a projection, by its columns; or an aggregate, whose facts have the same names.
 Stored = Mapping[str, Any]
 
 #: Of a cloud's attachments few differ in more than their ids; so many of these facts are kept.
@@ -96,14 +96,14 @@ def attachment(
         id=id_,
         about=RowAbout(server_id=of[0], volume_id=of[1], attachment_id=id_, host=host),
         server=server,
-        ledger=None if stored is None else _ledger_attachment(stored, mapped, device),
+        ledger=None if stored is None else ledger_attachment(stored, mapped, device),
         cinder=UNKNOWN if legacy else listed.shown if isinstance(listed, CinderListing) else listed,
         connected=connected,
         taken=taken_by is not None,
     )
 
 
-def _ledger_attachment(stored: Stored, mapped: bool, device: str | None) -> LedgerAttachment:
+def ledger_attachment(stored: Stored, mapped: bool, device: str | None) -> LedgerAttachment:
     mode, legacy = stored["access_mode"], stored["legacy"]
     return _held(stored["state"], stored["host"], mode, legacy, mapped, device)
 
@@ -250,7 +250,7 @@ def server(here: Hosted, stored: Stored) -> ServerRow:
 
 
 def ledger_server(stored: Stored) -> LedgerServer:
-    """A row of the projection `instances`."""
+    """A row of the projection `instances`, or an Instance with its `server_id`."""
     hosts = (stored["host"], stored["resize_source"])
     return LedgerServer(
         hosts=() if stored["deleted"] else tuple(host for host in hosts if host is not None),
@@ -328,7 +328,7 @@ def _disk(
             attachment_id=attachment_id,
             host=here.host,
         ),
-        ledger=None if stored is None else _ledger_disk(stored),
+        ledger=None if stored is None else ledger_disk(stored),
         shown=shown,
         cinder=here.sizes.get(volume_id, UNKNOWN),
         running=guest.power_state not in _OFF,
@@ -336,7 +336,7 @@ def _disk(
     )
 
 
-def _ledger_disk(stored: Stored) -> LedgerDisk:
+def ledger_disk(stored: Stored) -> LedgerDisk:
     return LedgerDisk(
         volume_id=str(stored["volume_id"]),
         device_name=stored["device_name"],
@@ -360,7 +360,7 @@ def _connections(here: Hosted, survey: Survey) -> Iterator[Row]:
                 attachment_id=shown.attachment_id,
                 host=here.host,
             ),
-            ledger=_ledger_attachment(known, True, None) if known is not None and open_ else None,
+            ledger=ledger_attachment(known, True, None) if known is not None and open_ else None,
             shown=shown,
         )
 

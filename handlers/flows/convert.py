@@ -28,6 +28,17 @@ CONVERT = Flow(
     ),
 )
 
+CONVERT_OFFLOADED = Flow(
+    name="convert_offloaded",
+    volumes=CONNECTED_ANEW,
+    pivot="begin",
+    stages=(
+        NO_WAY_BACK,
+        Stage(Place.LEDGER, (Step("convert", LedgerVerb.RESERVATION_CONVERT),), side=Side.NEW),
+        SWITCHED,
+    ),
+)
+
 _REPLACED = LedgerVerb.MAPPING_REPLACE
 
 #: A lane for each host of each volume: what the server has, and what the source has kept.
@@ -58,16 +69,5 @@ CONVERT_RESIZED = Flow(
         # Only the record of the former one goes: the connection is the new one's now.
         Stage(Place.SOURCE, (Step("release", Verb.CONNECTION_RELEASE),), of=Place.SOURCE),
         Stage(Place.LEDGER, (Step("forget", LedgerVerb.ATTACHMENT_FORGET),), of=Place.SOURCE),
-    ),
-)
-
-CONVERT_OFFLOADED = Flow(
-    name="convert_offloaded",
-    volumes=CONNECTED_ANEW,
-    pivot="begin",
-    stages=(
-        NO_WAY_BACK,
-        Stage(Place.LEDGER, (Step("convert", LedgerVerb.RESERVATION_CONVERT),), side=Side.NEW),
-        SWITCHED,
     ),
 )

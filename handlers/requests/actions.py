@@ -145,10 +145,14 @@ _CONVERTED = {S.SHELVED_OFFLOADED: "convert_offloaded", S.RESIZED: "convert_resi
 
 @dataclass(frozen=True, kw_only=True)
 class RequestHosts:
-    """The hosts a request is about, as they are now."""
+    """The hosts a request is about, as they are now.
+
+    `hook_required`: of an evacuation, the program after the fence has to have ended well.
+    """
 
     get: Callable[[str], Host]
     contact: Callable[[str], Contact]
+    hook_required: bool
 
 
 def act(
@@ -279,6 +283,8 @@ def _places(
     for place, need in rule.needs.items():
         if (name := places[place]) is not None:
             _check_need(need, instance, hosts.get(name), hosts.contact(name))
+            if need is Need.FENCED and hosts.hook_required:
+                hosts.get(name).check_hooked()
     if rule.destination:
         places[Place.DESTINATION] = _destination(request, server, hosts)
     return places

@@ -128,11 +128,7 @@ class GuestCopies(Rules):
         self, server_id: str, disk: Disk, live: DiskSeen, mirror: Mirror, course: _CopyCourse
     ) -> None:
         if mirror.place != disk_xml.place(disk.source):
-            raise PortError(
-                ErrorKind.RETRYABLE,
-                "guest_busy",
-                f"Disk {live.target} of guest {server_id} is being copied to somewhere else.",
-            )
+            raise is_copied(server_id, live)
         course.begun = True
         if course.watch.cancelled() or course.switches >= CHANGES_MAX:
             self._end(server_id, live, switch=False)
@@ -194,6 +190,11 @@ def no_disk(server_id: str, serial: str) -> PortError:
     return PortError(
         ErrorKind.FINAL, "disk_not_plugged", f"Guest {server_id} has no disk of volume {serial}."
     )
+
+
+def is_copied(server_id: str, live: DiskSeen) -> PortError:
+    text = f"Disk {live.target} of guest {server_id} is being copied to somewhere else."
+    return PortError(ErrorKind.RETRYABLE, "guest_busy", text)
 
 
 def _stayed(server_id: str, target: str, *, cancelled: bool) -> PortError:

@@ -20,43 +20,14 @@ from host_agent.shared.contract.messages import GuestOrder, Verb
 from host_agent.verbs import cinder, disk, drift, guest, snapshots
 from host_agent.verbs.context import RunContext
 
-#: For one volume of a server.
+#: For one volume of a server; each is the function of its name.
 VERBS: dict[Verb, Callable[[RunContext, Lane], dict[str, Any]]] = {
-    Verb.ATTACHMENT_CREATE: cinder.attachment_create,
-    Verb.ATTACHMENT_UPDATE: cinder.attachment_update,
-    Verb.ATTACHMENT_REFRESH: cinder.attachment_refresh,
-    Verb.ATTACHMENT_CONVERT: cinder.attachment_convert,
-    Verb.ATTACHMENT_COMPLETE: cinder.attachment_complete,
-    Verb.ATTACHMENT_DELETE: cinder.attachment_delete,
-    Verb.VOLUME_WAIT_READY: cinder.volume_wait_ready,
-    Verb.VOLUME_CONNECT: disk.volume_connect,
-    Verb.VOLUME_DISCONNECT: disk.volume_disconnect,
-    Verb.DISK_PLUG: disk.disk_plug,
-    Verb.DISK_UNPLUG: disk.disk_unplug,
-    Verb.DISK_REPLACE: disk.disk_replace,
-    Verb.DISK_GROW: disk.disk_grow,
-    Verb.DISK_COPY: disk.disk_copy,
-    Verb.DISK_COPY_ABORT: disk.disk_copy_abort,
-    Verb.DISK_SNAPSHOT: snapshots.disk_snapshot,
-    Verb.DISK_SNAPSHOT_REVERT: snapshots.disk_snapshot_revert,
-    Verb.DISK_FOLLOW: snapshots.disk_follow,
-    Verb.DISK_MERGE: snapshots.disk_merge,
-    Verb.DISK_MERGE_ABORT: snapshots.disk_merge_abort,
-    Verb.DRIFT_LOOK: drift.drift_look,
-    Verb.DISK_VERIFY: drift.disk_verify,
-    Verb.CONNECTION_RELEASE: drift.connection_release,
-    Verb.SECRET_DROP: drift.secret_drop,
+    verb: vars(file)[verb]
+    for file in (cinder, disk, drift, snapshots)
+    for verb in Verb
+    if verb in vars(file)
 }
-
 #: For a whole server.
 GUEST_VERBS: dict[Verb, Callable[[RunContext, GuestOrder], dict[str, Any]]] = {
-    Verb.GUEST_SPAWN: guest.guest_spawn,
-    Verb.GUEST_START: guest.guest_start,
-    Verb.GUEST_STOP: guest.guest_stop,
-    Verb.GUEST_PAUSE: guest.guest_pause,
-    Verb.GUEST_RESUME: guest.guest_resume,
-    Verb.GUEST_REMOVE: guest.guest_remove,
-    Verb.GUEST_MIGRATE: guest.guest_migrate,
-    Verb.GUEST_STAY: guest.guest_stay,
-    Verb.GUEST_FIND: guest.guest_find,
+    verb: vars(guest)[verb] for verb in Verb if verb in vars(guest)
 }

@@ -124,11 +124,12 @@ def refuse_if_plugged(ctx: RunContext, lane: Lane) -> None:
     """
     state = ctx.guests.disk(lane.server_id, lane.disk_serial)
     if is_plugged(state) and not (is_swap(lane) and _is_on_the_other(state, lane)):
-        raise final(
-            "disk_still_plugged",
-            f"Guest {lane.server_id} still has the disk of volume {lane.volume_id}, "
-            "so the volume is not disconnected.",
-        )
+        raise still_plugged(lane.server_id, lane.volume_id)
+
+
+def still_plugged(server_id: str, volume_id: str) -> PortError:
+    text = f"Guest {server_id} still has the disk of volume {volume_id}, so the volume is not"
+    return final("disk_still_plugged", f"{text} disconnected.")
 
 
 def refuse_other_source(ctx: RunContext, server_id: str, serial: str) -> None:

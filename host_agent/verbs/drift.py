@@ -13,7 +13,14 @@ from typing import Any
 from host_agent.shared.contract.lane import Lane
 from host_agent.shared.contract.ports import DiskState
 from host_agent.storage.records import Record
-from host_agent.verbs.context import RunContext, final, is_plugged, path_of, refuse_if_open
+from host_agent.verbs.context import (
+    RunContext,
+    final,
+    is_plugged,
+    path_of,
+    refuse_if_open,
+    still_plugged,
+)
 from host_agent.verbs.encryption import is_encrypted
 
 _NO_DISK = DiskState(live=None, persistent=None, running=False)
@@ -82,11 +89,7 @@ def connection_release(ctx: RunContext, lane: Lane) -> dict[str, Any]:
         return {}
     plugged = is_plugged(ctx.guests.disk(own.server_id, own.serial))
     if plugged and not _is_anothers(ctx, own):
-        raise final(
-            "disk_still_plugged",
-            f"Guest {own.server_id} still has the disk of volume {own.volume_id}, so the volume "
-            "is not disconnected.",
-        )
+        raise still_plugged(own.server_id, own.volume_id)
     shared = _is_shared(ctx, own)
     if not shared:
         refuse_if_open(ctx, own)

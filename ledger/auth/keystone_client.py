@@ -80,6 +80,22 @@ class ValidatedToken:
     left_s: float
 
 
+def session_of(cacert: str | None, calls: Histogram | None, *, insecure: bool) -> session.Session:
+    """A session with Keystone.  `calls` counts each call, as `Dialogue` of
+    host_agent.shared.cinder.session does.
+    """
+    counted = calls or call_seconds()
+
+    def note(_url: str, outcome: str, took_s: float) -> None:
+        counted.labels("keystone", outcome).observe(took_s)
+
+    verify = False if insecure else cacert or True
+    begun = session.Session(verify=verify, session=transport(note))
+    # requests takes a pair; the constructor of Session only a number.
+    begun.timeout = (CONNECT_S, READ_S)  # type: ignore[assignment]
+    return begun
+
+
 class KeystoneClient:
     """May be shared by threads."""
 
@@ -91,7 +107,7 @@ class KeystoneClient:
         insecure: bool = False,
         calls: Histogram | None = None,
     ) -> None:
-        """`calls` counts each call, as `Dialogue` of host_agent.shared.cinder.session does.
+        """`calls`: see session_of.
 
         Raises ConfigError if these options are of no plugin that logs in at Keystone.
         """
@@ -103,16 +119,7 @@ class KeystoneClient:
             raise ConfigError(
                 "keystone.auth: the auth_type is none that logs in at Keystone, as 'password' is"
             )
-        counted = calls or call_seconds()
-
-        def note(_url: str, outcome: str, took_s: float) -> None:
-            counted.labels("keystone", outcome).observe(took_s)
-
-        self._session = session.Session(
-            verify=False if insecure else cacert or True, session=transport(note)
-        )
-        # requests takes a pair; the constructor of Session only a number.
-        self._session.timeout = (CONNECT_S, READ_S)  # type: ignore[assignment]
+        self._session = session_of(cacert, calls, insecure=insecure)
         root = str(self._auth.auth_url).rstrip("/").removesuffix("/v3")
         self._url = f"{root}/v3/auth/tokens?nocatalog"
         self._lock = threading.Lock()

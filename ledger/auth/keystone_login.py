@@ -13,14 +13,11 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Protocol
 
-from keystoneauth1 import exceptions, session
+from keystoneauth1 import exceptions
 from keystoneauth1.identity import v3
 from prometheus_client import Histogram
 
-from host_agent.shared.cinder.http import transport
-from host_agent.shared.platform.lines import CONNECT_S
-from host_agent.shared.platform.telemetry import call_seconds
-from ledger.auth.keystone_client import READ_S, is_keystones
+from ledger.auth.keystone_client import is_keystones, session_of
 from ledger.auth.rate import Rate
 from ledger.auth.tokens import AuthError, KeystoneAwayError, WrongTokensError
 from ledger.rooms import FullError, Room
@@ -121,18 +118,11 @@ def by_password(
     auth_url: str, *, cacert: str | None, insecure: bool, calls: Histogram | None = None
 ) -> Asks:
     """Asks the Keystone that is there."""
-    counted = calls or call_seconds()
-
-    def note(_url: str, outcome: str, took_s: float) -> None:
-        counted.labels("keystone", outcome).observe(took_s)
-
     url = f"{auth_url.rstrip('/').removesuffix('/v3')}/v3"
-    verify = False if insecure else cacert or True
 
     def ask(login: Login) -> str:
         # A session of its own: keystoneauth's keeps who has logged in.
-        asks = session.Session(verify=verify, session=transport(note))
-        asks.timeout = (CONNECT_S, READ_S)  # type: ignore[assignment]
+        asks = session_of(cacert, calls, insecure=insecure)
         plugin = v3.Password(auth_url=url, **_options(login))
         try:
             given = plugin.get_auth_ref(asks)

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ledger.words.acts import ACTS, HOST
+
 OURS = "attachment-ledger:"
 _NOVAS = "os_compute_api:"
 
@@ -251,11 +253,7 @@ _OWN = _under(
     ("hosts:list", ADMIN, "list hosts"),
     ("hosts:show", ADMIN, "show one"),
     ("hosts:history", ADMIN, "a host's events"),
-    ("hosts:fence", ADMIN, "fence a host"),
-    ("hosts:unfence", ADMIN, "let it come back"),
-    ("hosts:vouch", ADMIN, "believe the log of it again, after a restore"),
-    ("hosts:adopt", ADMIN, "take it over from the Nova beside the ledger"),
-    ("hosts:hand_back", ADMIN, "give it back to that Nova"),
+    *((act.filled(act.of.rule), ADMIN, act.summary) for act in ACTS if act.of.kind == HOST.kind),
     ("hosts:agent", AGENT, "an agent's calls; each for the host of its token alone"),
     ("drift:list", READER, "list what differs"),
     ("drift:show", READER, "show a finding"),

@@ -40,10 +40,9 @@ _ONE_OF = {FieldKind.HOST, FieldKind.SERVER, FieldKind.VOLUME}
 class ActCommand(Waiting):
     act: Act
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         from ledger.cli.operations.waiting import add_timeout
 
-        parser = super().get_parser(prog_name)
         add, of = parser.add_argument, self.act.of
         if of.kind:
             add("id", metavar=f"<{of.kind}>", type=named(of.kind))
@@ -61,7 +60,6 @@ class ActCommand(Waiting):
         if wait := self.act.wait or of.wait:
             add("--wait", action="store_true", help=wait)
             add_timeout(parser)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         from ledger.cli.client import BEGIN_TIMEOUT_S, TIMEOUT_S, ServiceError

@@ -67,10 +67,12 @@ def from_client(error: ClientError, hints: Mapping[str, str | None]) -> CliError
 class ErrorReporting(WithoutPlugins):
     """Errors go to stderr in one form and become exit codes; `exit_code` may be set too.
 
-    What names a thing (`type=naming.named(...)`) is its id when the command acts.
+    What names a thing (`type=naming.named(...)`) is its id when the command acts.  `brief`: of a
+    list, the columns of a table on a terminal, unless others are asked for; (): all.
     """
 
     exit_code = ExitCode.OK
+    brief: tuple[str, ...] = ()
     #: Of several ledgers the one that is asked, or all.
     cell: str | None = None
 
@@ -93,7 +95,15 @@ class ErrorReporting(WithoutPlugins):
         parser = super().get_parser(prog_name)
         short_usage_errors(parser)
         _with_examples(parser, self.app.NAME, self.cmd_name or "")
+        if self.brief:
+            parser.add_argument(
+                "--long", action="store_true", help="all columns, on a terminal as in a pipe"
+            )
+        self.add_arguments(parser)
         return parser
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """What may be typed behind the command's name."""
 
     def run(self, parsed_args: argparse.Namespace) -> int:
         if self._behind_openstack and not isinstance(self.app.stdout, EscapingStream):
@@ -172,19 +182,17 @@ class _Tables(ErrorReporting):
 
 
 class Lister(_Tables, lister.Lister):
-    """A command that prints a list in the format asked for.
+    """A command that prints a list in the format asked for."""
 
-    `brief`: the columns of a table on a terminal, unless others are asked for; (): all.
-    """
-
-    brief: tuple[str, ...] = ()
+    #: Whether `--cell all` asks each: of a command that only reads what a ledger has.
+    every_cell = False
     #: What is said of a list without rows.
     empty = "Nothing was found."
     #: Of all cells, the command as each was asked that has answered.
     by_cell: Mapping[str, Lister] | None = None
 
     def prepare(self, parsed_args: argparse.Namespace) -> None:
-        if self.cell == cells.ALL and self.cmd_name in cells.OF_ALL:
+        if self.cell == cells.ALL and self.every_cell:
             if getattr(parsed_args, "archive", None):
                 raise usage("an archive is one ledger's.", "Ask that cell alone: --cell NAME")
             self.take_action = self._of_all  # type: ignore[method-assign]
@@ -216,14 +224,6 @@ class Lister(_Tables, lister.Lister):
             return each, names, [(cell, *row) for row in rows]
         except ClientError as error:
             raise from_client(error, {**HINTS, "url": None}) from None
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        if self.brief:
-            parser.add_argument(
-                "--long", action="store_true", help="all columns, on a terminal as in a pipe"
-            )
-        return parser
 
     def is_brief(self, parsed_args: argparse.Namespace) -> bool:
         """Whether a person reads it, who asked for no columns."""

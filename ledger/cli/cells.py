@@ -20,28 +20,6 @@ VARIABLE = "LEDGER_CELLS"
 COLUMN = "Cell"
 _NAMED = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*)=(?P<url>https?://\S+)\Z")
 
-#: Commands that may ask all cells: each only reads, and prints a list.
-OF_ALL = frozenset(
-    {
-        "attachment list",
-        "drift list",
-        "drift looks",
-        "event list",
-        "history attachment",
-        "history host",
-        "history operation",
-        "history server",
-        "history volume",
-        "host list",
-        "operation list",
-        "remnant list",
-        "server event list",
-        "server list",
-        "server migration list",
-        "volume list",
-    }
-)
-
 T = TypeVar("T")
 
 

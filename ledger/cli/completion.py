@@ -53,8 +53,7 @@ class Complete(PlainCommand):
 
     app: Shell
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--shell", choices=sorted(SCRIPTS), default="bash")
         parser.add_argument(
             "--words",
@@ -62,7 +61,6 @@ class Complete(PlainCommand):
             metavar="WORD",
             help="what has been typed, the last word being the one to complete",
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         words = parsed_args.words

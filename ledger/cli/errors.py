@@ -18,6 +18,7 @@ class ExitCode(IntEnum):
     TIMED_OUT = 7  # waiting ended, the operation goes on
     DIFFERS = 8  # a survey has found something
     PARTIAL = 9  # a cell gave no answer; what the others said is printed
+    NOT_ALL = 10  # of a host that changes hands, some servers stay whose they are
 
 
 class CliError(Exception):

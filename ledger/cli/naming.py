@@ -64,18 +64,14 @@ def resolve(client: Callable[[], Client], arguments: argparse.Namespace) -> None
 
 def _meant(client: Client, name: Named) -> Named:
     found = client.get("/v1/find", text=name)["found"] if name else []
-    fitting = [thing for thing in found if thing["kind"] in _kinds(name)]
-    ids = {thing["id"] for thing in fitting}
-    if len(ids) > 1:
-        raise usage(
-            f"{str(name)!r} may be any of {len(ids)}: name one.",
-            "\n  ".join(_told(thing) for thing in fitting),
-        )
-    if not ids:
+    fitting = {thing["id"]: _told(thing) for thing in found if thing["kind"] in _kinds(name)}
+    if len(fitting) > 1:
+        raise ambiguous(str(name), list(fitting.values()))
+    if not fitting:
         raise CliError(
             f"there is no {name.kind} {str(name)!r}.", ExitCode.NOT_FOUND, _other(name, found)
         )
-    return named(name.kind)(ids.pop())
+    return named(name.kind)(next(iter(fitting)))
 
 
 def _other(name: Named, found: list[Thing]) -> str:
@@ -126,6 +122,11 @@ def _near(name: str, hosts: list[str]) -> str | None:
 
 def _kinds(name: Named) -> set[str]:
     return _TAKEN_AS.get(name.kind, {name.kind})
+
+
+def ambiguous(text: str, which: list[str]) -> CliError:
+    """What was typed fits all of these."""
+    return usage(f"{text!r} may be any of {len(which)}: name one.", "\n  ".join(which))
 
 
 def _told(thing: Thing) -> str:

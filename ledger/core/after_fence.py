@@ -1,7 +1,8 @@
 """Runs the site's own program after each fence: it shuts the host's storage, or cuts its power.
 
 Theory of operation: which hosts wait for it is in the log (`Host.awaits_hook`), so nothing is
-forgotten when a process dies.  Each process looks now and then, and whoever is first has the host
+forgotten when a process dies.  Each process looks now and then at the fenced hosts of which
+it has not read yet that the program ended well, and whoever is first has the host
 (ledger.upkeep.long_work): by a connection, which ends with that process.  What a program that was
 cut off had done, nobody knows, so it is run again, and has to bear that.  Each run's end is
 recorded; a failure says when the next one is, by the database's clock, whichever process does it.
@@ -80,6 +81,7 @@ class AfterFence:
         self._threads = ThreadPoolExecutor(HOOKS_AT_ONCE, thread_name_prefix="after-fence")
         self._at: dict[str, asyncio.Task[None]] = {}
         self._failing: list[str] = []
+        self._done: dict[str, int] = {}  # hosts whose program has ended well, and after which fence
 
     async def run(self) -> None:
         """Until it is cancelled; then `stop`."""
@@ -106,14 +108,16 @@ class AfterFence:
         return f"the program after a fence (fencing.hook) fails for {named}: see their history"
 
     async def _due(self) -> list[str]:
-        names = await self._queries.fenced()
-        keys = [(Host, Host.id_of(name)) for name in names]
+        fenced = await self._queries.fenced()
+        self._done = dict(self._done.items() & fenced.items())
+        keys = [(Host, Host.id_of(name)) for name in fenced if name not in self._done]
         # By a thread of ours: `stop` waits for those, and only then the database is left.
         loop = asyncio.get_running_loop()
         hosts: list[Host] = await loop.run_in_executor(
             self._threads, partial(self._store.load_many, *keys)
         )
-        self._failing = [host.name for host in hosts if host.hook_failures]
+        self._done |= {host.name: host.epoch for host in hosts if host.hooked}
+        self._failing = [host.name for host in hosts if host.hook_failures and not host.hooked]
         now = self._clock()
         return [host.name for host in hosts if host.awaits_hook(now)]
 

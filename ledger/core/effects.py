@@ -1,6 +1,6 @@
 """What the ledger's own steps do outside, S1's "(api)" calls to Cinder, and how it is taken back.
 
-The functions are in `ledger.core.steps`, by their subjects; here is their table.
+The functions are in `ledger.core.steps`, by their subjects.
 
 A lease only avoids double work: a process that is stopped between its look and its request,
 and goes on when its lease has long been another's, makes a second attachment in Cinder.  The
@@ -109,33 +109,12 @@ def _made(
     return [{"volume_id": volume.id} for volume in volumes.marked(lane, now).ours]
 
 
+#: Each is the function of its name.
 EFFECTS: dict[str, Callable[[Lane, EffectContext], dict[str, Any]]] = {
-    LedgerVerb.ATTACHMENT_RESERVE: attachments.reserve,
-    LedgerVerb.ATTACHMENT_DELETE: attachments.delete,
-    LedgerVerb.ATTACHMENT_COMPLETE: attachments.complete,
-    LedgerVerb.RESERVATION_TIDY: attachments.tidy,
-    LedgerVerb.ATTACHMENTS_CLEAR: attachments.end_unknown,
-    LedgerVerb.RESERVATION_CONVERT: attachments.convert,
-    LedgerVerb.VOLUME_CREATE: volumes.make_volume,
-    LedgerVerb.VOLUME_AWAIT: volumes.await_volume,
-    LedgerVerb.VOLUME_UNMAKE: volumes.unmake_volume,
-    LedgerVerb.VOLUME_DELETE: volumes.delete_volume,
-    LedgerVerb.VOLUME_REIMAGE: reimage.reimage,
-    LedgerVerb.MIGRATION_COMPLETE: volumes.complete_migration,
-    LedgerVerb.MIGRATION_FAIL: volumes.fail_migration,
-    LedgerVerb.EXTENSION_COMPLETE: volumes.complete_extension,
-    LedgerVerb.EXTENSION_REVOKE: volumes.revoke_extension,
-    LedgerVerb.EXTENSION_FAIL: volumes.fail_extension,
-    LedgerVerb.SNAPSHOT_TAKEN: snapshots.tell_taken,
-    LedgerVerb.SNAPSHOT_REVOKE: snapshots.revoke_taken,
-    LedgerVerb.SNAPSHOT_FAIL: snapshots.fail_taken,
-    LedgerVerb.SNAPSHOT_AWAIT: snapshots.await_followed,
-    LedgerVerb.SNAPSHOT_MERGED: snapshots.tell_merged,
-    LedgerVerb.SNAPSHOT_KEEP: snapshots.keep,
-    LedgerVerb.DRIFT_AGAIN: repair_effects.recheck_finding,
-    LedgerVerb.ATTACHMENT_DROP: repair_effects.drop_attachment,
-    LedgerVerb.VOLUME_SETTLE: repair_effects.settle_volume,
-    LedgerVerb.VOLUME_DROP: repair_effects.drop_volume,
+    verb: vars(file)[verb]
+    for file in (attachments, volumes, reimage, snapshots, repair_effects)
+    for verb in LedgerVerb
+    if verb in vars(file)
 }
 #: Of these something is there that would not be without a second attempt.
 TAKEN_BACK: dict[str, Callable[[Lane, dict[str, Any], EffectContext, AggregateStore], None]] = {

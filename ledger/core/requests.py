@@ -62,6 +62,7 @@ class Fleet:
     that have ever had a volume of the server.  `shown` and `unaccounted`:
     handlers.requests.presence. `unfenced`: the names of all hosts that may be asked something.
     `in_doubt`: of those that nobody has vouched for since the ledger was restored.
+    `hook_required`: of the settings (`fencing`).
     """
 
     contact: Callable[[str], Contact]
@@ -73,6 +74,7 @@ class Fleet:
     unaccounted: Callable[[str], Iterable[str]] = lambda _server_id: ()
     unfenced: Callable[[], Iterable[str]] = lambda: ()
     in_doubt: Callable[[], Iterable[str]] = lambda: ()
+    hook_required: bool = False
 
 
 class IdempotencyKeyReusedError(errors.DomainError, code="idempotency_key_reused", status=422):
@@ -209,9 +211,7 @@ class Requests:
         view = cache(self._shown)  # once for all attempts
 
         def decide(unit: Unit, origin: RequestOrigin) -> Operation:
-            hosts = actions.RequestHosts(
-                get=lambda name: unit.get(Host, name), contact=fleet.contact
-            )
+            hosts = _hosts(unit, fleet)
             server = deletion.server_of(request.server_id, unit)
             return actions.act(
                 request,
@@ -332,9 +332,7 @@ class Requests:
         def decide(unit: Unit, origin: RequestOrigin) -> Operation:
             finding = unit.get(Finding, request.finding_id)
             repairs.refuse(finding, request.finding_id)
-            hosts = actions.RequestHosts(
-                get=lambda name: unit.get(Host, name), contact=fleet.contact
-            )
+            hosts = _hosts(unit, fleet)
             return repairs.repair(request, origin, case.of(finding, unit), hosts)
 
         return _asked(decide, fleet)
@@ -442,6 +440,14 @@ def _where(unit: Unit, instance: Instance, fleet: Fleet) -> accept.Where:
         return accept.Where(host=None, contact=None, legacy=fleet.legacy())
     host = unit.get(Host, instance.host)
     return accept.Where(host=host, contact=fleet.contact(host.name), legacy=fleet.legacy())
+
+
+def _hosts(unit: Unit, fleet: Fleet) -> actions.RequestHosts:
+    return actions.RequestHosts(
+        get=lambda name: unit.get(Host, name),
+        contact=fleet.contact,
+        hook_required=fleet.hook_required,
+    )
 
 
 def _mappings(unit: Unit, instance: Instance) -> list[BlockDeviceMapping]:

@@ -222,6 +222,14 @@ class Call:
         self.request[WRITTEN] = position
         await projected(self.components, position)
 
+    async def operate(self, act: Callable[..., int], *arguments: Any) -> int:
+        """Do an operator's act, given these and the request's metadata; its last position, once
+        that can be read.
+        """
+        position = await self.bulkheads.operators(act, *arguments, self.context("operator"))
+        await self.written(position)
+        return position
+
     async def read_after(self, position: str) -> None:
         """Return when what was written at a position can be read here.  ApiError 400, 503."""
         if not _POSITION.match(position):

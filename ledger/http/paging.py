@@ -56,3 +56,8 @@ def next_page(call: Call, marker: object) -> list[Mapping[str, Any]]:
     given = [(name, text) for name, text in call.request.query.items() if name != "marker"]
     query = urlencode([*given, ("marker", str(marker))])
     return [{"rel": "next", "href": f"{base(call)}{call.request.path}?{query}"}]
+
+
+def no_marker(marker: str) -> ApiError:
+    """Of Nova's lists: there is no such item, or none for the caller."""
+    return ApiError(400, "marker_not_found", f"Marker {marker[:100]} could not be found.")

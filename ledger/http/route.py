@@ -11,6 +11,7 @@ from aiohttp import web
 from ledger.http.call import Call
 from ledger.http.parameters import Parameters, check
 from ledger.http.problem import ApiError
+from ledger.http.schemas import NoQuery
 
 #: A model of pydantic's, or a type of the agents' contract (`host_agent.shared.contract.wire`).
 Model = type[Any]
@@ -35,8 +36,8 @@ class Route:
     the route is open to everybody, with no token at all.
     `body`: what is sent; of several, keys of the first, and all of the second or none of them.
     `answers`: the model of the body by status, None for an empty one, or a media type.  `formats`:
-    other media types of an answer with 200.  `query`: what /v1 may be asked with; `parameters`:
-    what a reading call of Nova's form may be.
+    other media types of an answer with 200.  `query`: what /v1 may be asked with, if a reading call
+    takes anything; `parameters`: what a reading call of Nova's form may be.
     """
 
     name: str
@@ -65,6 +66,8 @@ class Route:
             )
         if self.parameters is not None:
             check(call, self.parameters)
+        elif self.query is None and self._only_reads and self.path.startswith("/v1"):
+            call.query(NoQuery)
         return await self.handler(call)
 
     @property

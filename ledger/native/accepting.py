@@ -80,6 +80,7 @@ def fleet_of(components: Components, loop: asyncio.AbstractEventLoop) -> Fleet:
         unaccounted=lambda server_id: answer(_unaccounted(components, server_id)),
         unfenced=lambda: answer(queries.unfenced()),
         in_doubt=lambda: answer(queries.in_doubt()),
+        hook_required=components.settings.fencing.hook_required,
     )
 
 

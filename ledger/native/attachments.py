@@ -11,7 +11,6 @@ from ledger.http.call import Call, answer, refuse_to_come
 from ledger.http.paging import page_limit
 from ledger.http.problem import ApiError, not_found
 from ledger.http.redaction import redacted
-from ledger.http.schemas import NoQuery
 from ledger.native.schemas import Order
 from ledger.native.schemas_attachments import (
     Attachments,
@@ -21,7 +20,7 @@ from ledger.native.schemas_attachments import (
     Made,
     SpanShown,
 )
-from ledger.native.scope import refuse_foreign_server, refuse_host_filter, sees_server
+from ledger.native.scope import refuse_foreign_server, refuse_host_filter, refuse_past, sees_server
 from projections.reads.queries import Cursor
 
 Row = dict[str, Any]
@@ -58,8 +57,7 @@ async def _attachments_at(call: Call, query: AttachmentsQuery) -> web.StreamResp
     if not few or query.after is not None:
         text = "With 'at' or 'since', give 'volume', 'host' or 'flow=old', and no cursor."
         raise ApiError(400, "invalid", text)
-    if not call.identity.everywhere:
-        raise ApiError(403, "forbidden", "Reads as of a moment need the role admin or operator.")
+    refuse_past(call)
     if query.at is not None:
         await refuse_to_come(call, query.at)
     rows = await call.components.queries.attachments_at(
@@ -77,7 +75,6 @@ async def _attachments_at(call: Call, query: AttachmentsQuery) -> web.StreamResp
 
 async def attachment(call: Call) -> web.StreamResponse:
     """GET /v1/attachments/{id}; those that are deleted, too."""
-    call.query(NoQuery)
     return answer(_shown(call, await attachment_row(call)))
 
 

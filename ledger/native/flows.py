@@ -12,19 +12,16 @@ from handlers.engine.plan import Flow
 from handlers.flows import FLOWS
 from ledger.http.call import Call, answer
 from ledger.http.problem import not_found
-from ledger.http.schemas import NoQuery
 from ledger.native.schemas import FlowShown, FlowsShown
 
 
-async def flows(call: Call) -> web.StreamResponse:
+async def flows(_: Call) -> web.StreamResponse:
     """GET /v1/flows."""
-    call.query(NoQuery)
     return answer(FlowsShown(flows=[_shown(flow) for flow in FLOWS.values()]))
 
 
 async def flow(call: Call) -> web.StreamResponse:
     """GET /v1/flows/{name}."""
-    call.query(NoQuery)
     name = call.request.match_info["name"]
     if name not in FLOWS:
         message = f"There is no flow {name[:64]!r}; known are {', '.join(FLOWS)}."

@@ -17,7 +17,6 @@ from ledger.agents.looking import look_again
 from ledger.http.call import Call, answer, caught_up
 from ledger.http.components import Components
 from ledger.http.problem import ApiError
-from ledger.http.schemas import NoQuery
 from ledger.native.schemas import ActQuery, HostPassed, Hosts, HostShown
 from ledger.nova_beside.adopting import Adopting, AdoptionReport
 from ledger.nova_beside.reads import CutListError
@@ -30,14 +29,12 @@ NAMED_MAX = 5
 
 async def hosts(call: Call) -> web.StreamResponse:
     """GET /v1/hosts."""
-    call.query(NoQuery)
     rows = await call.components.queries.hosts()
     return answer(Hosts(hosts=[_shown(call.components, row) for row in rows]))
 
 
 async def host(call: Call) -> web.StreamResponse:
     """GET /v1/hosts/{host}."""
-    call.query(NoQuery)
     return answer(_shown(call.components, await host_row(call)))
 
 
@@ -53,8 +50,7 @@ async def fence(call: Call, *, reason: str, evidence: str, force: bool) -> web.S
             f"The agent of host {name} was in contact at {since}: it may be running its guests.",
             hint='If it is cut off from the storage all the same, say so with "force": true.',
         )
-    service, context = call.components.service, call.context("operator")
-    position = await call.bulkheads.operators(service.fence, name, reason, evidence, context)
+    position = await call.operate(call.components.service.fence, name, reason, evidence)
     await let_go(call, name, position)
     return await _answer_again(call)
 
@@ -62,38 +58,18 @@ async def fence(call: Call, *, reason: str, evidence: str, force: bool) -> web.S
 async def let_go(call: Call, name: str, position: int) -> None:
     """Tell the host's agent, and all operations, of a fence that is at this position."""
     service, context = call.components.service, call.context("operator")
-    await call.written(position)
     await call.request.app[AGENT_BATCHER].speakers.free(name)
     # After a fence no intent that did not know of it is stored: one look finds all.
     for operation_id in await call.components.queries.open_on_host(name):
-        position = await call.bulkheads.operators(
-            service.on_host_fenced, operation_id, name, context
-        )
+        said = await call.bulkheads.operators(service.on_host_fenced, operation_id, name, context)
+        position = max(position, said)
     await call.written(position)
-
-
-async def refuse_unhooked(call: Call, name: str) -> None:
-    """ApiError 409 if the host is fenced, and what has to be done after that is not done yet."""
-    if not call.components.settings.fencing.hook_required:
-        return
-    known = await asyncio.to_thread(call.components.service.host, name)
-    if known.fenced and not known.hooked:
-        raise ApiError(
-            409,
-            "hook_awaited",
-            f"Host {name} is fenced, and the program after that (fencing.hook), which has to end "
-            f"well first, has not: it failed {known.hook_failures} times.",
-            hint="It is run again until it does. What it said is in the host's history.",
-        )
 
 
 async def unfence(call: Call, *, reason: str) -> web.StreamResponse:
     """POST unfence: it gets work again, in its new epoch."""
     name = (await host_row(call))["host"]
-    position = await call.bulkheads.operators(
-        call.components.service.unfence, name, reason, call.context("operator")
-    )
-    await call.written(position)
+    await call.operate(call.components.service.unfence, name, reason)
     return await _answer_again(call)
 
 
@@ -103,10 +79,7 @@ async def vouch(call: Call, *, reason: str) -> web.StreamResponse:
     name = row["host"]
     if row["unvouched"]:
         await _refuse_unseen(call, name)
-    position = await call.bulkheads.operators(
-        call.components.service.vouch, name, reason, call.context("operator")
-    )
-    await call.written(position)
+    await call.operate(call.components.service.vouch, name, reason)
     await look_again(call, {"host": name}, "vouch", "operator")
     return await _answer_again(call)
 

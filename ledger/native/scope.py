@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ledger.http.call import Call
-from ledger.http.problem import ApiError, not_found
+from ledger.http.problem import ApiError
+from ledger.native.server_row import no_server
 
 
 async def sees_server(call: Call, server_id: str) -> bool:
@@ -26,10 +27,16 @@ async def refuse_foreign_server(call: Call, server_id: str | None) -> None:
             hint="Name one of your servers: ?server=ID.",
         )
     if not await sees_server(call, server_id):
-        raise not_found("server_not_found", f"Instance {server_id} could not be found.")
+        raise no_server(server_id)
 
 
 def refuse_host_filter(call: Call, host: str | None) -> None:
     """Asking host by host would tell where a server is.  Raises ApiError 403."""
     if host is not None and not call.identity.everywhere:
         raise ApiError(403, "forbidden", "To filter by host needs the role admin or operator.")
+
+
+def refuse_past(call: Call) -> None:
+    """Whose a server was at a moment is not known.  Raises ApiError 403."""
+    if not call.identity.everywhere:
+        raise ApiError(403, "forbidden", "Reads as of a moment need the role admin or operator.")

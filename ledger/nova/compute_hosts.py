@@ -94,14 +94,11 @@ async def _act(call: Call) -> web.StreamResponse:
 
 
 async def _set(call: Call, host: str, status: str, reason: str | None) -> None:
-    service, context = call.components.service, call.context("operator")
-    position = await call.bulkheads.operators(
-        service.change_host,
+    await call.operate(
+        call.components.service.change_host,
         host,
         lambda each: each.disable(reason) if status == "disabled" else each.enable(),
-        context,
     )
-    await call.written(position)
 
 
 async def _forced(call: Call, row: Row, body: ServiceNamed) -> web.StreamResponse:
@@ -129,15 +126,15 @@ async def _force(call: Call, row: Row, *, down: bool) -> None:
     controller = str(actor.user_id)
     reason = f"forced {'down' if down else 'up'} by {actor.name}"
     evidence = f"word of controller {controller}; the agent was last in contact: {since}"
-    position = await call.bulkheads.operators(
+    position = await call.operate(
         call.components.service.change_host,
         host,
         lambda each: (
             each.force_down(controller, reason, evidence) if down else each.force_up(reason)
         ),
-        call.context("operator"),
     )
-    await (let_go(call, host, position) if down else call.written(position))
+    if down:
+        await let_go(call, host, position)
 
 
 def _no_controller(host: str, name: str) -> ApiError:

@@ -16,9 +16,9 @@ from aggregates.operation import Operation, OperationState, Outcome
 from ledger.auth.policy import Target
 from ledger.http import microversions
 from ledger.http.call import Call, answer
-from ledger.http.paging import next_page, nova_limit, page_of
+from ledger.http.paging import next_page, no_marker, nova_limit, page_of
 from ledger.http.parameters import period
-from ledger.http.problem import ApiError, not_found
+from ledger.http.problem import not_found
 from ledger.native.server_row import server_row
 from ledger.nova.migrations import instant
 
@@ -103,7 +103,7 @@ async def _position_of(call: Call, server_id: str, query: Row) -> int | None:
     marker = query["marker"]
     rows = await call.components.queries.operations_of_server(server_id, request_id=marker, limit=1)
     if not rows:
-        raise ApiError(400, "marker_not_found", f"Marker {marker[:100]} could not be found.")
+        raise no_marker(marker)
     return int(rows[0]["started_position"])
 
 

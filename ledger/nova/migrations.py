@@ -19,7 +19,7 @@ from ledger.auth.rules import NAMES
 from ledger.config import PAGE_ITEMS_MAX
 from ledger.http import microversions
 from ledger.http.call import Call, answer, canonical
-from ledger.http.paging import next_page, nova_limit, page_of
+from ledger.http.paging import next_page, no_marker, nova_limit, page_of
 from ledger.http.parameters import period
 from ledger.http.problem import ApiError, not_found
 from ledger.http.versions import base
@@ -208,7 +208,7 @@ async def _position_of(call: Call, marker: str) -> int:
         call.permits(f"{call.rules[0]}:all_projects") or row["owner_id"] == call.own_project
     )
     if not own or row is None or row["flow"] not in TYPES:
-        raise ApiError(400, "marker_not_found", f"Marker {marker[:100]} could not be found.")
+        raise no_marker(marker)
     return int(row["started_position"])
 
 

@@ -1,6 +1,6 @@
 """What the ledger's own steps of repairs do: look again, and what they change in Cinder.
 
-As all effects (ledger.core.effects), each is an *ensure*.  `recheck_finding` asks the ledger and
+As all effects (ledger.core.effects), each is an *ensure*.  `drift_again` asks the ledger and
 Cinder anew and puts what they say, with what the host has just told, into the row that the
 finding's class judges (handlers.drift.recheck).
 """
@@ -13,10 +13,10 @@ from typing import Any
 from aggregates.attachment import Attachment, AttachmentState
 from aggregates.finding import Finding
 from aggregates.instance import Instance
-from aggregates.mapping import BlockDeviceMapping, MappingState
+from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import Operation
 from aggregates.volume import Volume
-from handlers.drift import proofs, recheck, rows
+from handlers.drift import join, proofs, recheck, rows
 from handlers.drift.rows import UNKNOWN, Row, Subject
 from handlers.flows.repair_host import DELETE_VOLUME
 from handlers.results.made import Evidence, asked_by
@@ -32,7 +32,7 @@ from ledger.reconcile.repair_cases import shown_by
 _GONE = frozenset({AttachmentState.DELETED})
 
 
-def recheck_finding(lane: Lane, context: EffectContext) -> dict[str, Any]:
+def drift_again(lane: Lane, context: EffectContext) -> dict[str, Any]:
     """FINAL drift_gone, drift_changed, drift_unproven: then nothing is done."""
     started = context.operation.started if context.operation else None
     assert started is not None, "it is a step of an operation"
@@ -55,7 +55,7 @@ def recheck_finding(lane: Lane, context: EffectContext) -> dict[str, Any]:
     return {}
 
 
-def drop_attachment(lane: Lane, context: EffectContext) -> dict[str, Any]:
+def attachment_drop(lane: Lane, context: EffectContext) -> dict[str, Any]:
     """Have Cinder delete what the ledger does not hold; gone is success."""
     assert lane.attachment_id is not None, "the finding is of one"
     known = context.book.get(Attachment, lane.attachment_id)
@@ -70,7 +70,7 @@ def drop_attachment(lane: Lane, context: EffectContext) -> dict[str, Any]:
     return {"ended": {lane.attachment_id: lane.volume_id}}
 
 
-def settle_volume(lane: Lane, context: EffectContext) -> dict[str, Any]:
+def volume_settle(lane: Lane, context: EffectContext) -> dict[str, Any]:
     """Cinder puts the status right by itself: each call does nothing in any other status."""
     view = _volume(lane, context)
     statuses = {each.status for each in _attachments(lane, context)} if view else set()
@@ -81,7 +81,7 @@ def settle_volume(lane: Lane, context: EffectContext) -> dict[str, Any]:
     return {}
 
 
-def drop_volume(lane: Lane, context: EffectContext) -> dict[str, Any]:
+def volume_drop(lane: Lane, context: EffectContext) -> dict[str, Any]:
     """We made it, and nobody has it (`_made`); Cinder refuses to delete one that is in use."""
     context.cinder.volume_delete(lane.volume_id)
     return {"deleted": [lane.volume_id]}
@@ -155,16 +155,10 @@ def _made(finding: Finding, lane: Lane, context: EffectContext) -> Evidence | No
 def _server_row(finding: Finding, lane: Lane, context: EffectContext) -> Row:
     instance = context.book.get(Instance, lane.server_id)
     power = (lane.shown or {}).get("power_state")
-    hosts = (instance.host, instance.resize_source)
     return rows.ServerRow(
         id=lane.server_id,
         about=_about(finding),
-        ledger=rows.LedgerServer(
-            hosts=() if instance.deleted else tuple(host for host in hosts if host),
-            power_state=instance.power_state,
-            built=not instance.never_built,
-            deleted=instance.deleted,
-        ),
+        ledger=join.ledger_server({**vars(instance), "server_id": lane.server_id}),
         shown=((lane.host or "", power),) if power else (),
     )
 
@@ -172,12 +166,6 @@ def _server_row(finding: Finding, lane: Lane, context: EffectContext) -> Row:
 def _disk_row(finding: Finding, lane: Lane, context: EffectContext) -> Row:
     mapping, shown = context.book.get(BlockDeviceMapping, lane.bdm_id), lane.shown or {}
     here = shown.get("live") or shown.get("persistent")
-    ledger = rows.LedgerDisk(
-        volume_id=mapping.volume_id or "",
-        device_name=mapping.device_name,
-        access_mode=mapping.access_mode,
-        plugged=mapping.state is MappingState.PLUGGED,
-    )
     disk = DiskShown(
         serial=lane.disk_serial,
         live=shown.get("live"),
@@ -190,7 +178,7 @@ def _disk_row(finding: Finding, lane: Lane, context: EffectContext) -> Row:
     return rows.DiskRow(
         id=finding.found.key,
         about=_about(finding),
-        ledger=ledger if mapping.live else None,
+        ledger=join.ledger_disk(vars(mapping)) if mapping.live else None,
         shown=disk if here else None,
         running=bool(shown.get("running")),
     )
@@ -252,13 +240,9 @@ def _held(
     instance = context.book.get(Instance, str(attachment.server_id))
     mappings = [context.book.get(BlockDeviceMapping, bdm_id) for bdm_id in instance.devices]
     named = [m for m in mappings if str(attachment.id) in {m.attachment_id, m.kept}]
-    return rows.LedgerAttachment(
-        state=attachment.state,
-        host=attachment.host,
-        access_mode=attachment.access_mode,
-        legacy=attachment.legacy,
-        mapped=bool(named) if mapped is None else mapped,
-        device=named[0].device_name if named else None,
+    device = named[0].device_name if named else None
+    return join.ledger_attachment(
+        vars(attachment), bool(named) if mapped is None else mapped, device
     )
 
 

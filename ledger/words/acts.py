@@ -8,6 +8,7 @@ Of a row are made its route with the body that it is sent (`ledger.native.acts`)
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -151,7 +152,7 @@ HOST = Thing(
 #: A host that goes from the Nova beside us to the ledger, or back; the console shows no host that
 #: is not the ledger's.
 NOVA_HOST = replace(
-    HOST, answers={200: "schemas:HostPassed"}, shown="servers.host:passed", dry_run=True, slow=True
+    HOST, answers={200: "schemas:HostPassed"}, ends="servers.host:passed", dry_run=True, slow=True
 )
 LOOK = Thing(
     kind="look",
@@ -224,6 +225,12 @@ class Act:
     def filled(self, text: str) -> str:
         """A text of the thing, for this act."""
         return text.replace("{act}", self.name)
+
+    @property
+    def summary(self) -> str:
+        """The beginning of its words, as a clause."""
+        clause = re.split(r"[.:]", self.words)[0]
+        return clause[0].lower() + clause[1:]
 
     @property
     def command(self) -> str:
@@ -479,7 +486,8 @@ differs in, the next look finds.""",
 
 Nova and Cinder are looked at twice, and nothing is sent to them; no guest is touched. A server is
 taken if it is at rest and both say the same of it; what stays Nova's is told, and why. Nova's
-compute service there has to be disabled. See docs/adopt.md for what to do before and after.""",
+compute service there has to be disabled. The exit code is 10 if a server stays. See docs/adopt.md
+for what to do before and after.""",
         fields=(_REASON_TO_DO,),
         body="Passing",
         note="`reason`: why; needed but for a dry run.",
@@ -496,8 +504,8 @@ compute service there has to be disabled. See docs/adopt.md for what to do befor
         words="""Give an adopted host back to Nova, server by server.
 
 A server goes back once Nova says of it what the ledger has. Until then the SQL is told that makes
-Nova's database say so, to be read and executed by a person: Nova has no API for it. The agent has
-to be stopped before.""",
+Nova's database say so, to be read and executed by a person: Nova has no API for it. The exit code
+is 10 if a server stays. The agent has to be stopped before.""",
         fields=(_REASON_TO_DO,),
         body="Passing",
         possible=lambda _: False,

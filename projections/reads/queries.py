@@ -290,9 +290,9 @@ class Queries(SurveyReads, DriftReads, OperationReads, ServerLists, RequestReads
         """The operations that are not over and concern this host, oldest first."""
         return [row["operation_id"] for row in await self._all("open_on_host", host=host)]
 
-    async def fenced(self) -> list[str]:
-        """The names of all hosts that are fenced."""
-        return [row["host"] for row in await self._all("fenced")]
+    async def fenced(self) -> dict[str, int]:
+        """The hosts that are fenced, and the epoch that the fence of each began."""
+        return {row["host"]: row["epoch"] for row in await self._all("fenced")}
 
     async def evacuating(self, host: str) -> list[str]:
         """Of these, the evacuations from this host."""

@@ -746,8 +746,8 @@ SELECT h.host
 SELECT host FROM hosts WHERE NOT fenced ORDER BY host;
 
 -- name: fenced
--- The names of all hosts that are fenced.
-SELECT host FROM hosts WHERE fenced ORDER BY host;
+-- All hosts that are fenced, and the epoch that the fence began.
+SELECT host, epoch FROM hosts WHERE fenced ORDER BY host;
 
 -- name: in_doubt
 -- The names of the hosts of which nobody knows what they have, since the ledger was restored.

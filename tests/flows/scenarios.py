@@ -290,14 +290,10 @@ SCENARIOS = [
     ),
 ]
 #: How the server is afterwards, and all attachments that it has then, by their states and the
-#: hosts that have them.
+#: hosts that have them; a drift says it of itself.
 _ENDS = {
     "active: 1 attached compute-1": """
         attach-running attach-rbd attach-shared attach-encrypted swap migrate-volume legacy-attach
-        repair-reservation repair-attachment repair-attachment-beside repair-lost
-        repair-lost-encrypted repair-taken-back
-        repair-detaching repair-disk-pulled repair-disk-undefined repair-connection-beside
-        repair-host repair-mountpoint repair-readonly
         grow grow-rbd grow-encrypted grow-legacy grow-again grow-for-cinder
         snapshot snapshot-again unsnapshot unsnapshot-newest unsnapshot-oldest
     """,
@@ -310,12 +306,10 @@ _ENDS = {
         mixed-live-migrate mixed-evacuate mixed-unshelve
     """,
     "active: none": """
-        detach-encrypted detach-running live-migrate-bare legacy-detach repair-connection
-        repair-record repair-lost-everywhere repair-volume repair-secret
+        detach-encrypted detach-running live-migrate-bare legacy-detach
     """,
     "deleted: none": """
         delete delete-offloaded delete-resized delete-fenced legacy-delete mixed-delete
-        repair-owner-gone repair-guest repair-server
     """,
     "paused: 1 attached compute-1": "pause",
     "resized: 2 attached compute-1, 2 attached compute-2": """
@@ -323,16 +317,16 @@ _ENDS = {
     """,
     "shelved_offloaded: 1 reserved": """
         attach-offloaded detach-offloaded legacy-detach-offloaded convert-reserved
-        repair-reservation-lost
     """,
     "shelved_offloaded: 2 reserved": "shelve legacy-shelve mixed-shelve convert-offloaded",
     "stopped: 1 attached compute-1": """
-        attach-stopped root-attach convert-stopped grow-stopped repair-writable
+        attach-stopped root-attach convert-stopped grow-stopped
     """,
     "stopped: 2 attached compute-1": "stop refresh-stopped reimage-stopped",
     "stopped: none": "detach-stopped root-detach",
 }
 ENDS = {name: end for end, names in _ENDS.items() for name in names.split()}
+ENDS |= {name: drift.ends for name, drift in DRIFTS.items()}
 
 
 def in_turn(turn: int) -> pytest.MarkDecorator:

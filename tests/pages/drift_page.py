@@ -12,7 +12,7 @@ from itertools import groupby
 from pathlib import Path
 
 from handlers.drift.classes import CLASSES, DriftClass, subject_of
-from tests.pages.made_pages import with_made
+from tests.pages.made_pages import fitted, with_made
 
 
 def tables() -> str:
@@ -20,8 +20,10 @@ def tables() -> str:
     parts = []
     for subject, some in groupby(CLASSES, subject_of):
         head = "| class | how bad | it means | what mends it |"
-        rows = "\n".join(map(_row, some))
-        parts.append(f"### {subject.capitalize()}\n\n{head}\n|---|---|---|---|\n{rows}")
+        rows, notes = zip(*map(_row, some), strict=True)
+        parts.append(f"### {subject.capitalize()}\n\n{head}\n|---|---|---|---|")
+        parts[-1] += "".join(f"\n{row}" for row in rows)
+        parts += filter(None, notes)
     return "\n\n".join(parts)
 
 
@@ -30,8 +32,13 @@ def page(text: str) -> str:
     return with_made(text, tables())
 
 
-def _row(each: DriftClass) -> str:
-    return f"| `{each.name}` | {each.severity} | {each.meaning} | {' '.join(_mends(each))} |"
+def _row(each: DriftClass) -> tuple[str, str]:
+    """The row, and what stands below the table, as it is too long."""
+    meaning, further = fitted(each.meaning)
+    mends, more = fitted(" ".join(_mends(each)))
+    row = f"| `{each.name}` | {each.severity} | {meaning} | {mends} |"
+    rest = " ".join(f"... {text}" for text in (further, more) if text)
+    return row, rest and f"`{each.name}`: {rest}"
 
 
 def _mends(each: DriftClass) -> Iterator[str]:

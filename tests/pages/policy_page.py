@@ -19,6 +19,9 @@ from ledger.web import console
 #: Between these lines of the page is what is made here.
 _BEGIN, _END = "<!-- rules: begin -->", "<!-- rules: end -->"
 
+#: Requests that the table names under a rule.
+REQUESTS_MAX = 3
+
 _HEAD = """\
 # The rules of the attachment ledger, and who may by default: made from the code by `make docs`.
 # Take out the mark of a comment where yours is another, and name the file in the settings:
@@ -55,10 +58,17 @@ def _tables() -> str:
         lines += [f"### {kind}", "", "| rule | default | what it is of |", "|---|---|---|"]
         for rule in RULES:
             if _kind(rule.name) == kind:
-                requests = "".join(f"<br>`{request}`" for request in used.get(rule.name, []))
+                requests = "".join(f"<br>{request}" for request in _few(used.get(rule.name, [])))
                 lines.append(f"| `{rule.name}` | `{rule.check}` | {rule.what}{requests} |")
         lines.append("")
     return "\n".join(lines)
+
+
+def _few(requests: list[str]) -> list[str]:
+    """As many as fit beside what a rule is of; the sample names them all."""
+    shown = [f"`{request}`" for request in requests]
+    more = len(shown) - REQUESTS_MAX
+    return [*shown[:REQUESTS_MAX], f"and {more} more"] if more > 1 else shown
 
 
 def _kind(name: str) -> str:

@@ -34,6 +34,7 @@ from ledger.nova.servers.actions import ACTIONS
 from ledger.nova.servers.properties import TABLES
 from ledger.telemetry import StepNumbers
 from ledger.traces.export import counters
+from tests.pages.made_pages import fitted
 
 #: A code that is used for more kinds of refusal says too little of each.
 USES_SHOWN_MAX = 2
@@ -71,6 +72,7 @@ says). Any other property is 400.
 ## Error codes
 
 `code` of a problem of `/v1`; codes are stable. `/v2.1` shows only the status and the message.
+A long message goes on where `...` stands.
 What Cinder refuses has Cinder's message, and 400, 403, 404 or 503.
 
 {codes}
@@ -147,7 +149,8 @@ def _codes() -> Iterator[list[str]]:
     for code, uses in sorted(found.items()):
         statuses = ", ".join(sorted({status for status, _ in uses}))
         messages = [message for _, message in uses if message]
-        yield [f"`{code}`", statuses, " / ".join(messages) if len(uses) <= USES_SHOWN_MAX else ""]
+        message = " / ".join(messages) if len(uses) <= USES_SHOWN_MAX else ""
+        yield [f"`{code}`", statuses, fitted(message)[0]]
 
 
 def _codes_of_the_core() -> Iterator[tuple[str, str, str]]:

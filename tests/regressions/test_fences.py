@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
+from operator import methodcaller
 from pathlib import Path
 from uuid import uuid5
 
@@ -16,7 +17,9 @@ from aggregates import errors
 from aggregates.host import Host, host_uuid
 from aggregates.operation import Operation, OperationState, Outcome
 from handlers.requests.actions import ActOnServer
+from handlers.requests.guards import Contact
 from host_agent.shared.contract.messages import ErrorKind, PowerState
+from ledger.core.requests import Accepted
 from tests.doubles.host_checks import plugged
 from tests.memory import Crash
 from tests.regressions.worlds import (
@@ -108,6 +111,49 @@ def test_a_guest_that_began_to_run_after_the_fence_is_not_evacuated_by_it() -> N
         world.act("evacuate", destination=OTHER)
     fence(world, HOST)
     world.done(world.act("evacuate", destination=OTHER))
+
+
+def test_each_fence_wants_its_own_run_of_the_program_before_an_evacuation() -> None:
+    """Where the settings require one: what a run had shut may be open since."""
+    world = World(volumes=0)
+    wanted = replace(EVACUATE, destination=OTHER)
+
+    def evacuated() -> Accepted:
+        return world.requests.act(wanted, CONTEXT, replace(world.fleet, hook_required=True))
+
+    def ran(epoch: int, code: int) -> None:
+        world.service.change_host(HOST, methodcaller("ran_hook", epoch, code, "", 1e9), CONTEXT)
+
+    with pytest.raises(errors.HostNotFencedError):
+        evacuated()
+    fence(world, HOST)
+    ran(1, 0)
+    fence(world, HOST)
+    with pytest.raises(errors.HookAwaitedError, match="failed 0 times"):
+        evacuated()
+    ran(2, 1)
+    with pytest.raises(errors.HookAwaitedError, match="failed 1 times"):
+        evacuated()
+    ran(2, 0)
+    assert evacuated().operation_id
+
+
+def test_a_fence_while_an_evacuation_is_asked_for_makes_it_wait_for_its_program() -> None:
+    """The answer is of the log that the evacuation is written to, not of the one asked before."""
+    world = World(volumes=0)
+    fence(world, HOST)
+    world.service.change_host(HOST, methodcaller("ran_hook", 1, 0, "", 1e9), CONTEXT)
+    asked = list[str]()
+
+    def contact(name: str) -> Contact:
+        if not asked:
+            fence(world, HOST)
+        asked.append(name)
+        return world.fleet.contact(name)
+
+    fleet = replace(world.fleet, hook_required=True, contact=contact)
+    with pytest.raises(errors.HookAwaitedError):
+        world.requests.act(replace(EVACUATE, destination=OTHER), CONTEXT, fleet)
 
 
 def test_an_evacuation_ends_with_the_fence_it_rests_on() -> None:

@@ -18,6 +18,7 @@ from host_agent.shared.faults import Faults
 from host_agent.simulated.adapters import SimulatedBrick, SimulatedGuests
 from host_agent.simulated.host_state import HostState
 from ledger.cli import shell
+from ledger.cli.errors import ExitCode
 from ledger.nova_beside.reads import seen_mapping, seen_server
 from tests.doubles.direct_cinder import DirectCinder
 from tests.doubles.nova_database import NovaDatabase
@@ -232,6 +233,9 @@ def test_the_page_leads_over_and_back(
         told[command] = capsys.readouterr().out
 
     over, back = COMMANDS[:3], COMMANDS[-2:]
+    server.locked = False
+    assert shell.main(shlex.split(over[0])) == ExitCode.NOT_ALL
+    server.locked = True
     for command in over:
         typed(command)
     assert f"{server.id} db: adoptable" in told[over[0]]

@@ -11,10 +11,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
-from aggregates.base import Actor, EventContext
+from aggregates.base import Actor, Aggregate, EventContext
 from aggregates.host import HOOK_PAUSE_S, Host
 from ledger.config import Fencing
 from ledger.core import after_fence
@@ -159,9 +160,34 @@ async def test_what_fails_is_run_again_after_a_pause_by_whoever_is_there(world: 
     assert len(failed[0].output) <= after_fence.SAID_MAX
     (world.directory / "mended").touch()
     world.ahead_s += HOOK_PAUSE_S
-    async with world.process(settings):  # another one, after a restart
+    async with world.process(settings) as after:  # another one, after a restart
         await world.until(lambda: world.host.hooked, "it succeeded")
+        await after._due()
+        assert await after.check() is None, "nobody is warned of what has passed"
     assert world.host.hook_failures == 2
+
+
+async def test_a_host_whose_program_has_ended_well_is_not_read_again_before_its_next_fence(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = world.program("print('blocked')")
+    world.fence()
+    async with world.process(settings):
+        await world.until(lambda: world.host.hooked, "the program")
+    after = AfterFence(world.dsn, world.ledger, world.queries, settings, world.clock)
+    real, read = world.ledger.load_many, list[Any]()
+
+    def load_many(*keys: tuple[type[Aggregate], UUID]) -> list[Any]:
+        read.extend(keys)
+        return real(*keys)
+
+    monkeypatch.setattr(world.ledger, "load_many", load_many)
+    for _ in range(3):
+        assert await after._due() == []
+    assert read == [(Host, Host.id_of(HOST))], "once by a process that has just begun"
+    world.fence()
+    assert await after._due() == [HOST]
+    await after.stop()
 
 
 async def test_a_host_that_is_unfenced_is_left_alone(world: World) -> None:

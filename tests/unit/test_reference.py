@@ -21,6 +21,7 @@ from handlers.engine.plan import Place
 from host_agent import config as agent_config
 from host_agent.shared import fault_calls
 from host_agent.shared.contract.messages import Verb
+from host_agent.verbs import GUEST_VERBS, VERBS
 from ledger import config
 from ledger.auth.rules import RULES
 from ledger.cli import examples
@@ -38,6 +39,7 @@ from tests.pages import (
     policy_page,
     reference_page,
 )
+from tests.pages.made_pages import CELL_MAX
 
 ROOT = Path(__file__).parents[2]
 CLI = (ROOT / "docs/cli.md").read_text()
@@ -54,6 +56,15 @@ def rows(text: str, heads: str) -> list[list[str]]:
 
 def test_the_reference_is_what_the_code_says() -> None:
     assert (ROOT / "docs/reference.md").read_text() == reference_page.page(), "run: make docs"
+
+
+@pytest.mark.parametrize(
+    "page", ["acts", "commands", "events", "policy", "reconciliation", "reference"]
+)
+def test_no_cell_of_a_table_is_wider_than_fits_a_screen(page: str) -> None:
+    lines = (ROOT / f"docs/{page}.md").read_text().splitlines()
+    cells = [cell for line in lines if line.startswith("|") for cell in line.split("|")]
+    assert [cell for cell in cells if len(cell.strip()) > CELL_MAX] == []
 
 
 def test_the_policys_tables_and_its_sample_are_what_the_rules_say() -> None:
@@ -226,6 +237,7 @@ def _first_cells(text: str, heads: str) -> set[str]:
 
 def test_the_agents_verbs_are_all_in_its_table() -> None:
     assert _first_cells(AGENT, "verb | what it ensures | what it looks at first") == set(Verb)
+    assert sorted([*VERBS, *GUEST_VERBS]) == sorted(Verb), "each is one function of its name"
 
 
 def test_the_calls_that_a_fault_can_strike_are_all_in_their_tables() -> None:

@@ -36,13 +36,13 @@ def test_a_snapshot_that_cinder_has_is_not_taken_back_whatever_is_done_to_it_sin
     status: str,
 ) -> None:
     context = showing(status, "100%")
-    assert snapshots.tell_taken(LANE, context) == {}
-    assert snapshots.revoke_taken(LANE, context) == {"passed": True}
+    assert snapshots.snapshot_taken(LANE, context) == {}
+    assert snapshots.snapshot_revoke(LANE, context) == {"passed": True}
 
 
 @pytest.mark.parametrize("status", ["error", "deleting", "error_deleting"])
 def test_a_snapshot_that_cinder_never_had_is_taken_back(status: str) -> None:
     context = showing(status, "0%")
     with pytest.raises(PortError, match=f"it is {status}"):
-        snapshots.tell_taken(LANE, context)
-    assert snapshots.revoke_taken(LANE, context) == {}
+        snapshots.snapshot_taken(LANE, context)
+    assert snapshots.snapshot_revoke(LANE, context) == {}

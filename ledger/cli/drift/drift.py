@@ -27,11 +27,11 @@ CLASS_TABLE = 4  # columns that fit
 class ListDrift(Lister):
     """List what differs, newest first: what is open now, or what differed at a moment."""
 
+    every_cell = True
     brief = ("ID", "Class", "Severity", "State", "About", "Found")
     empty = "No open findings."
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add = parser.add_argument
         add("--class", dest="drift_class", metavar="NAME", help="see 'drift classes'")
         add("--severity", choices=("critical", "warning", "info"))
@@ -45,7 +45,6 @@ class ListDrift(Lister):
         )
         add_at(when, "what differed at that time, ignored or not")
         add_limit(parser, "so many at most")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         names = ("severity", "server", "volume", "host", "state", "at")
@@ -58,10 +57,8 @@ class ListDrift(Lister):
 class ShowFinding(ShowOne):
     """Show a finding: what it means, what each party says, what to do, and its history."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("id", metavar="<finding>", type=named("finding"))
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         return shown(self.client.get(f"/v1/drift/{parsed_args.id}"))

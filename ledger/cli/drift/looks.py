@@ -31,14 +31,13 @@ class ListLooks(Lister):
     are asked for and nobody has begun.
     """
 
+    every_cell = True
     brief = ("ID", "Of", "Why", "State", "Found", "Began")
     empty = "No looks."
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--state", choices=("asked", "under_way", "stopped", "ended"))
         add_limit(parser, "so many at most")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         found = self._found(parsed_args.state, parsed_args.limit)
@@ -72,10 +71,8 @@ class ListLooks(Lister):
 class ShowLook(ShowOne):
     """Show a look: how far it is, or what it compared, found, suppressed, and could not see."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("id", metavar="<look>", type=named("look"))
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         return shown(self.client.get(f"/v1/drift/runs/{parsed_args.id}"))

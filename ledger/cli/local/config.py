@@ -13,10 +13,8 @@ from ledger.cli.local import settings
 class ShowConfig(ShowOne):
     """Show the settings that 'serve' would use, and check them."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         settings.add_config(parser)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         from ledger import config

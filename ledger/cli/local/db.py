@@ -13,10 +13,8 @@ from ledger.cli.local.settings import add_config, database
 class UpgradeSchema(PlainCommand):
     """Bring the database to the schema of this version; safe to run at any time."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add_config(parser)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         from ledger.log import schema
@@ -37,12 +35,10 @@ class GrantRights(PlainCommand):
     `db upgrade` it gives what is new.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("kind", choices=("service", "auditor"), help="whom the role is for")
         parser.add_argument("role", metavar="<role>", help="the name of the role")
         add_config(parser)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         from ledger.log import roles, schema
@@ -71,10 +67,8 @@ class ShowSchema(ShowOne):
     Exit 0 if this version can work on the schema, else 4.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add_config(parser)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         from ledger.log import schema
@@ -94,10 +88,8 @@ class ShowSchema(ShowOne):
 class CheckSchema(PlainCommand):
     """Exit 0 if this version can work on the schema, else say what to run."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add_config(parser)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         from ledger.log import schema
@@ -117,10 +109,8 @@ class Preflight(Lister):
 
     empty = "All is at rest."
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add_config(parser)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         import psycopg

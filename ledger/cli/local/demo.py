@@ -89,8 +89,7 @@ class Demo(PlainCommand):
     that can be moved and a volume to boot from.  Exit 0 only if every check held.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add = parser.add_argument
         add("--once", action="store_true", help="end after the last step")
         add("-f", "--format", choices=("text", "json"), default="text", help="with --once: json")
@@ -102,7 +101,6 @@ class Demo(PlainCommand):
             metavar="DIRECTORY",
             help="keep everything there, it must be empty (default: temporary)",
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         from host_agent.shared.platform import logs

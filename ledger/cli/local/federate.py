@@ -17,8 +17,7 @@ class Federate(PlainCommand):
     again it does what has changed in the file.  A cell that does not answer changes nothing.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "file",
             metavar="<file>",
@@ -32,7 +31,6 @@ class Federate(PlainCommand):
             help="print the SQL, without passwords; change nothing",
         )
         add_config(parser)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         from host_agent.shared.platform.settings import ConfigError

@@ -15,10 +15,8 @@ class ListProjections(Lister):
     about it), and what long work is under way.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add_config(parser)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         from ledger.log import schema
@@ -50,11 +48,9 @@ class RebuildProjection(PlainCommand):
     another is refused (exit code 4).
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("name", metavar="<projection>", help="from 'projection list', or all")
         add_config(parser)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         from ledger.cli.local.long_work import run_shown

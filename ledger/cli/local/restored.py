@@ -20,8 +20,7 @@ class Restored(ShowOne):
     run it again.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         what = parser.add_mutually_exclusive_group(required=True)
         what.add_argument(
             "--reason",
@@ -32,7 +31,6 @@ class Restored(ShowOne):
             "--dry-run", action="store_true", help="change nothing, and show what it is about"
         )
         add_config(parser)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         from ledger.cli.operations.plan import Lines

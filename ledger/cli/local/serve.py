@@ -20,8 +20,7 @@ class Serve(PlainCommand):
     `--trial` it starts a PostgreSQL of its own, whose content is gone when it ends.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         settings.add_config(parser)
         add = parser.add_argument
         add(
@@ -39,7 +38,6 @@ class Serve(PlainCommand):
         add("--port", type=int, help="overrides listen.port; 0 takes a free one, which is logged")
         add("--log-level", choices=("debug", "info", "warning", "error"), default="info")
         add("--log-format", choices=("auto", "human", "json"), default="auto")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         flags = {

@@ -24,8 +24,7 @@ class SimulateCinder(PlainCommand):
     The first line of its output is its URL.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add = parser.add_argument
         add("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1)")
         add("--port", type=int, default=8776, help="port to listen on, 0 for a free one")
@@ -36,7 +35,6 @@ class SimulateCinder(PlainCommand):
             metavar="URL",
             help="asked before a user deletes an attachment, e.g. http://127.0.0.1:8790/v2.1",
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         import asyncio
@@ -115,10 +113,8 @@ def _rows(answer: Any) -> list[tuple[Any, ...]]:
 class ListFaults(Lister):
     """List the fault rules of a simulated Cinder, and how often each was met."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         _add_cinder(parser)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         from ledger.cli.client import Client
@@ -129,11 +125,9 @@ class ListFaults(Lister):
 class SetFaults(Lister):
     """Put the fault rules of a JSON file in force ('-' reads them from standard input)."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("file", metavar="<file>", help="a JSON list of rules: docs/faults.md")
         _add_cinder(parser)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         from host_agent.shared.faults import FaultError, parse_rules

@@ -34,8 +34,7 @@ class VerifyLog(PlainCommand):
     there.  Exit 4 names the position at which it does not hold.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "--checkpoint",
             type=Path,
@@ -58,7 +57,6 @@ class VerifyLog(PlainCommand):
         )
         add_archive(parser, "where the files of detached months are")
         add_config(parser)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         import psycopg

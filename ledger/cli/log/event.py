@@ -17,6 +17,7 @@ RECONNECT_S = 1.0
 class ListEvents(Lister):
     """List events in the order of the log."""
 
+    every_cell = True
     brief = ("Position", "Time", "Who", "What", "Operation")
     empty = "No events."
 
@@ -24,15 +25,13 @@ class ListEvents(Lister):
     def need_sort_by_cliff(self) -> bool:
         return False
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         _add_after(parser, "start after this position (default 0: from the beginning)")
         add_limit(parser, "at most N events")
         parser.add_argument(
             "--topic", metavar="TOPIC", help="only events called so, as Operation.Parked"
         )
         add_archive(parser, "also the events that are in an archive's files")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         from ledger.words.timeline import COLUMNS, Entry
@@ -51,13 +50,11 @@ class ListEvents(Lister):
 class TailEvents(PlainCommand):
     """Print events as they are written, until interrupted."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         _add_after(parser, "start after this position (default: with what is new)")
         parser.add_argument(
             "-f", "--format", choices=("text", "json"), default="text", help="json: one per line"
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         from ledger.words.timeline import Entry

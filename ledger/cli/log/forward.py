@@ -27,8 +27,7 @@ class Forward(PlainCommand):
     target refuses ends it (exit code 4).
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add = parser.add_argument
         add("name", type=_name, metavar="<consumer>", help="whose position it is, e.g. siem")
         add(
@@ -47,7 +46,6 @@ class Forward(PlainCommand):
             "each start would go there",
         )
         add_config(parser)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         from ledger.forward.following import FeedReader

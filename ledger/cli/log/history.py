@@ -16,6 +16,7 @@ TIMELINE = "timeline"
 class ShowHistory(Lister):
     """The last events of one thing, oldest first."""
 
+    every_cell = True
     noun = ""
 
     def _load_formatter_plugins(self) -> Any:
@@ -34,8 +35,7 @@ class ShowHistory(Lister):
     def need_sort_by_cliff(self) -> bool:
         return False
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         what = "name" if self.noun == "host" else "id"
         parser.add_argument("id", metavar=f"<{self.noun} {what}>", type=named(self.noun))
         add_at(parser, "only events until that time")
@@ -47,7 +47,6 @@ class ShowHistory(Lister):
             action="store_true",
             help="show claims and other bookkeeping in the timeline, too",
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         from ledger.cli.client import ServiceError

@@ -25,8 +25,7 @@ class SignLog(PlainCommand):
     anybody.  Prints the checkpoint.  For a timer.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add = parser.add_argument
         add(
             "--key",
@@ -44,7 +43,6 @@ class SignLog(PlainCommand):
         )
         add_archive(parser, "where the files of detached months are")
         add_config(parser)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         from ledger.cli.local.long_work import run_shown
@@ -67,8 +65,7 @@ class ProveEvent(PlainCommand):
     nothing but Python, checks either with the public key.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add = parser.add_argument
         what = parser.add_mutually_exclusive_group(required=True)
         what.add_argument("position", nargs="?", type=int, metavar="<position>")
@@ -91,7 +88,6 @@ class ProveEvent(PlainCommand):
         )
         add_archive(parser, "where the files of detached months are")
         add_config(parser)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         from ledger.upkeep.signing import Signed

@@ -25,8 +25,7 @@ class ArchiveEvents(PlainCommand):
     story of operations, attachments and mappings that are over.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "--before",
             type=_month,
@@ -47,7 +46,6 @@ class ArchiveEvents(PlainCommand):
             help="once they are archived and read back, take them out of the database",
         )
         add_config(parser)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         from ledger.upkeep import archive, retention
@@ -68,13 +66,11 @@ class ArchiveEvents(PlainCommand):
 class RestoreEvents(PlainCommand):
     """Put everything that was detached back into the database, e.g. to rebuild projections."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "--from", type=directory, dest="source", required=True, metavar="DIRECTORY"
         )
         add_config(parser)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         from ledger.upkeep import archive, retention

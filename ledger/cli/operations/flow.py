@@ -41,8 +41,7 @@ class ShowFlow(Lister):
     for the server; on which attachment; and which step is the pivot.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("name", metavar="<flow>", help="a name from 'flow list'")
         parser.add_argument(
             "--diagram",
@@ -56,7 +55,6 @@ class ShowFlow(Lister):
             action="store_true",
             help="name the functions that do, undo and record each step instead",
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         from handlers.engine.verbs import VERBS
@@ -125,10 +123,8 @@ class VerifyFlows(Lister):
 
     empty = "This version can go on from this log."
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add_config(parser)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         import psycopg

@@ -48,12 +48,10 @@ class Waiting(ShowOne):
 class Beginning(Waiting):
     """A command that begins an operation."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         from ledger.cli.operations.waiting import add_wait
 
-        parser = super().get_parser(prog_name)
         add_wait(parser)
-        return parser
 
     def begin(self, parsed_args: argparse.Namespace) -> str:
         """Ask for it; the operation's id."""
@@ -66,7 +64,6 @@ class Beginning(Waiting):
 class OfServer(Beginning):
     """One that works on a server."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        super().add_arguments(parser)
         parser.add_argument("server", metavar="<server>", type=named("server"), help=SERVER_HELP)
-        return parser

@@ -19,11 +19,11 @@ COLUMNS = ("ID", "Flow", "State", "Why", "Server", "Volumes", "Host", "Started",
 class ListOperations(Lister):
     """List operations, newest first."""
 
+    every_cell = True
     brief = ("ID", "Flow", "State", "Server", "Host", "Started", "Why")
     empty = "No operations."
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         state = parser.add_mutually_exclusive_group()
         state.add_argument("--state", choices=("running", "parked", "finished"))
         state.add_argument(
@@ -34,7 +34,6 @@ class ListOperations(Lister):
         parser.add_argument("--volume", metavar="ID", type=named("volume"))
         parser.add_argument("--host", metavar="NAME")
         add_limit(parser, "at most N operations")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         from ledger.cli.operations.plan import Why, standing
@@ -69,10 +68,8 @@ class ShowOperation(ShowOne):
     would be taken now, each with what it does and what it leaves behind.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("id", metavar="<operation>", type=named("operation"))
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         return shown(self.client, self.client.get(f"/v1/operations/{parsed_args.id}"))

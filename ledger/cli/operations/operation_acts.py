@@ -14,13 +14,11 @@ from ledger.cli.operations.operating import Waiting
 class WaitForOperation(Waiting):
     """Wait until an operation ends or needs an operator."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         from ledger.cli.operations.waiting import add_timeout
 
-        parser = super().get_parser(prog_name)
         parser.add_argument("id", metavar="<operation>", type=named("operation"))
         add_timeout(parser)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         return self.waited(parsed_args.id, parsed_args.timeout)

@@ -14,11 +14,11 @@ COLUMNS = ("ID", "State", "What", "Operation", "Act", "Reason", "Left", "Acknowl
 class ListRemnants(Lister):
     """List what may be left in Cinder and on hosts, newest first: what nobody has seen to yet."""
 
+    every_cell = True
     brief = ("ID", "State", "What", "Act", "Reason", "Left")
     empty = "No remnants."
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         state = parser.add_mutually_exclusive_group()
         state.add_argument("--state", choices=("open", "acknowledged"), default="open")
         state.add_argument(
@@ -27,7 +27,6 @@ class ListRemnants(Lister):
         parser.add_argument("--server", metavar="ID", type=named("server"))
         parser.add_argument("--host", metavar="NAME")
         add_limit(parser, "so many at most")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         query = {name: getattr(parsed_args, name) for name in ("state", "server", "host", "limit")}

@@ -6,9 +6,8 @@ import argparse
 from typing import Any
 
 from ledger.cli.base import ShowOne
-from ledger.cli.errors import CliError, ExitCode, usage
-
-Thing = dict[str, Any]
+from ledger.cli.errors import CliError, ExitCode
+from ledger.cli.naming import ambiguous
 
 
 class ShowRequest(ShowOne):
@@ -18,10 +17,8 @@ class ShowRequest(ShowOne):
     "req-" will do.  That of another service's request finds what that one asked of the ledger.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("id", metavar="<request id>")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         from ledger.cli.operations.plan import Lines
@@ -40,10 +37,6 @@ class ShowRequest(ShowOne):
         if refused and asked in refused:
             return self.dict2columns(self.client.get(f"/v1/requests/{asked}"))
         if len(refused) > 1:
-            raise usage(f"{asked!r} may be any of {len(refused)}: name one.", "\n  ".join(refused))
-        led = [_told(thing) for thing in found]
+            raise ambiguous(asked, refused)
+        led = [" ".join(filter(None, map(thing.get, ("kind", "id", "name")))) for thing in found]
         return ("request_id", "led_to"), (asked, Lines(found, led))
-
-
-def _told(thing: Thing) -> str:
-    return " ".join(str(thing[part]) for part in ("kind", "id", "name") if thing[part])

@@ -35,8 +35,7 @@ class TopView(NamedTuple):
 class Top(PlainCommand):
     """Watch operations, the parked ones first, until interrupted (Ctrl-C)."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--once", action="store_true", help="print one screen and end")
         parser.add_argument(
             "--interval",
@@ -45,7 +44,6 @@ class Top(PlainCommand):
             metavar="SECONDS",
             help=f"between two looks (default {INTERVAL_S:g})",
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         from ledger.cli.table import write_lines

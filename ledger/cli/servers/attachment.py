@@ -22,11 +22,11 @@ FLOWS = ("new", "old")
 class ListAttachments(Lister):
     """List attachments: the open ones, or those that were on a host at a moment."""
 
+    every_cell = True
     brief = ("ID", "Volume", "Server", "Host", "State", "Operation", "Since")
     empty = "No attachments."
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--volume", metavar="ID", type=named("volume"))
         parser.add_argument("--server", metavar="ID", type=named("server"))
         parser.add_argument("--host", metavar="NAME")
@@ -39,7 +39,6 @@ class ListAttachments(Lister):
             "attachments that were on a host at that time; needs --volume, --host or --flow old",
         )
         add_limit(parser, "at most N attachments")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         from ledger.cli.table import NamedId
@@ -90,12 +89,10 @@ class ListAttachments(Lister):
 class ShowAttachment(ShowOne):
     """Show an attachment, as it is or as it was."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("id", metavar="<attachment>", type=named("attachment"))
         add_at(parser, "the attachment as it was at that time")
         add_archive(parser, "with --at, also what is in an archive's files")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         path = f"/v1/attachments/{parsed_args.id}"

@@ -19,12 +19,11 @@ Begun = dict[str, Any]
 
 
 class _OfVolume(OfServer):
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        super().add_arguments(parser)
         parser.add_argument(
             "volume", metavar="<volume>", type=named("volume"), help="the id of the volume"
         )
-        return parser
 
     def path(self, parsed_args: argparse.Namespace) -> str:
         server, volume = parsed_args.server, parsed_args.volume
@@ -34,8 +33,8 @@ class _OfVolume(OfServer):
 class AddServerVolume(_OfVolume):
     """Attach a volume to a server."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        super().add_arguments(parser)
         add = parser.add_argument
         add("--device", metavar="NAME", help="e.g. /dev/vdc (default: the next that is free)")
         add("--tag", metavar="TAG", help="the tag by which the guest identifies the disk")
@@ -47,7 +46,6 @@ class AddServerVolume(_OfVolume):
             action="store_true",
             help="as the root volume of a server that had one, and is stopped or shelved",
         )
-        return parser
 
     def begin(self, parsed_args: argparse.Namespace) -> str:
         wanted = {
@@ -75,15 +73,14 @@ class SwapServerVolume(_OfVolume):
     Only where the settings let users swap (swap_by_users).
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        super().add_arguments(parser)
         parser.add_argument(
             "new_volume",
             metavar="<new volume>",
             type=named("volume"),
             help="the new volume: available, and at least as large",
         )
-        return parser
 
     def begin(self, parsed_args: argparse.Namespace) -> str:
         body = {"volumeAttachment": {"volumeId": parsed_args.new_volume}}
@@ -96,13 +93,11 @@ class OfMany(Lister):
     act: str
     which: str
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         from ledger.cli.operations.waiting import add_wait
 
-        parser = super().get_parser(prog_name)
         self.add_whose(parser.add_mutually_exclusive_group(required=True))
         add_wait(parser)
-        return parser
 
     def add_whose(self, whose: argparse._MutuallyExclusiveGroup) -> None:
         self.add_server(whose)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from ledger.cli.acts import ActCommand
 from ledger.cli.base import Lister, ShowOne, clock, columns
+from ledger.cli.errors import ExitCode
 from ledger.cli.naming import named
 
 Host = dict[str, Any]
@@ -30,6 +32,7 @@ def state(host: Host) -> str:
 class ListHosts(Lister):
     """List hosts: up, down, suspect, unvouched or fenced, and what they hold."""
 
+    every_cell = True
     brief = ("Host", "State", "Epoch", "Guests", "Attachments", "Commands", "Last contact")
     empty = "No hosts: no agent has registered yet."
 
@@ -51,10 +54,8 @@ class ListHosts(Lister):
 
 
 class _OfHost(ShowOne):
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("host", metavar="<host>", type=named("host"))
-        return parser
 
     def shown(self, name: str) -> tuple[Any, Any]:
         return shown(self.client.get(f"/v1/hosts/{name}"))
@@ -75,10 +76,9 @@ class ShowHost(_OfHost):
 class DisableHost(_OfHost):
     """Let no servers come to a host; those that are there stay, and their volumes work."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        super().add_arguments(parser)
         parser.add_argument("--reason", required=True, metavar="TEXT", help="why; it is shown")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         _set(self, parsed_args.host, "disable-log-reason", disabled_reason=parsed_args.reason)
@@ -108,10 +108,12 @@ def shown(host: Host) -> tuple[Any, Any]:
     return columns({**host, "state": state(host), "leftovers": Lines(host["leftovers"], left)})
 
 
-def passed(done: dict[str, Any]) -> tuple[Any, Any]:
+def passed(command: ActCommand, _: argparse.Namespace, done: dict[str, Any]) -> tuple[Any, Any]:
     """A host that is adopted, or goes back: what is in the way of all, and what became of each."""
     from ledger.cli.operations.plan import Lines
 
+    if done["refusals"] or not done["whole"]:
+        command.exit_code = ExitCode.NOT_ALL
     lines = [line for server in done["servers"] for line in _passed(server)]
     told = {name: Lines(done[name], done[name]) for name in ("refusals", "notes")}
     script = "\n\n".join(each["sql"] for each in done["servers"] if each["sql"])

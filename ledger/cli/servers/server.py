@@ -35,17 +35,16 @@ Server = dict[str, Any]
 class ListServers(Lister):
     """List servers: where they are, their state, and what is being done to them."""
 
+    every_cell = True
     empty = "No servers (operators: --all-projects shows those of all projects)."
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add = parser.add_argument
         add("--name", metavar="REGEX")
         add("--status", metavar="STATUS", help="e.g. ACTIVE, SHUTOFF, ERROR, SHELVED_OFFLOADED")
         add("--host", metavar="NAME")
         add("--all-projects", action="store_true", help="operators: those of all projects")
         add_limit(parser, "at most N servers")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         rows = [
@@ -79,10 +78,8 @@ class ListServers(Lister):
 class ShowServer(ShowOne):
     """Show a server: where it is, its state, its volumes, and why it is in ERROR."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("server", metavar="<server>", type=named("server"), help=SERVER_HELP)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         from ledger.cli.operations.plan import Lines
@@ -120,8 +117,8 @@ def _volume(mapping: dict[str, Any]) -> str:
 class CreateServer(Beginning):
     """Build a server, its volumes attached before it starts."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        super().add_arguments(parser)
         add = parser.add_argument
         add("name", metavar="<name>")
         add("--vcpus", type=int, default=1, metavar="N", help="default 1")
@@ -146,7 +143,6 @@ class CreateServer(Beginning):
             "delete_on_termination",
         )
         add("--host", metavar="NAME", help="the host (default: the ledger chooses)")
-        return parser
 
     def begin(self, parsed_args: argparse.Namespace) -> str:
         root = [{"volume_id": parsed_args.volume, "boot_index": 0}] if parsed_args.volume else []

@@ -67,11 +67,10 @@ class RevertResize(ServerAction):
 class ResizeServer(ServerAction):
     """Give a server another size, on another host, to be confirmed."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        super().add_arguments(parser)
         help_text = "the size: c2.m4096 is 2 vCPUs and 4096 MiB"
         parser.add_argument("--flavor", required=True, metavar="cN.mN", help=help_text)
-        return parser
 
     def asked(self, parsed_args: argparse.Namespace) -> dict[str, Any]:
         return {"resize": {"flavorRef": parsed_args.flavor}}
@@ -80,11 +79,10 @@ class ResizeServer(ServerAction):
 class RebuildServer(ServerAction):
     """Define the guest of a server anew, its volumes connected again."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        super().add_arguments(parser)
         help_text = "write this image to its root volume: what that has is lost"
         parser.add_argument("--image", default="", metavar="ID", help=help_text)
-        return parser
 
     def asked(self, parsed_args: argparse.Namespace) -> dict[str, Any]:
         return {"rebuild": {"imageRef": parsed_args.image}}
@@ -93,12 +91,11 @@ class RebuildServer(ServerAction):
 class RebootServer(ServerAction):
     """Reboot a server, its volumes connected again."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        super().add_arguments(parser)
         parser.add_argument(
             "--hard", action="store_true", help="power the guest off without asking it"
         )
-        return parser
 
     def asked(self, parsed_args: argparse.Namespace) -> dict[str, Any]:
         return {"reboot": {"type": "HARD" if parsed_args.hard else "SOFT"}}
@@ -107,22 +104,20 @@ class RebootServer(ServerAction):
 class _ToHost(ServerAction):
     """An action that takes the guest to a host."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        super().add_arguments(parser)
         help_text = "the destination host (default: the ledger chooses)"
         parser.add_argument("--host", metavar="NAME", help=help_text)
-        return parser
 
 
 class MigrateServer(_ToHost):
     """Move a server to another host: cold, to be confirmed, or live."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        super().add_arguments(parser)
         parser.add_argument(
             "--live-migration", action="store_true", help="move the guest while it runs"
         )
-        return parser
 
     def asked(self, parsed_args: argparse.Namespace) -> dict[str, Any]:
         host = parsed_args.host

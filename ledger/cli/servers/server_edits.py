@@ -21,10 +21,9 @@ class _Edit(server.ShowServer):
 class LockServer(_Edit):
     """Refuse what users ask of a server, until it is unlocked; operators' requests are done."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        super().add_arguments(parser)
         parser.add_argument("--reason", metavar="TEXT", help="why; it is shown")
-        return parser
 
     def asked(self, parsed_args: argparse.Namespace) -> dict[str, Any]:
         return {"lock": {"locked_reason": parsed_args.reason} if parsed_args.reason else None}
@@ -41,10 +40,9 @@ class UnlockServer(_Edit):
 class ResetServerState(_Edit):
     """Show a server as in error, or as active again; nothing is done to its guest or volumes."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        super().add_arguments(parser)
         parser.add_argument("--state", required=True, choices=["active", "error"], help="which")
-        return parser
 
     def asked(self, parsed_args: argparse.Namespace) -> dict[str, Any]:
         return {"os-resetState": {"state": parsed_args.state}}

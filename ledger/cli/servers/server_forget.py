@@ -31,14 +31,13 @@ class ForgetServers(OfMany):
         add("server", metavar="<server>", nargs="?", type=named("server"), help=SERVER_HELP)
         add("--host", metavar="NAME", help=f"all servers of this host with {self.which}")
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        super().add_arguments(parser)
         add = parser.add_argument
         parser.add_argument(
             "--reason", required=True, metavar="TEXT", help="why; stored permanently in the history"
         )
         add("--apply", action="store_true", help="do it; else nothing is changed")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         if parsed_args.apply:

@@ -19,18 +19,17 @@ EVENT_COLUMNS = ("Request", "Action", "Message", "Start", "User")
 class ListServerMigrations(Lister):
     """List migrations of all kinds, newest first."""
 
+    every_cell = True
     brief = ("ID", "Type", "Status", "Server", "Source", "Dest", "Created")
     empty = "No migrations."
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add = parser.add_argument
         add("--server", metavar="ID", type=named("server"))
         add("--host", metavar="NAME", help="migrations from or to this host")
         add("--status", metavar="STATUS", help="e.g. running, finished, confirmed, error")
         add("--type", choices=("live-migration", "resize", "evacuation"))
         add_limit(parser, "at most N migrations")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         found = self.client.nova(
@@ -60,11 +59,9 @@ class ListServerMigrations(Lister):
 class ShowServerMigration(ShowOne):
     """Show a live migration under way, and how far it has come."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("server", metavar="<server>", type=named("server"), help=SERVER_HELP)
         parser.add_argument("migration", metavar="<migration>", help="from 'migration list'")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         path = f"/servers/{parsed_args.server}/migrations/{parsed_args.migration}"
@@ -74,10 +71,9 @@ class ShowServerMigration(ShowOne):
 class AbortServerMigration(OfServer):
     """End a live migration: the guest stays where it is, unless it has moved already."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        super().add_arguments(parser)
         parser.add_argument("migration", metavar="<migration>", help="from 'migration list'")
-        return parser
 
     def begin(self, parsed_args: argparse.Namespace) -> str:
         """The operation that migrates is unwound; no other begins."""
@@ -90,14 +86,13 @@ class AbortServerMigration(OfServer):
 class ListServerEvents(Lister):
     """List what was asked to be done to a server, newest first."""
 
+    every_cell = True
     brief = ("Request", "Action", "Message", "Start")
     empty = "Nothing was asked to be done to it."
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("server", metavar="<server>", type=named("server"), help=SERVER_HELP)
         add_limit(parser, "at most N actions")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         path = f"/servers/{parsed_args.server}/os-instance-actions"
@@ -109,11 +104,9 @@ class ListServerEvents(Lister):
 class ShowServerEvent(ShowOne):
     """Show one of them, with the result of each step."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("server", metavar="<server>", type=named("server"), help=SERVER_HELP)
         parser.add_argument("request", metavar="<request>", help="from 'event list'")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         from ledger.cli.operations.plan import Lines

@@ -17,15 +17,14 @@ COLUMNS = ("Volume", "State", "Server", "Host", "Attachment", "Operation", "Sinc
 class ListVolumes(Lister):
     """List volumes that are attached, or are being so: to which servers, and on which hosts."""
 
+    every_cell = True
     brief = ("Volume", "State", "Server", "Host", "Attachment", "Since")
     empty = "No volumes are attached."
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--server", metavar="ID", type=named("server"))
         parser.add_argument("--host", metavar="NAME")
         add_limit(parser, "at most N attachments of volumes")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         asked = {"server": parsed_args.server, "host": parsed_args.host, "open": True}

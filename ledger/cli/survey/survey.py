@@ -40,8 +40,7 @@ class SurveyCloud(Lister):
     brief = ("Class", "Severity", "Volume", "Server", "Host", "Since")
     empty = "Nothing differs."
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add = parser.add_argument
         add(
             "--os-cloud",
@@ -71,7 +70,6 @@ class SurveyCloud(Lister):
             "were replaced by others",
         )
         add("--html", type=Path, metavar="FILE", help="write all of it as one page, too")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         from keystoneauth1 import exceptions

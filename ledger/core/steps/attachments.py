@@ -2,7 +2,7 @@
 
 Each is an *ensure*, as the host's verbs are.  The one call that is none by nature
 is Cinder's attachment_create, which takes no id of ours: after a lost answer an
-attachment may exist that nobody knows.  `reserve` therefore looks first at the
+attachment may exist that nobody knows.  `attachment_reserve` therefore looks first at the
 attachments of (volume, server), leaves out those the ledger knows, and adopts
 what is left, if it is a bare reservation.  That is safe because the operation
 holds the claim on the volume: nobody else in the ledger reserves it now.
@@ -30,7 +30,7 @@ from ledger.log.unit import AggregateStore
 LATE_POLL_S = 0.25
 
 
-def reserve(lane: Lane, context: EffectContext) -> dict[str, Any]:
+def attachment_reserve(lane: Lane, context: EffectContext) -> dict[str, Any]:
     """S1: attachment_create without connector; the volume becomes `reserved`."""
     if lane.legacy:
         return _reserve_by_old_calls(lane, context)
@@ -111,7 +111,7 @@ def _is_attaching(lane: Lane, context: EffectContext) -> bool:
     return context.cinder.volume(lane.volume_id).status == "attaching"
 
 
-def convert(lane: Lane, context: EffectContext) -> dict[str, Any]:
+def reservation_convert(lane: Lane, context: EffectContext) -> dict[str, Any]:
     """Put a bare reservation in the place of what the old calls left of an offloaded server.
 
     The volume is the server's throughout: where it is only reserved, and Cinder has no row that
@@ -121,7 +121,7 @@ def convert(lane: Lane, context: EffectContext) -> dict[str, Any]:
     if not context.cinder.attachments(lane.volume_id, lane.server_id):
         device, mode = f"/dev/{lane.device_name}", lane.access_mode
         context.old_cinder.attach(lane.volume_id, lane.server_id, device, "", mode)
-    made = reserve(replace(lane, legacy=False), context)
+    made = attachment_reserve(replace(lane, legacy=False), context)
     for view in context.cinder.attachments(lane.volume_id, lane.server_id):
         if view.id != made["attachment_id"] and is_unknown(view, context):
             with letting_go(context.cinder, context.old_cinder, lane) as deletion:
@@ -136,7 +136,7 @@ def take_back_conversion(
     take_back_reservation(replace(lane, legacy=False), made, context, store)
 
 
-def delete(lane: Lane, context: EffectContext) -> dict[str, Any]:
+def attachment_delete(lane: Lane, context: EffectContext) -> dict[str, Any]:
     """Delete the attachment; one the host deleted already is not asked for again.
 
     With it goes what nobody knows of this volume and server: whose answer was lost, or which
@@ -152,7 +152,7 @@ def delete(lane: Lane, context: EffectContext) -> dict[str, Any]:
             with letting_go(context.cinder, context.old_cinder, lane) as deletion:
                 left = context.cinder.attachment_delete(lane.attachment_id)
                 deletion.shown = left is not None
-    return end_unknown(lane, context, left)
+    return attachments_clear(lane, context, left)
 
 
 def _delete_by_old_calls(lane: Lane, context: EffectContext) -> dict[str, Any]:
@@ -170,7 +170,7 @@ def _delete_by_old_calls(lane: Lane, context: EffectContext) -> dict[str, Any]:
     return {}
 
 
-def complete(lane: Lane, context: EffectContext) -> dict[str, Any]:
+def attachment_complete(lane: Lane, context: EffectContext) -> dict[str, Any]:
     """Tell Cinder for a fenced host that its guest has the volume, as the log says it had.
 
     So the volume stays the server's, and an evacuation finds all of them alike.  What the host has
@@ -191,19 +191,19 @@ def complete(lane: Lane, context: EffectContext) -> dict[str, Any]:
     return {}
 
 
-def tidy(lane: Lane, context: EffectContext) -> dict[str, Any]:
+def reservation_tidy(lane: Lane, context: EffectContext) -> dict[str, Any]:
     """A server that could not be built keeps what is reserved for it (LP 1899649); what was
     reserved by a call that seemed to fail is not known to be its, and goes.
     """
     if lane.legacy:
-        return delete(lane, context) if lane.attachment_id is None else {}
-    return end_unknown(lane, context)
+        return attachment_delete(lane, context) if lane.attachment_id is None else {}
+    return attachments_clear(lane, context)
 
 
 # --- of which the log knows nothing, or has given them up: nobody waits for them ----------------
 
 
-def end_unknown(
+def attachments_clear(
     lane: Lane, context: EffectContext, shown: list[AttachmentView] | None = None
 ) -> dict[str, Any]:
     """Delete unknown attachments, of any volume if the lane has none: no step learnt their ids, so

@@ -24,7 +24,7 @@ IN_WRITING = "volume_in_writing"
 FAILED = "reimage_failed"
 
 
-def reimage(lane: Lane, context: EffectContext) -> dict[str, Any]:
+def volume_reimage(lane: Lane, context: EffectContext) -> dict[str, Any]:
     """Until the volume has it RETRYABLE `volume_in_writing`; FINAL `reimage_failed`, `refused`."""
     assert lane.image is not None, "the flow's lane has one"
     if context.uncertain:

@@ -13,7 +13,7 @@ from typing import Any
 from host_agent.shared.contract.lane import Lane
 from host_agent.shared.contract.messages import ErrorKind
 from host_agent.shared.contract.ports import LATE_S, PortError, SnapshotView
-from ledger.core.steps.attachments import end_unknown
+from ledger.core.steps.attachments import attachments_clear
 from ledger.core.steps.context import EffectContext
 
 #: What Cinder shows of a snapshot whose guest has done its part; and of one that it has, whatever
@@ -21,7 +21,7 @@ from ledger.core.steps.context import EffectContext
 HEARD, WHOLE = "90%", "100%"
 
 
-def tell_taken(lane: Lane, context: EffectContext) -> dict[str, Any]:
+def snapshot_taken(lane: Lane, context: EffectContext) -> dict[str, Any]:
     """The guest writes to the new file: Cinder goes on.  FINAL if it has given the snapshot up.
 
     It then names the file in the volume's first attachment, whichever that is: so there must be no
@@ -29,7 +29,7 @@ def tell_taken(lane: Lane, context: EffectContext) -> dict[str, Any]:
     """
     seen = _seen(lane, context)
     if seen is not None and seen.status == "creating":
-        ended = end_unknown(lane, context)
+        ended = attachments_clear(lane, context)
         context.cinder.tell_snapshot(seen.id, "creating")
         return ended
     if not _is_taken(seen):
@@ -37,7 +37,7 @@ def tell_taken(lane: Lane, context: EffectContext) -> dict[str, Any]:
     return {}
 
 
-def revoke_taken(lane: Lane, context: EffectContext) -> dict[str, Any]:
+def snapshot_revoke(lane: Lane, context: EffectContext) -> dict[str, Any]:
     """The guest writes to the new file, and whether Cinder has heard so is not known: if it has,
     there is only forward.
     """
@@ -47,15 +47,15 @@ def revoke_taken(lane: Lane, context: EffectContext) -> dict[str, Any]:
     going_on = seen is not None and seen.status == "creating" and seen.progress == HEARD
     if going_on or _is_taken(seen):
         return {"passed": True}
-    return fail_taken(lane, context)
+    return snapshot_fail(lane, context)
 
 
-def fail_taken(lane: Lane, context: EffectContext) -> dict[str, Any]:
+def snapshot_fail(lane: Lane, context: EffectContext) -> dict[str, Any]:
     """The guest does not: Cinder shows `error`."""
     return _tell(lane, context, "creating", "error")
 
 
-def await_followed(lane: Lane, context: EffectContext) -> dict[str, Any]:
+def snapshot_await(lane: Lane, context: EffectContext) -> dict[str, Any]:
     """Cinder's attachment names the new file: whoever connects the volume from now on gets it."""
     assert lane.attachment_id is not None, "a volume is a disk by an attachment"
     file = _snapshot(lane)["file"]
@@ -68,14 +68,14 @@ def await_followed(lane: Lane, context: EffectContext) -> dict[str, Any]:
     raise _not_followed(lane, seen)
 
 
-def tell_merged(lane: Lane, context: EffectContext) -> dict[str, Any]:
+def snapshot_merged(lane: Lane, context: EffectContext) -> dict[str, Any]:
     """The guest does without the file.  A Cinder that has given up may be asked to delete the
     snapshot again, and finds that done.
     """
     return _tell(lane, context, "deleting", "deleting")
 
 
-def keep(lane: Lane, context: EffectContext) -> dict[str, Any]:
+def snapshot_keep(lane: Lane, context: EffectContext) -> dict[str, Any]:
     """The guest needs the file: Cinder shows `error_deleting`."""
     return _tell(lane, context, "deleting", "error_deleting")
 

@@ -44,7 +44,7 @@ class Marked:
     others: dict[str, str] = field(default_factory=dict)
 
 
-def make_volume(lane: Lane, context: EffectContext) -> dict[str, Any]:
+def volume_create(lane: Lane, context: EffectContext) -> dict[str, Any]:
     """Create the volume of a new server's disk, if it is to be; or take over one whose answer was
     lost.
     """
@@ -73,7 +73,7 @@ def take_back_volume(
     context.cinder.volume_delete(volume_id)
 
 
-def await_volume(lane: Lane, context: EffectContext) -> dict[str, Any]:
+def volume_await(lane: Lane, context: EffectContext) -> dict[str, Any]:
     """Wait until a volume that was made can be had; S3: one that several may have is not made here.
 
     Only the volume itself tells: its type may be Cinder's default, or its snapshot's.
@@ -95,7 +95,7 @@ def await_volume(lane: Lane, context: EffectContext) -> dict[str, Any]:
     return {}
 
 
-def unmake_volume(lane: Lane, context: EffectContext) -> dict[str, Any]:
+def volume_unmake(lane: Lane, context: EffectContext) -> dict[str, Any]:
     """Delete what was made for the lane, unless the server has it: then it goes with it.
 
     It has one from its reservation on, which stays when a server cannot be built (LP 1899649).
@@ -115,14 +115,14 @@ def unmake_volume(lane: Lane, context: EffectContext) -> dict[str, Any]:
     return {**gone, "left": found.others} if found.others else gone
 
 
-def delete_volume(lane: Lane, context: EffectContext) -> dict[str, Any]:
+def volume_delete(lane: Lane, context: EffectContext) -> dict[str, Any]:
     """Delete the volume with its server, if it is to be; a refusal is noted, not fatal (S3).
 
     The last of its attachments that goes does it: before that Cinder would refuse.
     """
     try:
         if lane.create is not None:
-            return unmake_volume(lane, context)
+            return volume_unmake(lane, context)
         held = context.book.get(Volume, lane.volume_id).held_by(lane.server_id)
         if not lane.delete_on_termination or held:
             return {}
@@ -174,12 +174,12 @@ def not_ready(volume: VolumeView) -> PortError:
 # --- what Cinder itself does with one, and waits for -------------------------------------------
 
 
-def complete_migration(lane: Lane, context: EffectContext) -> dict[str, Any]:
+def migration_complete(lane: Lane, context: EffectContext) -> dict[str, Any]:
     """Cinder's own migration is done; it says which of both ids the volume keeps (S1)."""
     return {"volume_id": _end_migration(lane, context, error=False)}
 
 
-def fail_migration(lane: Lane, context: EffectContext) -> dict[str, Any]:
+def migration_fail(lane: Lane, context: EffectContext) -> dict[str, Any]:
     """Cinder's own migration did not come to be: it deletes the new volume."""
     _end_migration(lane, context, error=True)
     return {}
@@ -191,21 +191,21 @@ def _end_migration(lane: Lane, context: EffectContext, *, error: bool) -> str:
     return context.cinder.migrate_volume_completion(old, new, error=error)
 
 
-def complete_extension(lane: Lane, context: EffectContext) -> dict[str, Any]:
+def extension_complete(lane: Lane, context: EffectContext) -> dict[str, Any]:
     """The guest has all of the volume: a Cinder that waits for that takes the new size for true."""
     if context.cinder.volume(lane.volume_id).status == EXTENDING:
         context.cinder.extend_volume_completion(lane.volume_id, error=False)
     return {}
 
 
-def revoke_extension(lane: Lane, context: EffectContext) -> dict[str, Any]:
+def extension_revoke(lane: Lane, context: EffectContext) -> dict[str, Any]:
     """The guest has all of it, and whether Cinder has heard so is not known: it may have."""
     if context.cinder.volume(lane.volume_id).status not in {EXTENDING, "error_extending"}:
         return {"passed": True}
-    return fail_extension(lane, context)
+    return extension_fail(lane, context)
 
 
-def fail_extension(lane: Lane, context: EffectContext) -> dict[str, Any]:
+def extension_fail(lane: Lane, context: EffectContext) -> dict[str, Any]:
     """The guest does not: Cinder shows `error_extending`, if it has not done so before."""
     if context.cinder.volume(lane.volume_id).status == EXTENDING:
         context.cinder.extend_volume_completion(lane.volume_id, error=True)

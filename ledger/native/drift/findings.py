@@ -17,7 +17,6 @@ from ledger.http.call import Call, answer, refuse_to_come
 from ledger.http.paging import page_limit
 from ledger.http.problem import ApiError, not_found
 from ledger.http.redaction import redacted
-from ledger.http.schemas import NoQuery
 from ledger.native.drift.schemas_drift import (
     Drift,
     DriftClasses,
@@ -29,7 +28,7 @@ from ledger.native.drift.schemas_drift import (
     FindingShown,
 )
 from ledger.native.log.schemas_events import EventShown
-from ledger.native.scope import refuse_foreign_server, refuse_host_filter
+from ledger.native.scope import refuse_foreign_server, refuse_host_filter, refuse_past
 from projections.findings import FINDINGS
 from projections.reads.drift import DriftFilter
 from projections.remnants import REMNANTS
@@ -39,7 +38,7 @@ Row = dict[str, Any]
 #: Of a finding's history, so many events are shown.
 HISTORY_MAX = 100
 
-_NO_FINDING = "Finding {} could not be found."
+NO_FINDING = "Finding {} could not be found."
 #: What happens to a finding, and to what the log itself says to be somebody's turn.
 _HISTORY = {
     *FINDINGS.topics,
@@ -62,7 +61,7 @@ async def drift(call: Call) -> web.StreamResponse:
     """GET /v1/drift, newest first: what is open now, or what differed at a moment."""
     query = call.query(DriftQuery)
     if query.at is not None:
-        _refuse_past(call)
+        refuse_past(call)
     if query.at is not None and query.state is not None:
         raise ApiError(400, "invalid", "With 'at', leave 'state' out: all that differed is shown.")
     refuse_unknown(query.drift_class)
@@ -92,7 +91,7 @@ async def finding(call: Call) -> web.StreamResponse:
     """GET /v1/drift/{id}: also when it is over; or as it was known at a moment."""
     at = call.query(FindingQuery).at
     if at is not None:
-        _refuse_past(call)
+        refuse_past(call)
         await refuse_to_come(call, at)
     return await _answer(call, await _row(call, at), at)
 
@@ -105,11 +104,7 @@ async def ignore(call: Call, *, reason: str, until: datetime | None) -> web.Stre
     if until_s is not None and until_s <= call.components.clock():
         raise ApiError(400, "moment_over", "'until' must be in the future.")
     _refuse_unless(row, row["state"] != FindingState.OVER, "is over: there is nothing to ignore.")
-    context, findings = call.context("operator"), call.components.findings
-    position = await call.bulkheads.operators(
-        findings.ignore, row["finding_id"], reason, until_s, context
-    )
-    await call.written(position)
+    await call.operate(call.components.findings.ignore, row["finding_id"], reason, until_s)
     return await _answer(call, await _row(call))
 
 
@@ -118,33 +113,24 @@ async def unignore(call: Call, *, reason: str) -> web.StreamResponse:
     row = await _row(call)
     _refuse_fact(row)
     _refuse_unless(row, row["state"] == FindingState.IGNORED, "is not ignored.")
-    context, findings = call.context("operator"), call.components.findings
-    position = await call.bulkheads.operators(findings.unignore, row["finding_id"], reason, context)
-    await call.written(position)
+    await call.operate(call.components.findings.unignore, row["finding_id"], reason)
     return await _answer(call, await _row(call))
 
 
-async def classes(call: Call) -> web.StreamResponse:
+async def classes(_: Call) -> web.StreamResponse:
     """GET /v1/drift/classes: all that can differ."""
-    call.query(NoQuery)
     return answer(DriftClasses(classes=[_class_shown(each) for each in CLASSES]))
 
 
 # ------------------------------------------------------------------------------- parts
 
 
-def _refuse_past(call: Call) -> None:
-    """Who does not see everything: whose a server was then is not known.  ApiError 403."""
-    if not call.identity.everywhere:
-        raise ApiError(403, "forbidden", "Reads as of a moment need the role admin or operator.")
-
-
 async def _row(call: Call, at: datetime | None = None) -> Row:
     """The finding of the path, if it exists for the caller, or did.  ApiError 404."""
-    finding_id = call.id("finding_id", _NO_FINDING)
+    finding_id = call.id("finding_id", NO_FINDING)
     row = await call.components.queries.drift_one(finding_id, at)
     if row is None or not call.sees(row["owner_id"]):
-        raise not_found("finding_not_found", _NO_FINDING.format(finding_id))
+        raise not_found("finding_not_found", NO_FINDING.format(finding_id))
     return row
 
 

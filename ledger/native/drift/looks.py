@@ -15,7 +15,6 @@ from handlers.drift.classes import BY_NAME
 from ledger.http.call import Call, answer
 from ledger.http.paging import page_limit
 from ledger.http.problem import ApiError, not_found
-from ledger.http.schemas import NoQuery
 from ledger.native.drift.findings import refuse_unknown
 from ledger.native.drift.schemas_drift import (
     LookAsked,
@@ -55,7 +54,6 @@ async def looks(call: Call) -> web.StreamResponse:
 
 async def look(call: Call) -> web.StreamResponse:
     """GET /v1/drift/runs/{id}: from when it is asked for."""
-    call.query(NoQuery)
     return answer(_shown(await _row(call)))
 
 
@@ -80,9 +78,7 @@ async def _acted(
             f"Look {row['look_id']} is {_IS[row['state']]}, not {_IS[only]}.",
             hint=f"See how far it is: GET /v1/drift/runs/{row['look_id']}",
         )
-    context = call.context("operator")
-    position = await call.bulkheads.operators(act, row["look_id"], reason, context)
-    await call.written(position)
+    await call.operate(act, row["look_id"], reason)
     return answer(_shown(await _row(call)))
 
 

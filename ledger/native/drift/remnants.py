@@ -49,9 +49,7 @@ async def acknowledge(call: Call, *, reason: str) -> web.StreamResponse:
     if row["state"] != RemnantState.OPEN:
         why = f"Remnant {remnant_id} was acknowledged before: {row['acknowledged_reason']}"
         raise ApiError(409, "acknowledged", why)
-    service, context = call.components.service, call.context("operator")
-    position = await call.bulkheads.operators(service.acknowledge, remnant_id, reason, context)
-    await call.written(position)
+    await call.operate(call.components.service.acknowledge, remnant_id, reason)
     return answer(_shown(await _row(call, remnant_id)))
 
 

@@ -17,12 +17,13 @@ from handlers.requests.repair import RepairDrift
 from ledger.core.requests import Fleet
 from ledger.http.call import Call, answer
 from ledger.native import accepting
+from ledger.native.drift.findings import NO_FINDING
 from ledger.native.drift.schemas_repairs import RepairAccepted, RepairProposed, RepairStep
 
 
 async def repair(call: Call, *, reason: str, apply: bool, repair: str | None) -> web.StreamResponse:
     """A dry run, unless it is to be applied."""
-    finding_id = call.id("finding_id", "Finding {} could not be found.")
+    finding_id = call.id("finding_id", NO_FINDING)
     request = RepairDrift(finding_id=finding_id, reason=reason, repair=repair)
     fleet = await accepting.fleet(call)
     if not apply:

@@ -11,7 +11,6 @@ from typing import Any
 from aiohttp import web
 
 from ledger.http.call import Call, answer
-from ledger.http.schemas import NoQuery
 from ledger.log.chain import GENESIS, BrokenChainError, ChainCheckpoint, ChainRow, Verifier
 from ledger.native.log.schemas_events import Activity, ActivityQuery, Due, Period, Verification
 
@@ -64,7 +63,6 @@ def _in_order(rows: Iterable[Mapping[str, Any]], numbers: int) -> dict[str, list
 
 async def verification(call: Call) -> web.StreamResponse:
     """GET /v1/events/verification: of the newest events; of all is `event verify`'s to say."""
-    call.query(NoQuery)
     queries = call.components.queries
     head = await queries.checkpoint()
     end = ChainCheckpoint(head["position"], head["chain"])

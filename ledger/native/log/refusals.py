@@ -26,7 +26,6 @@ from aiohttp import web
 from aggregates.base import Actor
 from ledger.http.call import Call, answer
 from ledger.http.problem import Failure, not_found
-from ledger.http.schemas import NoQuery
 from ledger.native.log.schemas_refusals import RefusalShown
 from projections.reads.queries import Queries
 
@@ -144,7 +143,6 @@ async def request(call: Call) -> web.StreamResponse:
 
     For whoever sent it, and for those who see all projects: to anybody else it does not exist.
     """
-    call.query(NoQuery)
     request_id = call.request.match_info["refused_id"]
     await call.request.app[REFUSALS].flush()
     row = await call.components.queries.refusal(request_id)

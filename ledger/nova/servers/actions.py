@@ -24,7 +24,6 @@ from ledger.http.call import Call, answer, refuse_unless
 from ledger.http.problem import ApiError
 from ledger.http.schemas import Asked
 from ledger.native import accepting, sources
-from ledger.native.hosts import refuse_unhooked
 from ledger.native.placement import destination
 from ledger.native.server_row import server_row
 from ledger.nova.flavors import size_wanted
@@ -120,8 +119,6 @@ async def _resize(call: Call, row: Row, asked: schemas.Resize) -> Row:
 
 
 async def _evacuate(call: Call, row: Row, asked: schemas.Evacuate) -> Row:
-    if row["host"] is not None:
-        await refuse_unhooked(call, row["host"])
     stopped = {"running": False} if call.version >= microversions.EVACUATE_TO_STOPPED else {}
     return {"destination": await _elsewhere(call, row, asked.host), **stopped}
 

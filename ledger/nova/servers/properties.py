@@ -110,9 +110,9 @@ SERVER: Properties = (
     *_of("`nova`; `nova:HOST`, and `:HOST`, name a host for who may", "availability_zone"),
     *_of("a host, for who may", "host", "hypervisor_hostname", since=v.HOST_REQUESTED),
     *_of(
-        "disks are volumes here, and an image is no volume: leave it empty, and give the image in "
-        "`block_device_mapping_v2` with `source_type` image, `destination_type` volume and a "
-        "`volume_size` (openstack: `--boot-from-volume`)",
+        "disks are volumes here: leave it empty, and give the image in `block_device_mapping_v2` "
+        "(`source_type` image, `destination_type` volume, `volume_size`; openstack: "
+        "`--boot-from-volume`)",
         "imageRef",
         accepted=EMPTY,
     ),

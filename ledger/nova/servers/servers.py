@@ -18,7 +18,7 @@ from host_agent.shared.contract.definition import name_of, size_of
 from ledger.auth.policy import Target
 from ledger.http import microversions, redaction
 from ledger.http.call import Call, answer, canonical
-from ledger.http.paging import next_page, nova_limit, page_of
+from ledger.http.paging import next_page, no_marker, nova_limit, page_of
 from ledger.http.parameters import invalid
 from ledger.http.problem import ApiError
 from ledger.http.versions import base
@@ -152,7 +152,7 @@ async def _marker(call: Call) -> str | None:
         return None
     row = await call.components.queries.instance(server_id) if server_id else None
     if row is None or not call.identity.sees(row["project_id"]):
-        raise ApiError(400, "marker_not_found", f"Marker {marker[:100]} could not be found.")
+        raise no_marker(marker)
     return str(row["server_id"])
 
 
