@@ -31,7 +31,13 @@ from handlers.requests.accept import AttachVolume, DetachVolume, SwapVolume
 from handlers.requests.actions import ActOnServer
 from handlers.requests.build import BootDisk, BuildServer
 from handlers.requests.guards import Contact
-from handlers.requests.presence import SHOW_GUESTS, SHOW_VOLUMES, STOP_REPAIRS, ShowingFinding
+from handlers.requests.presence import (
+    SHOW_GUESTS,
+    SHOW_VOLUMES,
+    STOP_REPAIRS,
+    ShowingFinding,
+    Shown,
+)
 from host_agent.reporting import Reporting, Verdict, report_of
 from host_agent.shared.contract.messages import (
     SERVICE_VERSION,
@@ -189,20 +195,21 @@ class World:
             legacy=lambda: self.legacy,
             shown=self._shown,
             unfenced=lambda: [name for name in self.hosts if not self._host(name).fenced],
-            in_doubt=lambda: [name for name in self.hosts if self._host(name).in_doubt],
         )
 
-    def _shown(self, server_id: str, volume_ids: Sequence[str]) -> list[ShowingFinding]:
+    def _shown(self, server_id: str, volume_ids: Sequence[str]) -> Shown:
         """The open findings that show the server's guest, or one of the volumes."""
         ids = {event.originator_id for event in events(self, Finding.DriftFound)}
         findings = [self.store.load(Finding, id_) for id_ in sorted(ids)]
-        return [
+        showing = [
             ShowingFinding.of({"finding_id": each.id, "differs": each.differs, **vars(found)})
             for each in findings
             if each.state is not FindingState.OVER and (found := each.found)
             if (found.drift_class in SHOW_GUESTS and found.server_id == server_id)
             or (found.drift_class in SHOW_VOLUMES | STOP_REPAIRS and found.volume_id in volume_ids)
         ]
+        in_doubt = [name for name in self.hosts if self._host(name).in_doubt]
+        return Shown(findings=showing, in_doubt=in_doubt)
 
     def _host(self, name: str) -> Host:
         return self.store.load(Host, host_uuid(name))

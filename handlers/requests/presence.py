@@ -85,19 +85,27 @@ def _hosts_of(host: str | None, differs: Mapping[str, Any]) -> list[str]:
     return [host] if host else []
 
 
-class Sightings(Protocol):
-    """What the read side knows (ledger.core.requests.Fleet).
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """What the read side knows of a server's guest and some volumes at one moment.
 
-    `shown`: the open findings that show the server's guest, or one of the volumes.
-    `unaccounted`: the hosts that have not shown, since the server's own host lost its guest, that
-    they do not have it; fenced ones left out.
+    `findings`: the open ones that show the guest, or one of the volumes.
     `in_doubt`: the hosts of which nobody knows what they have (Host.in_doubt).
     """
 
+    findings: Sequence[ShowingFinding] = ()
+    in_doubt: Sequence[str] = ()
+
+
+class Sightings(Protocol):
+    """What the read side knows (ledger.core.requests.Fleet).
+
+    `unaccounted`: the hosts that have not shown, since the server's own host lost its guest, that
+    they do not have it; fenced ones left out.
+    """
+
     @property
-    def in_doubt(self) -> Callable[[], Iterable[str]]: ...
-    @property
-    def shown(self) -> Callable[[str, Sequence[str]], Iterable[ShowingFinding]]: ...
+    def shown(self) -> Callable[[str, Sequence[str]], Shown]: ...
     @property
     def unaccounted(self) -> Callable[[str], Iterable[str]]: ...
 
@@ -170,16 +178,6 @@ def refuse_in_doubt(plan: Plan, book: Book) -> None:
             raise errors.HostUnvouchedError(host=name)
 
 
-def _refuse_unvouched(plan: Plan, book: Book, known: Sightings, repaired: str | None) -> None:
-    """The same; also if any other host is in doubt, and the plan repairs, starts, frees, forgets or
-    deletes what that host may have.
-    """
-    refuse_in_doubt(plan, book)
-    if repaired is not None or asks_of(plan) is not Ask.NOTHING:
-        for name in known.in_doubt():
-            raise errors.HostUnvouchedError(host=name)
-
-
 def refuse(plan: Plan, server_id: str, book: Book, known: Sightings, repaired: str | None) -> None:
     """Raises ShownElsewhereError if anybody shows what the plan works on, or may have it;
     HostUnvouchedError if a host may, of which nobody knows what it has.
@@ -187,22 +185,26 @@ def refuse(plan: Plan, server_id: str, book: Book, known: Sightings, repaired: s
     `repaired`: the finding that the plan mends, which is no sign against it.  RepairError if
     another one says that a disk of its volume may be other data.
     """
-    _refuse_unvouched(plan, book, known, repaired)
+    refuse_in_doubt(plan, book)
+    if repaired is None and asks_of(plan) is Ask.NOTHING:
+        return
     question = Question.of(plan, server_id, book)
+    shown = known.shown(server_id, [str(volume.id) for volume in question.volumes])
+    for name in shown.in_doubt:  # it may have what is repaired, started, freed or deleted
+        raise errors.HostUnvouchedError(host=name)
     if repaired is not None:
-        _refuse_other_data(question, known, repaired)
+        _refuse_other_data(shown.findings, repaired)
     if asks_of(plan) is Ask.NOTHING:
         return
-    found = [*signs(question, book), *_of_findings(question, book, known, repaired)]
+    found = [*signs(question, book), *_of_findings(question, book, shown.findings, repaired)]
     if not found and question.instance.is_unaccounted:
         found = list(_unaccounted(question, known))
     if found:
         raise refusal(question, found)
 
 
-def _refuse_other_data(question: Question, known: Sightings, repaired: str) -> None:
-    ids = [str(volume.id) for volume in question.volumes]
-    for each in known.shown(str(question.instance.id), ids):
+def _refuse_other_data(findings: Iterable[ShowingFinding], repaired: str) -> None:
+    for each in findings:
         if each.drift_class in STOP_REPAIRS and each.finding_id != repaired:
             why = (
                 f"finding {each.finding_id} ({each.drift_class}) says that a disk of volume "
@@ -263,13 +265,14 @@ def is_mapped(instance: Instance, host: str, serial: str) -> bool:
 
 
 def _of_findings(
-    question: Question, book: Book, known: Sightings, repaired: str | None
+    question: Question, book: Book, findings: Iterable[ShowingFinding], repaired: str | None
 ) -> Iterator[Sign]:
     instance = question.instance
-    ids = [str(volume.id) for volume in question.volumes]
-    volumes = ids if asks_of(question.plan) is Ask.VOLUMES else []
-    for each in known.shown(str(instance.id), volumes):
-        is_sign = each.drift_class in SHOW_GUESTS | SHOW_VOLUMES
+    classes = SHOW_GUESTS
+    if asks_of(question.plan) is Ask.VOLUMES:
+        classes = classes | SHOW_VOLUMES
+    for each in findings:
+        is_sign = each.drift_class in classes
         if each.finding_id == repaired or not is_sign:
             continue
         of = "its guest" if each.volume_id is None else f"volume {each.volume_id}"

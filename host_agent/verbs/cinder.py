@@ -22,7 +22,7 @@ from host_agent.verbs.context import (
     refuse_if_plugged,
     refuse_other_source,
 )
-from host_agent.verbs.disk import connect, disconnect_unless_shared, keep_unconnected
+from host_agent.verbs.disk import connect, disconnect, is_shared, keep_unconnected
 
 #: Volume states in which the data is not there yet (nova: block device allocation).
 PROVISIONING = frozenset({"creating", "downloading"})
@@ -53,7 +53,7 @@ def attachment_refresh(ctx: RunContext, lane: Lane) -> dict[str, Any]:
     refuse_other_source(ctx, lane.server_id, lane.disk_serial)
     if not ctx.guests.disk(lane.server_id, lane.disk_serial).running:
         own_connector(ctx)  # before anything is let go of for it
-        disconnect_unless_shared(ctx, lane)
+        disconnect(ctx, lane, shared=is_shared(ctx, lane))
         keep_unconnected(ctx, lane)
     flow = flow_of(ctx, lane)
     return _target(lane, flow, flow.refresh())

@@ -114,10 +114,11 @@ def _unconnected(lane: Lane) -> Record:
 def volume_disconnect(ctx: RunContext, lane: Lane) -> dict[str, Any]:
     """Remove the volume from this host, unless another server here uses it."""
     refuse_if_plugged(ctx, lane)
+    shared = is_shared(ctx, lane)
     own = ctx.records.get(lane.attachment_id or "")
-    if own is not None and not ctx.users.others(lane.volume_id, own.attachment_id):
+    if own is not None and not shared:
         refuse_if_open(ctx, own)
-    shared = disconnect_unless_shared(ctx, lane)
+    disconnect(ctx, lane, shared=shared)
     ctx.records.pop(lane.attachment_id or "", None)
     return {"shared": shared}
 
@@ -132,19 +133,26 @@ def keep_unconnected(ctx: RunContext, lane: Lane) -> None:
     ctx.records[record.attachment_id] = replace(record, former=former)
 
 
-def disconnect_unless_shared(ctx: RunContext, lane: Lane) -> bool:
-    """Disconnect, unless another server on this host uses the volume; returns whether one does.
+def is_shared(ctx: RunContext, lane: Lane) -> bool:
+    """Whether another server on this host uses the volume: then it stays connected.
 
-    The volume's lock is held by the caller for multi-attach volumes, so that of two
-    detaches at the same time exactly one is the last (S3).  The attachment's own record is the
-    caller's: whether it stays depends on what the disconnect is for.
+    The volume's lock is held by the caller for multi-attach volumes, so the answer is as good
+    until the run is over, and of two detaches at the same time exactly one is the last (S3).
     """
     if lane.attachment_id is None:
         raise no_attachment_id(lane)
-    shared = bool(ctx.users.others(lane.volume_id, lane.attachment_id))
+    return bool(ctx.users.others(lane.volume_id, lane.attachment_id))
+
+
+def disconnect(ctx: RunContext, lane: Lane, *, shared: bool) -> None:
+    """Disconnect, unless the volume is shared (`is_shared`).
+
+    The attachment's own record is the caller's: whether it stays depends on what the disconnect
+    is for.
+    """
     begun = _begun_to_convert(ctx, lane)
     if not shared:
-        own = ctx.records.get(lane.attachment_id) or next(iter(begun), None)
+        own = ctx.records.get(lane.attachment_id or "") or next(iter(begun), None)
         infos = flow_of(ctx, lane).to_disconnect(own)
         for info in infos:
             ctx.brick.disconnect(info, own.device_of(info) if own else None)
@@ -152,7 +160,6 @@ def disconnect_unless_shared(ctx: RunContext, lane: Lane) -> bool:
             ctx.guests.drop_secret(own.volume_id if own else lane.volume_id)
     for each in begun:
         ctx.records.pop(each.attachment_id, None)
-    return shared
 
 
 def _begun_to_convert(ctx: RunContext, lane: Lane) -> list[Record]:

@@ -29,7 +29,7 @@ from handlers.engine.plan import plan_of
 from handlers.requests import accept, actions, build, deletion, grow, operator, presence, snapshots
 from handlers.requests import repair as repairs
 from handlers.requests.guards import Contact, RequestOrigin
-from handlers.requests.presence import ShowingFinding
+from handlers.requests.presence import Shown
 from handlers.results.progress import Execution
 from host_agent.shared.contract.ports import Cinder, PortError, VolumeView
 from ledger.log.unit import AggregateStore, Unit, run_optimistically
@@ -61,19 +61,15 @@ class Fleet:
     `legacy`: whether Cinder, or an agent, is too old for the new flow (S1).  `had`: the hosts
     that have ever had a volume of the server.  `shown` and `unaccounted`:
     handlers.requests.presence. `unfenced`: the names of all hosts that may be asked something.
-    `in_doubt`: of those that nobody has vouched for since the ledger was restored.
     `hook_required`: of the settings (`fencing`).
     """
 
     contact: Callable[[str], Contact]
     legacy: Callable[[], bool] = lambda: False
     had: Callable[[str], Iterable[str]] = lambda _server_id: ()
-    shown: Callable[[str, Sequence[str]], Iterable[ShowingFinding]] = (
-        lambda _server_id, _volume_ids: ()
-    )
+    shown: Callable[[str, Sequence[str]], Shown] = lambda _server_id, _volume_ids: Shown()
     unaccounted: Callable[[str], Iterable[str]] = lambda _server_id: ()
     unfenced: Callable[[], Iterable[str]] = lambda: ()
-    in_doubt: Callable[[], Iterable[str]] = lambda: ()
     hook_required: bool = False
 
 

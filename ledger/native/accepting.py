@@ -76,10 +76,9 @@ def fleet_of(components: Components, loop: asyncio.AbstractEventLoop) -> Fleet:
     return Fleet(
         contact=contact,
         had=lambda server_id: answer(queries.hosts_of_server(server_id)),
-        shown=lambda server_id, volume_ids: answer(queries.shown(server_id, volume_ids)),
+        shown=lambda server_id, volume_ids: answer(queries.sightings(server_id, volume_ids)),
         unaccounted=lambda server_id: answer(_unaccounted(components, server_id)),
         unfenced=lambda: answer(queries.unfenced()),
-        in_doubt=lambda: answer(queries.in_doubt()),
         hook_required=components.settings.fencing.hook_required,
     )
 

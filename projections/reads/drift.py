@@ -11,7 +11,13 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from aggregates.finding import Finding
-from handlers.requests.presence import SHOW_GUESTS, SHOW_VOLUMES, STOP_REPAIRS, ShowingFinding
+from handlers.requests.presence import (
+    SHOW_GUESTS,
+    SHOW_VOLUMES,
+    STOP_REPAIRS,
+    ShowingFinding,
+    Shown,
+)
 from projections.base import Row
 from projections.findings import FINDINGS
 from projections.looks import kind_of
@@ -110,16 +116,23 @@ class DriftReads(LogReads):
         """What is not over, by `drift_class` and `state`: `count`, `oldest_s`."""
         return await self._all("drift_counts")
 
-    async def shown(self, server_id: str, volume_ids: Sequence[str]) -> list[ShowingFinding]:
+    async def shown(self, server_id: str, volume_ids: Sequence[str]) -> Sequence[ShowingFinding]:
         """The open findings that show the server's guest, or one of the volumes, on a host."""
+        return (await self.sightings(server_id, volume_ids)).findings
+
+    async def sightings(self, server_id: str, volume_ids: Sequence[str]) -> Shown:
+        """The same, and the hosts in doubt, as of one moment."""
         rows = await self._all(
-            "shown",
+            "sightings",
             server_id=server_id,
             volume_ids=list(volume_ids),
             guests=sorted(SHOW_GUESTS),
             volumes=sorted(SHOW_VOLUMES | STOP_REPAIRS),
         )
-        return [ShowingFinding.of(row) for row in rows]
+        return Shown(
+            findings=[ShowingFinding.of(row) for row in rows if row["finding_id"] is not None],
+            in_doubt=[row["host"] for row in rows if row["finding_id"] is None],
+        )
 
     async def unaccounted(self, server_id: str) -> list[str]:
         """The hosts that have not shown since its last event that they do not have its guest."""

@@ -179,7 +179,7 @@ def _part(
         name=compose.Literal(place.projection),
         table=compose.Identifier(place.table),
         within=compose.SQL("t.position <= $3" if marked else "true"),
-        keys=comma.join(compose.Identifier("r", each.name) for each in keys),
+        keys=comma.join(compose.Identifier(each.name) for each in keys),
         same=compose.SQL(" AND ").join(_format("t.{0} = r.{0}", each) for each in keys),
         columns=comma.join(compose.Identifier(each.name) for each in place.columns),
         changes=comma.join(_changed(each) for each in place.columns if not each.key),
@@ -192,9 +192,13 @@ def _part(
 
 def _changed(each: Column) -> compose.Composed:
     """How a column gets its value: one that is the same keeps what is stored outside of the row."""
+    if each.name == "position":
+        return _format("{0} = CASE WHEN t.{0} <= $3 THEN EXCLUDED.{0} END", each)
     if each.type in ("jsonb", "text"):
-        return _format("{0} = CASE WHEN t.{0} = r.{0} THEN t.{0} ELSE r.{0} END", each)
-    return _format("{0} = r.{0}", each)
+        return _format(
+            "{0} = CASE WHEN t.{0} = EXCLUDED.{0} THEN t.{0} ELSE EXCLUDED.{0} END", each
+        )
+    return _format("{0} = EXCLUDED.{0}", each)
 
 
 def _format(text: LiteralString, each: Column) -> compose.Composed:

@@ -122,20 +122,13 @@ new_{nth} AS (
 -- name: replace
 -- A part of `advance`: rows of which some are there already.  Those are updated where they stand:
 -- no index has to learn of a row that only some other columns of it changed, and what is large and
--- the same is not stored again ({changes}).  A row that is beyond where the new one was folded from
--- is not updated ({within}), and the new one refused by the primary key.
-rows_{nth} AS MATERIALIZED (SELECT {values}),
-kept_{nth} AS (
-    UPDATE {table} AS t SET {changes}
-      FROM rows_{nth} AS r
-     WHERE {same} AND {within} AND EXISTS (SELECT FROM mine WHERE projection = {name})
-    RETURNING {keys}
-),
+-- the same is not stored again ({changes}).  For a row that is beyond where the new one was folded
+-- from the position comes out as NULL, which no table takes.
 new_{nth} AS (
-    INSERT INTO {table} ({columns})
-    SELECT {columns} FROM rows_{nth} AS r
-     WHERE NOT EXISTS (SELECT FROM kept_{nth} AS t WHERE {same})
-       AND EXISTS (SELECT FROM mine WHERE projection = {name})
+    INSERT INTO {table} AS t ({columns})
+    SELECT {values}
+     WHERE EXISTS (SELECT FROM mine WHERE projection = {name})
+        ON CONFLICT ({keys}) DO UPDATE SET {changes}
 ),;
 
 -- name: hold

@@ -717,15 +717,18 @@ SELECT e.host, i.server_id
   FROM instances AS i CROSS JOIN LATERAL jsonb_object_keys(i.elsewhere) AS e (host)
  WHERE i.elsewhere <> '{}' AND e.host = ANY(%(hosts)s);
 
--- name: shown
--- The findings that are not over and show a server's guest, or one of some volumes, on a host.
--- findings_by_server, findings_by_volume.
+-- name: sightings
+-- The findings that are not over and show a server's guest, or one of some volumes, on a host; and,
+-- without a finding, the hosts in doubt (`in_doubt`).  findings_by_server, findings_by_volume,
+-- hosts_in_doubt.
 SELECT finding_id, drift_class, volume_id, host, differs FROM findings
  WHERE over_position IS NULL AND server_id = %(server_id)s AND drift_class = ANY(%(guests)s)
 UNION ALL
 SELECT finding_id, drift_class, volume_id, host, differs FROM findings
  WHERE over_position IS NULL AND volume_id = ANY(%(volume_ids)s::uuid[])
-   AND drift_class = ANY(%(volumes)s);
+   AND drift_class = ANY(%(volumes)s)
+UNION ALL
+(SELECT NULL, NULL, NULL, host, NULL FROM hosts WHERE unvouched AND NOT fenced ORDER BY host);
 
 -- name: unaccounted
 -- Hosts that have not shown, by a survey that they were asked for since a server's last event, that

@@ -98,8 +98,10 @@ class Servers:
     """The ledger's answer to who else uses a volume on this host (ports.VolumeUsers)."""
 
     by_attachment: dict[str, tuple[str, str]] = field(default_factory=dict)
+    asked: int = 0
 
     def others(self, volume_id: str, attachment_id: str) -> list[str]:
+        self.asked += 1
         return [
             server_id
             for id_, (volume, server_id) in self.by_attachment.items()

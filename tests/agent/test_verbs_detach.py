@@ -58,6 +58,15 @@ def test_disconnect_with_the_attachment_gone_and_no_record_asks_for_an_operator(
     assert (error.kind, error.code) == (ErrorKind.FINAL, "attachment_gone_connected")
 
 
+def test_a_disconnect_asks_once_who_else_has_the_volume(bench: Bench) -> None:
+    """Each question is a request to the ledger, under the volume's lock."""
+    lane = bench.attached()
+    bench.run(lane, Verb.DISK_UNPLUG)
+    before = bench.users.asked
+    bench.run(lane, Verb.VOLUME_DISCONNECT)
+    assert bench.users.asked - before == 1
+
+
 def test_lp1502534_failed_flush_stops_the_detach_with_the_attachment_kept(bench: Bench) -> None:
     lane = bench.attached()
     bench.faults.replace(

@@ -25,7 +25,13 @@ from aggregates.volume import Volume
 from handlers.engine.rules import Replay
 from handlers.engine.verbs import is_due
 from handlers.requests.guards import Contact
-from handlers.requests.presence import SHOW_GUESTS, SHOW_VOLUMES, STOP_REPAIRS, ShowingFinding
+from handlers.requests.presence import (
+    SHOW_GUESTS,
+    SHOW_VOLUMES,
+    STOP_REPAIRS,
+    ShowingFinding,
+    Shown,
+)
 from host_agent.shared.contract.messages import Command, PowerState
 from host_agent.shared.contract.wire import read
 from host_agent.simulated.host_state import HOSTS
@@ -304,9 +310,9 @@ class Cloud:
     def _unfenced(self) -> list[str]:
         return [row["host"] for row in self.rows("hosts") if not row["fenced"]]
 
-    def _shown(self, server_id: str, volume_ids: Sequence[str]) -> list[ShowingFinding]:
+    def _shown(self, server_id: str, volume_ids: Sequence[str]) -> Shown:
         """The open findings that show the server's guest, or one of the volumes."""
-        return [
+        showing = [
             ShowingFinding.of(row)
             for row in self.rows("findings")
             if row["over_position"] is None
@@ -315,6 +321,7 @@ class Cloud:
                 row["drift_class"] in SHOW_VOLUMES | STOP_REPAIRS and row["volume_id"] in volume_ids
             )
         ]
+        return Shown(findings=showing)
 
     def instances(self, *, deleted: bool = False) -> list[Instance]:
         rows = self.rows("instances")

@@ -360,7 +360,7 @@ def test_the_write_replaces_no_row_that_is_beyond_where_it_was_folded_from(
 
     with psycopg.RawCursor(db) as cursor:
         again = Replacement(_place(db), [], before)
-        with pytest.raises(psycopg.errors.UniqueViolation):
+        with pytest.raises(psycopg.errors.NotNullViolation):
             advance(cursor, {"hosts": Mark(1, 0)}, 2, [again], "")
 
     assert tracked(db, "hosts") == 1
