@@ -14,7 +14,7 @@ from ledger.cli import cells, shell
 from ledger.cli.base import Lister
 from ledger.cli.cliff_parts import CommandTable
 from ledger.native.schemas import Operations
-from tests.conftest import Databases
+from tests.databases import Databases
 from tests.service.cli_stub import (
     SERVER,
     VOLUME,
