@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import gc
 import os
 import random
 import shutil
@@ -43,6 +44,17 @@ def pytest_configure(config: pytest.Config) -> None:
     """Fix hypothesis's seed where it is not given, so that the header can name it."""
     if config.getoption("hypothesis_seed") is None:  # xdist's workers inherit the option
         config.option.hypothesis_seed = str(random.randrange(2**32))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """What is collected stays: garbage is looked for among what comes after it."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_report_header(config: pytest.Config) -> str:
