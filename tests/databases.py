@@ -103,9 +103,9 @@ class Databases:
 
 
 class Lent:
-    """A migrated database that is put back as it was made: 4 ms, where another is 35.
+    """A migrated database that is put back as it was made: a tenth of the cost of another.
 
-    Its rows are put back.  If anything else was changed, or it cannot be told, it is not used again.
+    That is its rows.  If anything else was changed, or it cannot be told, it is not used again.
     """
 
     def __init__(self, name: str, url: str) -> None:
@@ -113,10 +113,10 @@ class Lent:
         self._uses = 1
         self._line = psycopg.connect(url, autocommit=True)
         assert self._all(_SEQUENCES) == [], "cleaning has to put sequences back, too"
-        rows = [(table, *self._made(table)) for [table] in self._all(_TABLES)]
-        deletes = [sql.SQL("DELETE FROM {}").format(sql.SQL(table)) for table, *_ in rows]
-        inserts = [self._insert(table, made) for table, made in rows if made]
-        self._clean = sql.SQL("; ").join([sql.SQL("BEGIN"), *deletes, *inserts, sql.SQL("COMMIT")])
+        made = {table: self._rows(table) for [table] in self._all(_TABLES)}
+        deletes = [f"DELETE FROM {table}" for table in made]
+        inserts = [_insert(table, rows) for table, rows in made.items() if rows]
+        self._clean = "; ".join(["BEGIN", *deletes, *inserts, "COMMIT"]).encode()
         self._catalog = self._all(_CATALOG)
 
     def clean(self) -> bool:
@@ -132,13 +132,15 @@ class Lent:
     def close(self) -> None:
         self._line.close()
 
-    def _made(self, table: str) -> tuple[str | None]:
-        [row] = self._all(f"SELECT json_agg(made)::text FROM {table} AS made")
-        return row
-
-    def _insert(self, table: str, made: str) -> sql.Composed:
-        insert = "INSERT INTO {0} SELECT * FROM json_populate_recordset(NULL::{0}, {1})"
-        return sql.SQL(insert).format(sql.SQL(table), sql.Literal(made))
+    def _rows(self, table: str) -> str | None:
+        """As JSON; None if there are none."""
+        [[rows]] = self._all(f"SELECT json_agg(made)::text FROM {table} AS made")
+        return None if rows is None else str(rows)
 
     def _all(self, statement: str) -> list[Any]:
-        return self._line.execute(statement).fetchall()
+        return self._line.execute(statement.encode()).fetchall()
+
+
+def _insert(table: str, rows: str) -> str:
+    literal = sql.Literal(rows).as_string()
+    return f"INSERT INTO {table} SELECT * FROM json_populate_recordset(NULL::{table}, {literal})"

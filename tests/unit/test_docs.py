@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 from handlers.engine.verbs import VERBS
 from handlers.flows import FLOWS
 from tests.pages import flow_pages
