@@ -1,8 +1,8 @@
-"""Shared fixtures: a throw-away PostgreSQL, a fresh migrated database per test, random seeds.
+"""Shared fixtures: a throw-away PostgreSQL, a migrated database for each test, random seeds.
 
 The server is the embedded one without fsync, one per pytest process (so pytest-xdist
 needs no care), unless LEDGER_TEST_DATABASE_URL names a server whose role may create
-databases.  A test's database is cloned from a template that was migrated once.
+databases.  A test's database is as new (`tests.databases`).
 """
 
 from __future__ import annotations
