@@ -1,39 +1,35 @@
-"""Shared fixtures: a throw-away PostgreSQL, a fresh migrated database per test, random seeds.
+"""Shared fixtures: a throw-away PostgreSQL, a migrated database for each test, random seeds.
 
 The server is the embedded one without fsync, one per pytest process (so pytest-xdist
 needs no care), unless LEDGER_TEST_DATABASE_URL names a server whose role may create
-databases.  A test's database is cloned from a template that was migrated once.
+databases.  A test's database is as new (`tests.databases`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import itertools
+import gc
 import os
 import random
 import shutil
 import tempfile
 import time
-from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import hypothesis
-import psycopg
 import pytest
-from psycopg import sql
 
 from host_agent.shared.platform import logs
 from ledger.trial.embedded import EmbeddedPostgres, EmbeddedPostgresError
 from tests import guards
+from tests.databases import Databases
 from tests.doubles.cut_lines import CutLines, cut_lines
 
 TEST_CLUSTER_PREFIX = "attachment-ledger-test-"
 MEMORY = Path("/dev/shm")  # making a database is 300 files: 15 ms here, 70 ms and more on a disk
 MEMORY_NEEDED_BYTES = 2 * 1024**3  # containers often have 64 MB
-DROP_LAG = 4  # a backend that is still leaving delays DROP DATABASE by 100 ms
 ABANDONED_AFTER_S = 600
 
 logs.through_the_standard_library()  # so that pytest shows and keeps our lines with the others
@@ -50,6 +46,17 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.hypothesis_seed = str(random.randrange(2**32))
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """What is collected stays: garbage is looked for among what comes after it."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 def pytest_report_header(config: pytest.Config) -> str:
     seed = config.getoption("hypothesis_seed")
     profile = config.getoption("hypothesis_profile") or "few"
@@ -60,55 +67,6 @@ def pytest_report_header(config: pytest.Config) -> str:
 def _guarded() -> Iterator[None]:
     with guards.everywhere():
         yield
-
-
-class Databases:
-    """Makes and drops databases on one server."""
-
-    def __init__(self, dsn: str) -> None:
-        self._dsn = dsn
-        self._admin = psycopg.connect(dsn, autocommit=True)
-        self._numbers = itertools.count()
-        self._template: str | None = None
-        self._used: deque[str] = deque()
-
-    def create(self, template: str = "template1") -> str:
-        name = f"ledger_test_{os.getpid()}_{next(self._numbers)}"
-        self._admin.execute(
-            sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY FILE_COPY").format(
-                sql.Identifier(name), sql.Identifier(template)
-            )
-        )
-        return name
-
-    def create_migrated(self) -> str:
-        given = os.environ.get("LEDGER_TEST_TEMPLATE")  # of a run of many processes
-        if given:
-            return self.create(given)
-        if self._template is None:
-            from ledger.log import schema
-
-            template = self.create()
-            schema.upgrade(self.url(template))
-            self._template = template
-        return self.create(self._template)
-
-    def drop(self, name: str, lag: int = DROP_LAG) -> None:
-        """Drop the database a few tests later, when its connections are gone."""
-        self._used.append(name)
-        while len(self._used) > lag:
-            name = self._used.popleft()
-            drop = sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name))
-            self._admin.execute(drop)
-
-    def url(self, name: str) -> str:
-        server = urlsplit(self._dsn)  # geturl() would drop an empty host's slashes
-        return f"{server.scheme}://{server.netloc}/{name}?{server.query}"
-
-    def close(self) -> None:
-        if self._template is not None:
-            self.drop(self._template, lag=0)
-        self._admin.close()
 
 
 @pytest.fixture(scope="session")
@@ -137,10 +95,10 @@ def databases(postgres_url: str) -> Iterator[Databases]:
 
 @pytest.fixture
 def database_url(databases: Databases) -> Iterator[str]:
-    """A database of this test's own, with the current schema."""
-    name = databases.create_migrated()
-    yield databases.url(name)
-    databases.drop(name)
+    """A database of this test's own, with the current schema and nothing of another test."""
+    lent = databases.lend()
+    yield lent.url
+    databases.give_back(lent)
 
 
 @pytest.fixture

@@ -91,7 +91,8 @@ class MemoryStore:
         self.log: list[tuple[Any, EventContext]] = []
         self._mapper = LedgerMapper(JSONBody())
         self._read: dict[UUID, list[Any]] = {}
-        self._folds: dict[tuple[type[Aggregate], UUID, int], Aggregate] = {}
+        #: By aggregate and version.
+        self._folds: dict[tuple[type[Aggregate], UUID], dict[int, Aggregate]] = {}
         self._cache = AggregateCache(self._events_after)
         self._trouble = trouble
         #: Called once, between a decision and its save: somebody else was faster.
@@ -102,7 +103,7 @@ class MemoryStore:
         other = MemoryStore(trouble)
         other.streams, other.log = dict(self.streams), list(self.log)
         other._read = {id_: list(events) for id_, events in self._read.items()}
-        other._folds = dict(self._folds)
+        other._folds = {key: dict(folds) for key, folds in self._folds.items()}
         other._cache.keep(self._cache._kept.values())
         return other
 
@@ -128,18 +129,19 @@ class MemoryStore:
 
     def _events(self, id_: UUID) -> list[Any]:
         """All of the stream, each decoded once."""
-        read = self._read.setdefault(id_, [])
-        read += map(self._mapper.to_domain_event, self.streams.get(id_, [])[len(read) :])
+        read, stored = self._read.setdefault(id_, []), self.streams.get(id_, ())
+        if len(read) < len(stored):
+            read += map(self._mapper.to_domain_event, stored[len(read) :])
         return read
 
     def _fold(self, kind: type[A], id_: UUID, version: int) -> A:
         """What the log alone says: folded once for each version asked for, from one before it."""
-        found = self._folds.get((kind, id_, version))
+        folds = self._folds.setdefault((kind, id_), {})
+        found = folds.get(version)
         if found is None:
-            before = next((v for v in range(version, 0, -1) if (kind, id_, v) in self._folds), 0)
-            start = self._folds[kind, id_, before].fork() if before else kind(id_)
-            found = start.follow(self._events(id_)[before:version])
-            self._folds[kind, id_, version] = found
+            before = max((each for each in folds if each < version), default=0)
+            start = folds[before].fork() if before else kind(id_)
+            found = folds[version] = start.follow(self._events(id_)[before:version])
         return found  # type: ignore[return-value]
 
     def save(self, *aggregates: Aggregate, context: EventContext) -> int:

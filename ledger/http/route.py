@@ -27,7 +27,7 @@ def is_nova(path: str) -> bool:
     return path == "/" or path.startswith("/v2")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Route:
     """`name` is the operationId of the OpenAPI document.
 

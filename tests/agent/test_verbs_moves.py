@@ -225,13 +225,6 @@ REFRESH = (
 )
 
 
-def moved_target(bench: Bench, lane: Lane) -> None:
-    """The storage answers from now on with another target."""
-    volume = bench.model.volume(lane.volume_id)
-    bench.model.add_backend("elsewhere", "iscsi")
-    volume.backend = "elsewhere"
-
-
 @pytest.mark.parametrize("again", [False, True])
 def test_refresh_of_a_stopped_guest_ends_the_former_connection_first(
     bench: Bench, again: bool

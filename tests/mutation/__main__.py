@@ -30,7 +30,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ledger.trial.embedded import EmbeddedPostgres
-from tests.conftest import Databases, roomy
+from tests.conftest import roomy
+from tests.databases import Databases
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

@@ -9,7 +9,6 @@ the one that killed the last mutant of the same function, then the quickest firs
 from __future__ import annotations
 
 import functools
-import gc
 import os
 import sys
 from collections.abc import Callable, Iterable
@@ -83,7 +82,7 @@ class Server(ForkServerRunner):  # type: ignore[misc]
         serve = functools.partial(super()._forkserver_main, work_fd, result_fd)
         with change_cwd("mutants"):
             runner.execute_pytest(
-                ["-s", "-q", "-p", "no:schemathesis", *runner._pytest_add_cli_args_test_selection],
+                ["-s", "-q", *runner._pytest_add_cli_args_test_selection],
                 plugins=[Instead(serve)],
             )
         raise RuntimeError("pytest did not get to the tests")
@@ -97,7 +96,6 @@ class Instead:
 
     def pytest_runtestloop(self, session: pytest.Session) -> None:
         Session.items = {item.nodeid: item for item in session.items}
-        gc.freeze()
         self._serve()
         os._exit(0)  # the session is not ended: it began no test
 

@@ -32,10 +32,8 @@ from tests.rules.table import ROOT, Rule, rules
 PASSED, FAILED = 0, 1
 #: A rule that is gone may keep a test waiting for ever.
 DEADLINE_S = 600
-#: Half of a short run goes into loading schemathesis; the tests that use it load it themselves.
-_PLUGINS = ("-p", "no:cacheprovider", "-p", "no:schemathesis")
 #: What a rule names is run, whether it is `nightly` or not.
-_PYTEST = (sys.executable, "-m", "pytest", *_PLUGINS, "-m", "not lab")
+_PYTEST = (sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-m", "not lab")
 #: All kinds of trouble, as by night, and no sample of them (tests.flows.test_every_flow).
 _DEEP = {"FLOW_STRIDE": "1"}
 

@@ -45,6 +45,7 @@ from ledger.reconcile.findings import Findings
 from ledger.trial.cinder.model.model import CinderModel
 from ledger.web.console import with_console
 from projections.catalog import ALL
+from projections.reads import queries
 from projections.reads.queries import Queries, read_pool
 from projections.running import runner as projections_runner
 from projections.running.runner import ProjectionRunner
@@ -87,6 +88,8 @@ PROJECT = "9d1f5b0c6a7e4d8f9b2a3c4d5e6f7a8b"
 DEADLINE_S = 20.0
 #: How long the projections' thread sleeps, and so how long its end takes at most.
 PROJECTIONS_POLL_S = 0.02
+#: Of reads.  More are opened as soon as one waits, and each is a process of PostgreSQL's.
+READ_CONNECTIONS_MAX = 2
 NEWEST = "2.105"
 
 
@@ -343,6 +346,7 @@ async def running_api(
     async with AsyncExitStack() as stack:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         patch.setattr(projections_runner, "POLL_INTERVAL_S", PROJECTIONS_POLL_S)
+        patch.setattr(queries, "POOL_CONNECTIONS_MAX", READ_CONNECTIONS_MAX)
         log, calls = Ledger(dsn), call_seconds()
         static = static or StaticTokens(settings)
         stack.callback(log.close)

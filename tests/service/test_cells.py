@@ -13,7 +13,7 @@ import pytest
 from ledger.cli import cells, shell
 from ledger.cli.cliff_parts import CommandTable
 from ledger.native.schemas import Operations
-from tests.conftest import Databases
+from tests.databases import Databases
 from tests.service.cli_stub import (
     SERVER,
     VOLUME,

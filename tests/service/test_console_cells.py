@@ -15,7 +15,7 @@ from aiohttp.test_utils import TestServer, unused_port
 
 from ledger.config import CellSettings, Listen, Settings
 from ledger.web import other_cells
-from tests.conftest import Databases
+from tests.databases import Databases
 from tests.service.api_world import SETTINGS, Api, running_api
 from tests.service.test_console import Html, shown
 from tests.tokens import token_of

@@ -16,7 +16,7 @@ from yarl import URL
 from host_agent.shared.contract.messages import TOLD_HEADER
 from host_agent.shared.contract.survey import CAPABILITY
 from ledger.upkeep import restored
-from tests.conftest import Databases
+from tests.databases import Databases
 from tests.doubles.host_checks import plugged
 from tests.service.api_world import HOST, OTHER, Api, guest
 from tests.service.test_api_external_events import extended, tell

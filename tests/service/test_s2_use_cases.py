@@ -16,7 +16,7 @@ import requests
 
 from host_agent.libvirt import disk_xml
 from ledger.trial.cinder.views import MAX_VERSION, Microversion
-from tests.conftest import Databases
+from tests.databases import Databases
 from tests.stack import PROJECT, Stack, eventually, running_stack
 
 OURS = "2.105"

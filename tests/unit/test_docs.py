@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 from handlers.engine.verbs import VERBS
 from handlers.flows import FLOWS
 from tests.pages import flow_pages
@@ -41,10 +39,14 @@ def test_every_test_with_a_bugs_number_is_in_the_row_of_that_bug() -> None:
             assert any(re.search(rf"\b{bug}\b", row.split("|")[1]) for row in held), test
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_links_between_documents_lead_somewhere(document: Path) -> None:
-    links = re.findall(r"\]\((?!https?://|#)([^)#]+)", document.read_text())
-    assert [link for link in links if not (document.parent / link).exists()] == []
+def test_links_between_documents_lead_somewhere() -> None:
+    links = [
+        (document, link)
+        for document in DOCUMENTS
+        for link in re.findall(r"\]\((?!https?://|#)([^)#]+)", document.read_text())
+    ]
+    assert len(links) > 100
+    assert [each for each in links if not (each[0].parent / each[1]).exists()] == []
 
 
 def test_the_pages_of_the_flows_are_what_their_tables_say() -> None:

@@ -41,6 +41,8 @@ SQL_STATEMENT = re.compile(
     r"|(CREATE|ALTER|DROP)\s+(TABLE|INDEX|VIEW|FUNCTION)\s)",
     re.IGNORECASE | re.DOTALL,
 )
+#: Most files need not be parsed.
+SQL_WORD = re.compile(r"\b(SELECT|INSERT|UPDATE|DELETE|CREATE|ALTER|DROP)\b", re.IGNORECASE)
 
 
 def parsed(path: Path) -> ast.Module:
@@ -81,7 +83,8 @@ def impure(path: Path) -> Iterator[str]:
 
 
 def sql_in_code(path: Path) -> Iterator[str]:
-    for node in ast.walk(parsed(path)):
+    nodes = ast.walk(parsed(path)) if SQL_WORD.search(path.read_text()) else ()
+    for node in nodes:
         text = node.value if isinstance(node, ast.Constant) else None
         if isinstance(text, str) and SQL_STATEMENT.match(text):
             yield where(path, node)
@@ -101,16 +104,15 @@ def test_no_class_name_stands_in_two_files() -> None:
     """A name is looked for once, and tells at its import what it is (decision 0117)."""
     at: defaultdict[str, list[str]] = defaultdict(list)
     for path in PRODUCT:
-        for node in parsed(path).body:
-            if isinstance(node, ast.ClassDef):
-                at[node.name].append(where(path, node))
+        for name in re.findall(r"^class (\w+)", path.read_text(), re.MULTILINE):
+            at[name].append(str(path.relative_to(ROOT)))
     assert len(at) > 500
     assert {name: files for name, files in at.items() if len(files) > 1} == {}
 
 
 def test_every_module_says_what_it_is() -> None:
-    silent = [path for path in PRODUCT if path.read_text() and not ast.get_docstring(parsed(path))]
-    assert silent == []
+    texts = {path: path.read_text() for path in PRODUCT}
+    assert [path for path, text in texts.items() if text and not re.match(r'"""\S', text)] == []
 
 
 def test_pure_packages_ask_no_clock_and_roll_no_dice() -> None:
