@@ -13,9 +13,11 @@ from ledger.forward.told import ToldItem, of_event, of_refusal
 from ledger.http.limits.connections import AGENT_CHARS_MAX
 from ledger.native.log import refusals
 from ledger.native.log.refusals import REFUSALS, Refusals
+from ledger.reconcile.asking import LookRequests
 from projections.reads.queries import Queries, read_pool
 from tests.service.api_world import HOST, Api
 from tests.service.test_api_v1 import parked_detach
+from tests.world import CONTEXT
 
 LOG = UUID(int=7)
 AGENT = "python-novaclient " + "x" * 300
@@ -154,3 +156,12 @@ async def test_what_0_2_0_noted_is_told_without_an_address(database_url: str) ->
     async with read_pool(database_url) as pool:
         [row] = await Queries(pool).refusals_after(None, "", 0.0, 10)
     assert "host" not in cadf(LOG, of_refusal(LOG, row))["initiator"]
+
+
+def test_a_look_is_asked_for_in_words_that_0_2_0_reads(database_url: str) -> None:
+    LookRequests(database_url).ask({}, "asked", CONTEXT)
+    with psycopg.connect(database_url) as db:
+        [(kept,)] = db.execute("SELECT context FROM looks_asked").fetchall()
+    known = {"actor", "request_id", "cause", "operation_id", "global_request_id", "traceparent"}
+    assert kept.keys() == known | {"passes_locks"}
+    assert CONTEXT.sender is not None
