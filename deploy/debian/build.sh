@@ -41,6 +41,7 @@ rm -f "$tree$home"/bin/[aA]ctivate* "$tree$home"/lib/python3*/site-packages/atta
 grep -rlIF "$tree" "$tree$home" | xargs -r sed -i "s#$tree##g"
 [ "$PROGRAM" = service ] || rm "$tree$home/bin/attachment-ledger"
 [ "$PROGRAM" = agent ] || rm "$tree$home/bin/attachment-ledger-agent"
+"$ROOT/deploy/sbom.sh" "$PROGRAM" >"$tree$home/sbom.cdx.json"  # not with the docs: images leave those out
 ln -s "$home/bin/$NAME" "$tree/usr/bin/$NAME"
 
 # Units, users and directories; what an operator reads and Prometheus loads.
