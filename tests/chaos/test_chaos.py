@@ -1,9 +1,10 @@
 """Everything as processes, under load and faults; and what must be so when it is over.
 
-Two services over TLS, three agents, PostgreSQL, Keystone, and a Cinder over HTTP.  Users attach and
-detach while servers that have volumes move; troubles come one after the other (`troubles`).  Then
+Three services over TLS, three agents, PostgreSQL, Keystone, and a Cinder over HTTP.  Users attach
+and detach while servers that have volumes move; troubles come one by one (`troubles`).  Then
 nothing fails any more, everything comes to its end, every server runs with volumes, and is judged
-by the invariants of the simulation.  What users were told has an order that explains it all.
+by the invariants of the simulation.  What users were told has an order that explains it all, and
+each operation that was accepted is there, once.
 
 CHAOS_S: how long; CHAOS_SEEDS: how many seeds by night, from CHAOS_FROM on.  A seed draws the same
 troubles and requests again, but processes race as they like.
@@ -15,6 +16,7 @@ import logging
 import os
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -23,7 +25,9 @@ from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any
+from uuid import uuid4
 
+import psycopg
 import pytest
 
 from tests.authority import Authority
@@ -34,7 +38,7 @@ from tests.chaos.troubles import Troubles
 from tests.doubles.simulated_keystone import HOUR, SimulatedKeystone, running_keystone
 from tests.stack import ADMIN, PROJECT, Stack, eventually, running_stack
 
-SECONDS = float(os.environ.get("CHAOS_S", "120"))
+SECONDS = float(os.environ.get("CHAOS_S", "1200"))
 FIRST = int(os.environ.get("CHAOS_FROM", "0"))
 SEEDS = int(os.environ.get("CHAOS_SEEDS", "3"))
 
@@ -58,6 +62,26 @@ class Left:
     running: dict[str, Any]
     parked: dict[str, Any]
     hosts: list[str]
+
+
+#: For one request one operation: more were begun if somebody began it again who did not know.
+_STARTED = """
+SELECT originator_id::text, request_id FROM events WHERE topic = 'Operation.OperationStarted'
+"""
+_BEGUN_TWICE = """
+UPDATE events SET request_id = 'req-1' WHERE topic = 'Operation.OperationStarted'
+"""
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """Of what users were told is accepted: how many, which of these are not in the log, and which
+    requests began more than one operation.
+    """
+
+    count: int
+    lost: list[str]
+    doubled: list[str]
 
 
 class Chaos:
@@ -204,11 +228,22 @@ class Chaos:
             for _ in range(READS):
                 user.as_of("", volume)
 
+    def accepted(self) -> Accepted:
+        with psycopg.connect(self.stack.database_url) as database:
+            rows = database.execute(_STARTED).fetchall()
+        started: dict[str, str] = dict(rows)
+        told = self.told.accepted
+        begun = Counter(started.values())
+        doubled = [started[id_] for id_ in told & started.keys() if begun[started[id_]] > 1]
+        return Accepted(len(told), sorted(told - started.keys()), sorted(doubled))
+
     def judge(self) -> None:
         for server in self.servers:
             assert len(self.stack.attachments(server, "2.89")) >= 2, "they end attached"
         assert self.seen.broken() == []
         assert self.told.failures() == [], "what is away is told as that, never as a fault of ours"
+        accepted = self.accepted()
+        assert accepted == Accepted(len(self.told.accepted), [], [])
         for volume, history in self.told.histories.items():
             assert (why := unexplained(history)) is None, f"volume {volume}: {why}"
 
@@ -245,6 +280,7 @@ def whole(run: Chaos, seconds: float, *wanted: str) -> None:
     run.settle()
     run.come_to_rest()
     run.read_all()
+    _LOG.info("%s, none stuck", run.accepted())  # what is stuck has ended the test
     _LOG.info("answers %s, troubles %s, mended %s", run.told.answers, run.troubles.done, mended)
     run.judge()
 
@@ -265,6 +301,11 @@ def test_a_few_seconds_of_it(tmp_path: Path, database_url: str) -> None:
         last = next(each for each in reversed(history.calls) if each.call == "show")
         history.calls[history.calls.index(last)] = replace(last, told=not last.told)
         assert unexplained(history)
+        run.told.accepted.add(nobodys := str(uuid4()))
+        assert run.accepted().lost == [nobodys]
+        with psycopg.connect(database_url) as database:
+            database.execute(_BEGUN_TWICE)
+        assert len(run.accepted().doubled) >= 2
 
 
 @pytest.mark.nightly
