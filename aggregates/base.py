@@ -96,6 +96,8 @@ class EventContext:
 
     `cause` says what led to the change in a word or two: "api", if not something else did:
     "report", "dispatcher", "registration", "operator", "observation".
+
+    `sender`: from where a person or a program asked, {"address", "agent"}; None: we did, or a host.
     """
 
     actor: Actor
@@ -105,6 +107,14 @@ class EventContext:
     global_request_id: str | None = None  # of the service that passed the request on
     traceparent: str | None = None  # the caller's span (W3C Trace Context)
     passes_locks: bool = False  # of servers; this one is not stored
+    sender: dict[str, Any] | None = None
+
+    @property
+    def mark(self) -> dict[str, Any] | None:
+        """The sender, for each event of a request that begins no operation.  Else the operation's
+        start has it; an operator's act on one has a sender of its own.
+        """
+        return self.sender if self.operation_id is None or self.cause == "operator" else None
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
@@ -116,6 +126,7 @@ class Event:
     originator_version: int
     about: About = NOBODY
     seen: dict[str, Any] | None = None  # only where it is seen, and not done; see `Seen`
+    sender: dict[str, Any] | None = None  # only where one is known; see EventContext
     recording_order: int = field(default=0, compare=False)  # in this process; not stored
 
     TOPIC: ClassVar[str]

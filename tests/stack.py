@@ -122,7 +122,7 @@ class Stack:
         self.hosts, self._authority, self._own_clocks = hosts, authority, own_clocks
         self.home = home
         self.database_url = database_url
-        self.ports = [free_port(), free_port()]
+        self.ports = [free_port() for _ in range(3)]
         self._volumes, self._cinder_port = CinderModel(), free_port()
         self._exits = ExitStack()
         self.components: dict[int, Process] = {}

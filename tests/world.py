@@ -75,6 +75,7 @@ CONTEXT = EventContext(
     actor=Actor(name="alice", user_id="u", project_id="p", roles=("member",)),
     request_id="req-test",
     cause="api",
+    sender={"address": "192.0.2.7", "agent": "tests"},
 )
 #: More rounds than any operation needs; an operation that needs more goes in circles.
 ROUNDS_MAX = 400

@@ -41,6 +41,7 @@ rm -f "$tree$home"/bin/[aA]ctivate* "$tree$home"/lib/python3*/site-packages/atta
 grep -rlIF "$tree" "$tree$home" | xargs -r sed -i "s#$tree##g"
 [ "$PROGRAM" = service ] || rm "$tree$home/bin/attachment-ledger"
 [ "$PROGRAM" = agent ] || rm "$tree$home/bin/attachment-ledger-agent"
+"$ROOT/deploy/sbom.sh" "$PROGRAM" >"$tree$home/sbom.cdx.json"  # not with the docs: images leave those out
 ln -s "$home/bin/$NAME" "$tree/usr/bin/$NAME"
 
 # Units, users and directories; what an operator reads and Prometheus loads.
@@ -51,6 +52,7 @@ install -Dm644 "$ROOT/deploy/systemd/$NAME.tmpfiles" "$tree/usr/lib/tmpfiles.d/$
 install -m644 "$ROOT/LICENSE" "$tree/usr/share/doc/$NAME/copyright"
 install -m644 "$ROOT/CHANGELOG.md" "$ROOT/requirements-$PROGRAM.lock" -t "$tree/usr/share/doc/$NAME"
 if [ "$PROGRAM" = service ]; then
+  install -m644 "$ROOT"/deploy/systemd/$NAME-{forward@.service,sign.service,sign.timer} -t "$tree/lib/systemd/system"
   cp -r "$ROOT"/docs/{alerts,runbooks,grafana,policy.yaml.sample} "$ROOT"/deploy/*.cfg \
     "$tree/usr/share/doc/$NAME/"
 fi
@@ -84,6 +86,10 @@ set -e
 find $home -name __pycache__ -prune -exec rm -rf {} +
 if [ "\$1" = remove ] && [ -d /run/systemd/system ]; then
     systemctl disable --now $NAME.service
+    [ $PROGRAM = agent ] || { # a template has no names that \`disable --now\` would stop
+        systemctl disable --now $NAME-sign.timer $NAME-forward@.service
+        systemctl stop "$NAME-forward@*.service"
+    }
 fi
 PRERM
 chmod 755 "$tree/DEBIAN/postinst" "$tree/DEBIAN/prerm"

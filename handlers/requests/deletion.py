@@ -120,6 +120,7 @@ def keep(
             fingerprint=origin.fingerprint,
             global_request_id=context.global_request_id,
             traceparent=context.traceparent,
+            sender=context.sender,
         )
     return instance.deletion.operation_id if instance.deletion else None
 
@@ -158,6 +159,7 @@ def _origin(awaited: Instance.DeletionAwaited) -> RequestOrigin:
         request_id=awaited.request_id,
         global_request_id=awaited.global_request_id,
         traceparent=awaited.traceparent,
+        sender=awaited.sender,
         passes_locks=True,
     )
     operation_id = UUID(awaited.operation_id)

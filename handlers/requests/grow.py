@@ -89,7 +89,8 @@ def is_held_up(instance: Instance, book: Book) -> bool:
 def wait(request: GrowVolume, origin: RequestOrigin, instance: Instance) -> None:
     """Remember it until what is in the way has ended."""
     request_id, actor = origin.context.request_id, origin.context.actor.stored()
-    _await(instance, request.volume_id, request_id, actor, waiting=request.waiting)
+    sender = origin.context.sender
+    _await(instance, request.volume_id, request_id, actor, sender, waiting=request.waiting)
 
 
 def after(operation: Operation, book: Book) -> None:
@@ -102,7 +103,7 @@ def after(operation: Operation, book: Book) -> None:
     instance = book.get(Instance, started.server_id)
     if started.flow == "grow" and operation.history.overtaken_by_fence:
         for lane in operation.lanes:
-            _await(instance, lane.volume_id, started.request_id, started.actor)
+            _await(instance, lane.volume_id, started.request_id, started.actor, started.sender)
     begin_awaited(instance, book)
 
 
@@ -111,6 +112,7 @@ def _await(
     volume_id: str,
     request_id: str,
     actor: dict[str, Any],
+    sender: dict[str, Any] | None,
     *,
     waiting: bool = False,
 ) -> None:
@@ -120,6 +122,7 @@ def _await(
         waiting=waiting,
         request_id=request_id,
         actor=actor,
+        sender=sender,
     )
 
 
@@ -157,5 +160,7 @@ def forget(instance: Instance) -> None:
 
 def _origin(instance: Instance, awaited: Instance.GrowthAwaited) -> RequestOrigin:
     operation_id = uuid5(instance.id, f"growth of {awaited.volume_id}, {instance.version}")
-    context = EventContext(actor=Actor.of(awaited.actor), request_id=awaited.request_id)
+    context = EventContext(
+        actor=Actor.of(awaited.actor), request_id=awaited.request_id, sender=awaited.sender
+    )
     return RequestOrigin(operation_id=operation_id, bdm_id=operation_id, context=context)

@@ -208,6 +208,7 @@ def start(
         fingerprint=origin.fingerprint,
         global_request_id=origin.context.global_request_id,
         traceparent=origin.context.traceparent,
+        sender=origin.context.sender,
         finding=origin.finding,
     )
     return operation

@@ -56,6 +56,7 @@ def cadf(log: UUID, told: ToldItem) -> dict[str, Any]:
             "typeURI": "service/security/account/user",
             "name": told.by,
             **_known(project_id=told.project_id, request_id=told.request_id),
+            **_filled(host=_known(address=told.address, agent=told.agent)),
         },
         "target": {
             "id": told.thing_id,
@@ -108,7 +109,8 @@ def ocsf(log: UUID, told: ToldItem) -> dict[str, Any]:
             "service": {"name": NAME},
             **({"request": {"uid": told.request_id}} if told.request_id else {}),
         },
-        "src_endpoint": _known(hostname=told.host) or {"svc_name": NAME},
+        "src_endpoint": _known(ip=told.address) or _known(hostname=told.host) or {"svc_name": NAME},
+        **_filled(http_request=_known(user_agent=told.agent)),
         "resources": [{"uid": told.thing_id, "type": told.thing}],
         "unmapped": told.data,
     }
@@ -132,6 +134,10 @@ def _severity(told: ToldItem) -> int:
 
 def _known(**named: str | None) -> dict[str, str]:
     return {name: value for name, value in named.items() if value is not None}
+
+
+def _filled(**named: dict[str, str]) -> dict[str, dict[str, str]]:
+    return {name: value for name, value in named.items() if value}
 
 
 FORMS: dict[str, Form] = {"cadf": cadf, "cloudevents": cloudevents, "ocsf": ocsf}

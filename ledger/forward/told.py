@@ -91,7 +91,8 @@ class ToldItem:
     """An event, or a refused request.
 
     `thing` and `thing_id`: to what it happened, by the name of its aggregate.  `by`, `user_id`,
-    `project_id`: who asked for it, and if nobody did who told it.  `code`: of its error.
+    `project_id`: who asked for it, and if nobody did who told it.  `address`, `agent`: from where
+    it was asked for, and by what program.  `code`: of its error.
     """
 
     id: UUID
@@ -106,6 +107,8 @@ class ToldItem:
     by: str
     user_id: str | None
     project_id: str | None
+    address: str | None
+    agent: str | None
     host: str | None
     code: str | None
     operation_id: str | None
@@ -120,7 +123,10 @@ class ToldItem:
 def of_event(log: UUID, event: Row) -> ToldItem:
     """An event of this log, as the API shows it (ledger.native.log.schemas_events.EventShown)."""
     topic, body = event["topic"], event["body"]
-    asker = event["asked_by"] or {**event, "name": event["actor"]}
+    sender = body.get("sender")
+    own = {**event, "name": event["actor"]}
+    asker = own if sender else event["asked_by"] or own
+    sender = sender or asker
     thing = topic.partition(".")[0]
     error = body.get("error") or {}
     return ToldItem(
@@ -136,6 +142,8 @@ def of_event(log: UUID, event: Row) -> ToldItem:
         by=asker["name"] or "attachment-ledger",
         user_id=asker["user_id"],
         project_id=asker["project_id"],
+        address=sender.get("address"),
+        agent=sender.get("agent"),
         host=event["host"],
         code=error.get("code"),
         operation_id=event["operation_id"],
@@ -166,7 +174,7 @@ def of_refusal(log: UUID, refusal: Row) -> ToldItem:
         position=None,
         at=refusal["refused_at"],
         topic=REFUSED,
-        what=f"{refusal['status']} {refusal['code']}: {refusal['message']}",
+        what=f"{refusal['status']} {refusal['code']}: {refusal['message']}{_left_out(refusal)}",
         thing="Request",
         thing_id=refusal["request_id"],
         action=CadfAction.DELETE if deletes else CadfAction.UPDATE,
@@ -174,9 +182,16 @@ def of_refusal(log: UUID, refusal: Row) -> ToldItem:
         by=refusal["actor"],
         user_id=refusal["user_id"],
         project_id=refusal["project_id"],
+        address=refusal["address"],
+        agent=refusal["agent"],
         host=None,
         code=str(refusal["status"]),
         operation_id=None,
         request_id=refusal["request_id"],
         data={**refusal, "refused_at": refusal["refused_at"].isoformat()},
     )
+
+
+def _left_out(refusal: Row) -> str:
+    more = refusal["left_out"]
+    return f" ({more} more in the hour before are not told.)" if more else ""

@@ -6,6 +6,7 @@ the API's root; what is Nova's goes there; who is asking and whether they may; t
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 import uuid
@@ -29,14 +30,14 @@ from ledger.http import microversions
 from ledger.http.call import READ_AFTER, WRITTEN, Call, answer, caught_up, refuse_unless
 from ledger.http.components import COMPONENTS, HOLDS, Components, Holds, is_gone
 from ledger.http.limits.bulkheads import BULKHEADS, Bulkheads
-from ledger.http.limits.connections import CONNECTIONS, Connections, address_of
+from ledger.http.limits.connections import CONNECTIONS, Connections, address_of, sender_of
 from ledger.http.probes.health import METRICS_PAGE, READINESS, Readiness, metrics_page
 from ledger.http.probes.metrics import METRICS, Metrics
 from ledger.http.problem import ApiError, Failure, as_nova, as_problem, explain
 from ledger.http.route import Route, also_at, is_nova
 from ledger.http.routes import ROUTES
 from ledger.native.log.feed import FEED, Feed
-from ledger.native.log.refusals import REFUSALS, Refusals
+from ledger.native.log.refusals import REFUSALS, Refusals, is_denied
 from ledger.nova_beside.passing import BESIDE, PASSED, settle
 from ledger.nova_beside.whose import answered
 
@@ -126,6 +127,7 @@ def _handler(route: Route) -> Handler:
             version=request.get(VERSION, microversions.MIN),
             global_request_id=request.get(GLOBAL_ID),
             traceparent=request.get(TRACEPARENT),
+            sender=sender_of(request.transport, request.headers),
         )
         if READ_AFTER in request.headers:
             await call.read_after(request.headers[READ_AFTER])
@@ -247,20 +249,33 @@ async def _explained(request: web.Request, handler: Handler) -> web.StreamRespon
 
 
 def _note_refusal(request: web.Request, failure: Failure) -> None:
-    """Keep for a while why somebody's request to change something was refused."""
+    """Keep for a while why somebody's request to change something was refused; and of what nobody
+    may do, or who has proven nothing, a sample.
+    """
     identity, route = request.get(IDENTITY, NOBODY), _route_of(request)
     refused = HTTPStatus.BAD_REQUEST <= failure.status < HTTPStatus.INTERNAL_SERVER_ERROR
-    kept = not request.app[COMPONENTS].settings.read_only
-    if identity is NOBODY or request.method in _READING or not (refused and kept):
+    changes = identity is not NOBODY and request.method not in _READING
+    kept = is_denied(failure) or (refused and changes)
+    if not kept or request.app[COMPONENTS].settings.read_only:
         return
+    transport = request.transport
     request.app[REFUSALS].note(
         identity.actor,
         failure,
+        sampled_as=None if changes else _asker(identity, transport),
         request_id=request[REQUEST_ID],
         global_request_id=request.get(GLOBAL_ID),
         method=request.method,
         route=route.name if route else "unknown",
+        **sender_of(transport, request.headers),
     )
+
+
+def _asker(identity: Identity, transport: asyncio.Transport | None) -> str:
+    """By whom refusals are counted: who has proven nothing, by the address."""
+    if identity is NOBODY:
+        return address_of(transport) if transport else ""
+    return identity.actor.project_id or identity.actor.name
 
 
 def _refuse_odd_bytes(request: web.Request) -> None:

@@ -52,6 +52,8 @@ PROJECTED_S_MAX = 10.0
 #: A body of an agent up to which it is read at once, as any other.
 SMALL_BYTES_MAX = 256 * 1024
 
+#: Causes of what is asked for, and not reported by a host, which events name anyway.
+_PEOPLES = frozenset({"api", "operator"})
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z")
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,253}[A-Za-z0-9])?\Z")
 _NUL = (b"\x00", b"\\u0000")
@@ -74,6 +76,7 @@ class Call:
     global_request_id: str | None = None  # of the service that passed the request on
     sent: dict[str, Any] | None = None
     traceparent: str | None = None  # the caller's span, if it says one
+    sender: dict[str, str | None] | None = None  # from where: aggregates.base.EventContext
 
     @property
     def bulkheads(self) -> Bulkheads:
@@ -102,6 +105,7 @@ class Call:
             global_request_id=self.global_request_id,
             traceparent=self.traceparent,
             passes_locks=self.identity.everywhere,
+            sender=self.sender if cause in _PEOPLES else None,
         )
 
     # --------------------------------------------------------------- who may do what

@@ -36,6 +36,7 @@ SHOWN = frozenset(
 )
 #: Codes of errors whose message is Cinder's, or this service's own about the request.
 _SHOWN = frozenset({"refused", "not_found", "forbidden", "cancelled"})
+_SENDER = dict.fromkeys(("address", "agent"))
 _HOSTS = dict.fromkeys(("host", "destination"))
 _PLACES = frozenset(Place)
 
@@ -70,11 +71,15 @@ def finding(row: Row) -> Row:
 
 
 def event(row: Row) -> Row:
-    """An event without its host, and with those fields of its body that users see."""
+    """An event without its host, with those fields of its body that users see, and who asked
+    without where he sits: it may be an operator.
+    """
     body = {name: value for name, value in row["body"].items() if name in SHOWN}
     if "left" in body:
         body["left"] = [_with_error(left) for left in body["left"]]
-    return {**row, "host": None, "body": _with_error(body) if "error" in body else body}
+    body = _with_error(body) if "error" in body else body
+    asked_by = row["asked_by"] and {**row["asked_by"], **_SENDER}
+    return {**row, "host": None, "body": body, "asked_by": asked_by}
 
 
 def error(stored: Row | None) -> Row | None:

@@ -24,7 +24,9 @@ from aggregates.base import NOBODY, About, Event, complete
 
 #: Datetimes and dataclasses in a body are mistakes: they would come back as something else.
 _OPTIONS = orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS
-_BESIDE_THE_BODY = ("originator_id", "originator_version", "about", "seen", "recording_order")
+#: These are in a body only where there is something to say.
+_SOMETIMES = ("seen", "sender")
+_BESIDE_THE_BODY = (*_SOMETIMES, "originator_id", "originator_version", "about", "recording_order")
 
 
 @dataclass(frozen=True)
@@ -55,8 +57,7 @@ class LedgerMapper(Mapper[UUID]):
         kind = type(domain_event)
         fields = vars(domain_event)
         body = {name: value for name, value in fields.items() if name not in _BESIDE_THE_BODY}
-        if domain_event.seen is not None:
-            body["seen"] = domain_event.seen
+        body |= {name: fields[name] for name in _SOMETIMES if fields[name] is not None}
         class_version = getattr(kind, "class_version", 1)
         if class_version > 1:
             body["class_version"] = class_version

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from typing import Any
 from uuid import uuid4
 
 import orjson
@@ -41,13 +42,18 @@ class LookRequests:
             "why": why,
             "believe": orjson.dumps(sorted(set(believe))).decode(),
             "reason": reason,
-            "context": orjson.dumps(asdict(context)).decode(),
+            "context": orjson.dumps(_kept(context)).decode(),
         }
         with Line.connect(
             self.dsn, autocommit=True, application_name="attachment-ledger looks"
         ) as connection:
             [row] = connection.execute(sql.query("reconcile", "ask"), asked).fetchall()
             return str(row[0])
+
+
+def _kept(context: EventContext) -> dict[str, Any]:
+    """Without the sender, which a process of 0.2.0 that begins the look could not read."""
+    return {name: value for name, value in asdict(context).items() if name != "sender"}
 
 
 def own_context() -> EventContext:

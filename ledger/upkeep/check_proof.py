@@ -367,7 +367,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("proof", type=Path)
     options = parser.parse_args(arguments)
     try:
-        key = PublicKey.parse(_read(Path(options.key)) if "+" not in options.key else options.key)
+        key = key_of(options.key)
         text = _read(options.proof)
         if options.before:
             old, new = check_growth(text, _read(options.before), key)
@@ -379,6 +379,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     sys.stdout.write(f"{said}\n")
     return 0
+
+
+def key_of(given: str) -> PublicKey:
+    """Of a key, or the name of its file.  Raises ProofError, OSError, UnicodeDecodeError."""
+    return PublicKey.parse(given if "+" in given else _read(Path(given)))
 
 
 def _read(path: Path) -> str:

@@ -493,8 +493,10 @@ SELECT e.*
 -- name: asked
 -- Who asked for operations, as their first events have it.  The log's second key.
 SELECT originator_id AS operation_id, actor AS name, user_id, project_id,
-       convert_from(body, 'UTF8')::json ->> 'global_request_id' AS global_request_id
+       b.body ->> 'global_request_id' AS global_request_id,
+       b.body -> 'sender' ->> 'address' AS address, b.body -> 'sender' ->> 'agent' AS agent
   FROM events
+ CROSS JOIN LATERAL (SELECT convert_from(events.body, 'UTF8')::json AS body) AS b
  WHERE originator_id = ANY(%(ids)s::uuid[]) AND originator_version = 1;
 
 -- name: is_over
@@ -858,12 +860,13 @@ SELECT * FROM remnants WHERE remnant_id = %(remnant_id)s;
 -- name: note_refusals
 -- Notes requests that were refused, some seconds ago.  Sent twice, it is done once.
 INSERT INTO refusals (request_id, global_request_id, refused_at, method, route, status, code,
-                      message, actor, user_id, project_id)
+                      message, actor, user_id, project_id, address, agent, left_out)
 SELECT request_id, global_request_id, clock_timestamp() - make_interval(secs => age_s),
-       method, route, status, code, message, actor, user_id, project_id
+       method, route, status, code, message, actor, user_id, project_id, address, agent, left_out
   FROM jsonb_to_recordset(%(rows)s::jsonb)
        AS r (request_id text, global_request_id text, age_s float8, method text, route text,
-             status int, code text, message text, actor text, user_id text, project_id text)
+             status int, code text, message text, actor text, user_id text, project_id text,
+             address text, agent text, left_out int)
     ON CONFLICT DO NOTHING;
 
 -- name: trim_refusals

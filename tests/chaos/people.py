@@ -22,7 +22,7 @@ from tests.stack import Stack
 
 #: Longer than this nobody waits for an answer, or for the end of what was accepted.
 ANSWER_S, END_S = 15.0, 40.0
-SERVICES = 2
+SERVICES = 3
 TOO_MANY, SERVER_ERROR = 429, 500
 _TOLD = {"completed": COMPLETED, "failed": FAILED, "cancelled": FAILED}
 _DISKS = "/v2.1/servers/{}/os-volume_attachments"
@@ -31,11 +31,14 @@ _COMPUTE = {"OpenStack-API-Version": "compute 2.95"}
 
 @dataclass
 class Told:
-    """What all of them were told: the histories of volumes, and how often what was answered."""
+    """What all of them were told: the histories of volumes, how often what was answered, and which
+    operations were accepted.
+    """
 
     histories: dict[str, History]
     answers: Counter[str] = field(default_factory=Counter)
     errors: list[str] = field(default_factory=list)
+    accepted: set[str] = field(default_factory=set)
     _lock: Lock = field(default_factory=Lock)
 
     def note(self, volume: str, called: Called) -> None:
@@ -86,6 +89,7 @@ class Caller:
         if not answer.ok:
             return REFUSED, ""
         id_ = answer.headers["X-Attachment-Ledger-Operation"].rsplit("/", 1)[-1]
+        self.told.accepted.add(id_)
         end = time.monotonic() + END_S
         while time.monotonic() < end:
             shown = self.ask("GET", f"/v1/operations/{id_}", wait_s=2)

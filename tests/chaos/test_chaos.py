@@ -1,11 +1,13 @@
 """Everything as processes, under load and faults; and what must be so when it is over.
 
-Two services over TLS, three agents, PostgreSQL, Keystone, and a Cinder over HTTP.  Users attach and
-detach while servers that have volumes move; troubles come one after the other (`troubles`).  Then
+Three services over TLS, three agents, PostgreSQL, Keystone, and a Cinder over HTTP.  Users attach
+and detach while servers that have volumes move; troubles come one by one (`troubles`).  Then
 nothing fails any more, everything comes to its end, every server runs with volumes, and is judged
-by the invariants of the simulation.  What users were told has an order that explains it all.
+by the invariants of the simulation.  What users were told has an order that explains it all, and
+each operation that was accepted is there, once.
 
-CHAOS_S: how long; CHAOS_SEEDS: how many seeds by night, from CHAOS_FROM on.  A seed draws the same
+CHAOS_S: how long, at most 450, for pytest ends what takes 10 minutes (faulthandler_timeout);
+CHAOS_SEEDS: how many seeds by night, from CHAOS_FROM on: an hour, if nothing is said.  A seed draws the same
 troubles and requests again, but processes race as they like.
 """
 
@@ -15,6 +17,7 @@ import logging
 import os
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -23,7 +26,9 @@ from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any
+from uuid import uuid4
 
+import psycopg
 import pytest
 
 from tests.authority import Authority
@@ -34,9 +39,9 @@ from tests.chaos.troubles import Troubles
 from tests.doubles.simulated_keystone import HOUR, SimulatedKeystone, running_keystone
 from tests.stack import ADMIN, PROJECT, Stack, eventually, running_stack
 
-SECONDS = float(os.environ.get("CHAOS_S", "120"))
+SECONDS = float(os.environ.get("CHAOS_S", "300"))
 FIRST = int(os.environ.get("CHAOS_FROM", "0"))
-SEEDS = int(os.environ.get("CHAOS_SEEDS", "3"))
+SEEDS = int(os.environ.get("CHAOS_SEEDS", "12"))
 
 HOSTS = ("compute-1", "compute-2", "compute-3")
 SERVERS, VOLUMES, SHARED = 3, 4, 1
@@ -58,6 +63,30 @@ class Left:
     running: dict[str, Any]
     parked: dict[str, Any]
     hosts: list[str]
+
+
+#: For one request one operation: more were begun if somebody began it again who did not know.
+_STARTED = """
+SELECT originator_id::text, request_id FROM events WHERE topic = 'Operation.OperationStarted'
+"""
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """Of what users were told is accepted: how many, which of these are not in the log, and which
+    are not the only one of their request.
+    """
+
+    count: int
+    lost: list[str]
+    doubled: list[str]
+
+    @classmethod
+    def of(cls, told: set[str], started: dict[str, str]) -> Accepted:
+        """`started`: the request of each operation of the log."""
+        begun = Counter(started.values())
+        doubled = [id_ for id_ in told & started.keys() if begun[started[id_]] > 1]
+        return cls(len(told), sorted(told - started.keys()), sorted(doubled))
 
 
 class Chaos:
@@ -204,11 +233,20 @@ class Chaos:
             for _ in range(READS):
                 user.as_of("", volume)
 
+    def accepted(self) -> Accepted:
+        return Accepted.of(self.told.accepted, self.started())
+
+    def started(self) -> dict[str, str]:
+        with psycopg.connect(self.stack.database_url) as database:
+            return dict(database.execute(_STARTED).fetchall())
+
     def judge(self) -> None:
         for server in self.servers:
             assert len(self.stack.attachments(server, "2.89")) >= 2, "they end attached"
         assert self.seen.broken() == []
         assert self.told.failures() == [], "what is away is told as that, never as a fault of ours"
+        accepted = self.accepted()
+        assert accepted == Accepted(len(self.told.accepted), [], [])
         for volume, history in self.told.histories.items():
             assert (why := unexplained(history)) is None, f"volume {volume}: {why}"
 
@@ -245,6 +283,7 @@ def whole(run: Chaos, seconds: float, *wanted: str) -> None:
     run.settle()
     run.come_to_rest()
     run.read_all()
+    _LOG.info("%s, none stuck", run.accepted())  # what is stuck has ended the test
     _LOG.info("answers %s, troubles %s, mended %s", run.told.answers, run.troubles.done, mended)
     run.judge()
 
@@ -265,6 +304,10 @@ def test_a_few_seconds_of_it(tmp_path: Path, database_url: str) -> None:
         last = next(each for each in reversed(history.calls) if each.call == "show")
         history.calls[history.calls.index(last)] = replace(last, told=not last.told)
         assert unexplained(history)
+        run.told.accepted.add(nobodys := str(uuid4()))
+        assert run.accepted().lost == [nobodys]
+        once = next(iter(run.started()))
+        assert Accepted.of({once}, {once: "req-1", nobodys: "req-1"}).doubled == [once]
 
 
 @pytest.mark.nightly

@@ -15,11 +15,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 
 from host_agent.shared.fault_calls import HOST_CALLS, LISTS, READS
+from ledger.core.dispatcher import LEASE_S
 from tests.chaos.people import Mover
 from tests.doubles.simulated_keystone import Fault, SimulatedKeystone
 from tests.stack import Process, Stack, eventually
@@ -29,6 +31,9 @@ if TYPE_CHECKING:
 
 #: How long a process stands still, or a neighbour is away.
 AWAY_S = 3.0
+#: How long a service is paused in its turn: others have its leases by then (LEASE_S), and it does
+#: not know.
+PAUSED_S = 1.3 * LEASE_S
 #: By how much a clock is set: NTP's steps, a virtual machine's pause, a wrong time zone.
 SET_BY_S = (-7_200.0, -45.0, -1.0, 1.0, 45.0, 7_200.0)
 #: Between one trouble and the next, and what a migration takes that a repair meets.
@@ -59,10 +64,13 @@ class Troubles:
         self._operator, self._random = operator, random.Random(f"troubles {seed}")
         self._database = psycopg.connect(stack.database_url, autocommit=True)
         self._without_power = ""  # a host
+        self._turns = count()
         self.done: Counter[str] = Counter()
         self.all: tuple[Callable[[], None], ...] = (
             self.kill,
             self.pause,
+            self.kill_the_next_service,
+            self.pause_the_next_service,
             self.cut_the_database,
             self.keystone_away,
             self.cinder_fails,
@@ -90,8 +98,9 @@ class Troubles:
                 self.start_agent(name)
 
     def start_agent(self, name: str) -> None:
-        services = len(self._stack.components)
-        self._stack.start_agent(name, self._stack.hosts.index(name) % services)
+        """It knows all services, and begins with another than its neighbour."""
+        services, first = sorted(self._stack.components), self._stack.hosts.index(name)
+        self._stack.start_agent(name, *services[first:], *services[:first])
 
     def _process(self) -> Process:
         return self._random.choice([*self._stack.components.values(), *self._stack.agents.values()])
@@ -107,6 +116,22 @@ class Troubles:
             process.pause()
             time.sleep(self._random.uniform(0.5, AWAY_S))
             process.go_on()
+
+    def kill_the_next_service(self) -> None:
+        self._next_service().kill()
+
+    def pause_the_next_service(self) -> None:
+        """It answers nobody, and holds what it has; what it does when it goes on is late."""
+        process = self._next_service()
+        process.pause()
+        time.sleep(PAUSED_S)
+        process.go_on()
+
+    def _next_service(self) -> Process:
+        """In turns, so that each of them has been the one, and has taken over from each."""
+        self.revive()
+        services = self._stack.components
+        return services[next(self._turns) % len(services)]
 
     def cut_the_database(self) -> None:
         self._database.execute(_CUT)

@@ -105,6 +105,8 @@ def test_meanwhile_nothing_else_begins_and_who_asks_again_is_told_the_same() -> 
     flows = [event.flow for event in events(world, Operation.OperationStarted)]
     assert flows == ["attach", "reboot", "delete"]
     assert len(events(world, Instance.DeletionAwaited)) == 1
+    senders = [event.sender for event in events(world, Operation.OperationStarted)]
+    assert senders == [CONTEXT.sender] * 3, "also of what waited"
 
 
 def test_a_request_that_is_repeated_with_its_key_is_the_same_deletion_before_and_after() -> None:

@@ -204,6 +204,7 @@ def test_a_guest_that_outlives_a_fence_hears_it_when_its_host_is_back(
     assert (guest_has(world), world.instance.growth, world.wrong()) == (2 * GIB, {}, [])
     assert [event.waiting for event in events(world, Instance.GrowthAwaited)] == [False]
     assert flows(world)[-1] == "grow"
+    assert events(world, Operation.OperationStarted)[-1].sender == CONTEXT.sender
 
 
 @pytest.mark.parametrize("order", [(HOST, THIRD), (THIRD, HOST)])

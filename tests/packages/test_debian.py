@@ -5,7 +5,9 @@ It is unpacked below a directory that is `/opt` for the test's commands alone (a
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -68,6 +70,19 @@ def test_its_modules_are_its_own(tree: Path) -> None:
     )
     for path in run(tree, "/opt/attachment-ledger/bin/python", "-c", where).split():
         assert path.startswith("/opt/attachment-ledger/")
+
+
+def test_it_says_what_is_in_it(tree: Path) -> None:
+    """What is installed and is not ours is named, with the version that is there."""
+    said = json.loads((tree / "opt/attachment-ledger/sbom.cdx.json").read_text())["components"]
+    named = {(each["name"], each["version"]) for each in said}
+    code = (
+        "import importlib.metadata as m, json; "
+        "print(json.dumps([[d.metadata['Name'], d.version] for d in m.distributions()]))"
+    )
+    there = json.loads(run(tree, "/opt/attachment-ledger/bin/python", "-c", code))
+    ours = {(re.sub(r"[-_.]+", "-", name).lower(), version) for name, version in there}
+    assert {each for each in ours if each[0] != "attachment-ledger"} <= named
 
 
 def test_it_holds_nothing_of_where_it_was_built(tree: Path) -> None:

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+SIGN = "attachment-ledger-sign.service"
 UNITS = Path(__file__).parents[2] / "deploy/systemd"
 #: `systemd-analyze security`, 0 to 100: 15 is "1.5", and for the agent what its comment argues.
-EXPOSED = {"attachment-ledger.service": 15, "attachment-ledger-agent.service": 65}
+EXPOSED = {
+    "attachment-ledger.service": 15,
+    "attachment-ledger-forward@.service": 15,
+    "attachment-ledger-sign.service": 15,
+    "attachment-ledger-agent.service": 65,
+}
 
 pytestmark = pytest.mark.skipif(
     shutil.which("systemd-analyze") is None, reason="needs systemd-analyze"
@@ -39,6 +47,35 @@ def test_systemd_reads_all_of_a_unit(unit: str) -> None:
     done = subprocess.run(asked, capture_output=True, text=True, check=False, env=environment)
     said = [line for line in done.stderr.splitlines() if "is not executable" not in line]
     assert said == []
+
+
+def test_each_hour_has_its_checkpoint() -> None:
+    """The timer starts the service of its name."""
+    timer = (UNITS / "attachment-ledger-sign.timer").read_text()
+    [when] = re.findall("^OnCalendar=(.*)$", timer, re.MULTILINE)
+    asked = ["systemd-analyze", "calendar", "--iterations=2", when]
+    done = subprocess.run(asked, capture_output=True, text=True, check=True)
+    minutes = re.findall(r":(\d\d):\d\d UTC", done.stdout)
+    assert len(set(minutes)) == 1
+    assert "Unit=" not in timer
+
+
+@pytest.mark.parametrize("unit", ["attachment-ledger-forward@.service", SIGN])
+def test_what_a_unit_starts_is_a_command(unit: str) -> None:
+    """With all that it needs: only the database is not there, or what it is given as a file."""
+    [line] = re.findall("^ExecStart=/usr/bin/attachment-ledger (.*)$", text(unit), re.MULTILINE)
+    given = {"%i": "siem", "${TO}": "file:///x", "${FORMAT}": "cadf", "$OPTIONS": "", "%S": "/tmp"}
+    for name, value in given.items():
+        line = line.replace(name, value)
+    words = line.replace("/tmp/attachment-ledger-checkpoints", "/tmp").split()
+    asked = [sys.executable, "-m", "ledger", *words, "--database-url", "postgresql://127.0.0.1:9/x"]
+    done = subprocess.run(asked, capture_output=True, text=True, check=False)
+    assert "usage:" not in done.stderr
+    assert "127.0.0.1" in done.stderr or "%d/key" in done.stderr, done.stderr
+
+
+def text(unit: str) -> str:
+    return (UNITS / unit).read_text()
 
 
 def test_both_programs_may_be_on_one_machine() -> None:

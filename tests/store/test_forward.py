@@ -188,6 +188,9 @@ REFUSAL = {
     "actor": "eve",
     "user_id": None,
     "project_id": None,
+    "address": "192.0.2.7",
+    "agent": None,
+    "left_out": None,
 }
 
 

@@ -335,6 +335,41 @@ def test_a_change_is_found_although_the_chain_was_made_anew(
     assert auditor.run("prove", position, "--from", auditor.directory)[0] == 4
 
 
+def test_whose_checkpoint_it_is_is_checked_if_the_key_is_known(
+    log: LedgerRecorder, auditor: Auditor
+) -> None:
+    """Who can write to the log and to the file can make both agree, but for the signature."""
+    kept = auditor.sign()
+    key = auditor.kept("public-key", auditor.key)
+    for named in (auditor.key, key):
+        code, _, err = auditor.run("verify", "--checkpoint", kept, "--key", named)
+        assert (code, "No key is given" in err) == (0, False), err
+    code, _, err = auditor.run("verify", "--checkpoint", kept)
+    assert (code, "No key is given, so signatures are not checked" in err) == (0, True)
+
+    good = auditor.key
+    auditor.directory.rename(auditor.home / "theirs")
+    auditor.directory.mkdir()
+    auditor.new_key()
+    forged = auditor.sign()
+    assert auditor.run("verify", "--checkpoint", forged)[0] == 0, "the log is the same"
+    code, out, err = auditor.run("verify", "--checkpoint", forged, "--key", good)
+    assert (code, out) == (4, "")
+    assert f"{forged}: the checkpoint is not signed with this key" in err
+    bare = auditor.kept("bare", forged.read_text().partition("\n\n")[0] + "\n\n")
+    assert auditor.run("verify", "--checkpoint", bare, "--key", good)[0] == 4
+
+
+@pytest.mark.parametrize("key", ["nonsense+1+AA==", "/no/such/file"])
+def test_a_key_that_is_none_is_a_usage_error(
+    log: LedgerRecorder, auditor: Auditor, key: str
+) -> None:
+    kept = auditor.sign()
+    assert auditor.run("verify", "--checkpoint", kept, "--key", key)[0] == 2
+    code, _, err = auditor.run("verify", "--key", auditor.key)
+    assert (code, "none is given" in err) == (2, True)
+
+
 def test_a_changed_end_is_not_gone_on_with(log: LedgerRecorder, auditor: Auditor, db: Db) -> None:
     auditor.sign()
     db.execute("UPDATE events SET body = '[]' WHERE position = %s", (EVENTS,))

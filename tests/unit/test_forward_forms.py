@@ -70,6 +70,9 @@ def refusal() -> ToldItem:
         "actor": "mallory",
         "user_id": None,
         "project_id": "p2",
+        "address": "192.0.2.7",
+        "agent": "curl/8.5",
+        "left_out": 4,
     }
     return of_refusal(LOG, row)
 

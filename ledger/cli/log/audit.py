@@ -45,6 +45,12 @@ class VerifyLog(PlainCommand):
             "taken of (repeatable)",
         )
         parser.add_argument(
+            "--key",
+            metavar="KEY",
+            help="the public key as 'event sign' says it, or a file that has it: signed "
+            "checkpoints must be signed with it",
+        )
+        parser.add_argument(
             "--since",
             type=Path,
             metavar="FILE",
@@ -71,7 +77,7 @@ class VerifyLog(PlainCommand):
         archive = Archive(parsed_args.archive) if parsed_args.archive else None
         with archive_errors():
             since = _read(parsed_args.since) if parsed_args.since else None
-            held, roots = _held(parsed_args.checkpoint)
+            held, roots = _held(parsed_args.checkpoint, parsed_args.key)
             if roots and since:
                 raise usage("a signed checkpoint is of the log from its first event on: no --since")
             with database(parsed_args) as dsn:
@@ -124,14 +130,21 @@ def _tell(replay: LogReplay) -> None:
     note("It breaks none of the ledger's rules.")
 
 
-def _held(paths: list[Path]) -> tuple[list[Statement], Any]:
+def _held(paths: list[Path], key: str | None) -> tuple[list[Statement], Any]:
     """What checkpoints say: of the chain, and those that are signed of the tree (None: none)."""
     from ledger.cli.log.proof import signed
     from ledger.upkeep.verify import SignedRoots
 
     ours = [path for path in paths if _bytes(path).startswith(b"attachment-ledger/")]
     plain = [_read(path) for path in paths if path not in ours]
-    return plain, SignedRoots(list(map(signed, ours))) if ours else None
+    if key and not ours:
+        raise usage("--key checks signed checkpoints, and none is given: --checkpoint FILE.")
+    if ours and not key:
+        note(
+            "No key is given, so signatures are not checked: who can write these files can have "
+            "written them for this log. Name the public key, from somebody you believe: --key KEY"
+        )
+    return plain, SignedRoots([signed(path, key) for path in ours]) if ours else None
 
 
 def _all_of(takers: list[Any]) -> Callable[[Any], None]:

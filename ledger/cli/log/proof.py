@@ -147,10 +147,33 @@ def unsigned(note_text: str) -> TreeCheckpoint:
     return TreeCheckpoint.unsigned(f"{note_text.rpartition(chr(10) * 2)[0]}\n")
 
 
-def signed(path: Path) -> TreeCheckpoint:
-    """What the checkpoint in a file says.  Raises CliError for what is none."""
+def signed(path: Path, key: str | None) -> TreeCheckpoint:
+    """What the checkpoint in a file says.  Raises CliError for what is none, or if the key has not
+    signed it; None: that is not asked.
+    """
+    from ledger.upkeep.check_proof import ProofError, TreeCheckpoint
+
+    text, public = _text(path), _key(key) if key else None
     with _errors():
-        return unsigned(_text(path))
+        said = unsigned(text)
+    try:
+        return TreeCheckpoint.parse(text, public) if public else said
+    except ProofError as error:
+        raise CliError(
+            f"{path}: {error}.",
+            ExitCode.REFUSED,
+            "It is not what the holder of the key said of the log: nothing was compared with it.",
+        ) from None
+
+
+def _key(given: str) -> Any:
+    from ledger.upkeep.check_proof import key_of
+
+    with _errors():
+        try:
+            return key_of(given)
+        except (OSError, UnicodeDecodeError) as error:
+            raise usage(f"the key {given} cannot be read: {error}") from None
 
 
 def _text(path: Path) -> str:

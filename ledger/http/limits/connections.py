@@ -14,7 +14,7 @@ import ipaddress
 import logging
 import socket
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -22,6 +22,7 @@ import structlog
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
+from host_agent.shared.platform.text import one_line
 from ledger.auth.tokens import Identity
 from ledger.config import Limits
 from ledger.http.problem import RETRY_AFTER_S, ApiError
@@ -31,6 +32,8 @@ from ledger.http.problem import RETRY_AFTER_S, ApiError
 IDLE_CONNECTION_S = 75.0
 #: How long what was sent may stay unread in the kernel's buffers.
 UNREAD_S = 60.0
+#: What is kept of a User-Agent: it is in the log for ever.
+AGENT_CHARS_MAX = 100
 #: An IPv6 network, all of whose addresses one machine may have.
 _NETWORK_BYTES = 8
 
@@ -112,14 +115,29 @@ def _is_discreet(record: logging.LogRecord) -> bool:
 
 def address_of(transport: asyncio.BaseTransport) -> str:
     """What wrong tokens are counted by: the other end's address, of IPv6 its network."""
-    peer = transport.get_extra_info("peername")
-    host = str(peer[0]) if peer else ""
+    host = _peer(transport)
     if ":" not in host:
         return host
     address = ipaddress.IPv6Address(host.partition("%")[0])
     if address.ipv4_mapped is not None:
         return str(address.ipv4_mapped)
     return address.packed[:_NETWORK_BYTES].hex()
+
+
+def _peer(transport: asyncio.BaseTransport) -> str:
+    peer = transport.get_extra_info("peername")
+    return str(peer[0]) if peer else ""
+
+
+def sender_of(
+    transport: asyncio.BaseTransport | None, headers: Mapping[str, str]
+) -> dict[str, str | None]:
+    """From where a request comes: the other end's address, and what program it says it is.
+
+    Behind a proxy the address is the proxy's.  What X-Forwarded-For says anybody can write.
+    """
+    agent = one_line(headers.get("User-Agent", ""))[:AGENT_CHARS_MAX]
+    return {"address": (_peer(transport) if transport else "") or None, "agent": agent or None}
 
 
 def end_unread(listener: socket.socket) -> None:

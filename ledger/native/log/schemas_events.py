@@ -11,12 +11,17 @@ from ledger.http.schemas import Asked, Shown
 
 
 class AskedBy(Shown):
-    """Who asked for an operation; `global_request_id`: through which request of another service."""
+    """Who asked for an operation; `global_request_id`: through which request of another service.
+
+    `address`, `agent`: from where, and by what program (User-Agent), if that is known.
+    """
 
     name: str | None
     user_id: str | None
     project_id: str | None
     global_request_id: str | None
+    address: str | None = None
+    agent: str | None = None
 
 
 class EventShown(Shown):
