@@ -68,13 +68,24 @@ class Attachments(Shown):
     next: int | None
 
 
+class ToldShown(Shown):
+    """What a notification of Nova's said: when it was by Nova's clock, and who asked for it."""
+
+    event: str
+    at: datetime
+    user_id: str | None = None
+    project_id: str | None = None
+    request_id: str | None = None
+
+
 class SeenShown(Shown):
-    """Whose it is, and when it became so; `claimed`: as Cinder says."""
+    """Whose it is, and when it became so; `claimed`: as Cinder says; `told`: as Nova did."""
 
     origin: str
     after: datetime | None
     before: datetime
     claimed: datetime | None = None
+    told: ToldShown | None = None
 
 
 class SpanShown(Shown):
