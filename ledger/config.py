@@ -328,6 +328,10 @@ class Observe:
             raise ValueError(
                 "'pass_on_to' is Nova's own address without a path: http://nova.internal:8774"
             )
+        if self.notifications is not None and "://" not in self.notifications:
+            raise ValueError(
+                "'notifications' is a transport URL, as Nova's: rabbit://user:password@host:5672/"
+            )
         if self.notifications is not None and self.auth is None:
             raise ValueError("'notifications' are a reason to look at Nova: that needs an 'auth'")
 

@@ -35,8 +35,10 @@ TOPIC, EXCHANGE = "versioned_notifications", "nova"
 SERVERS_MAX = 20_000
 #: What is kept of a server; an attach and its detach are four.
 NOTICES_MAX = 16
-#: How long after the listener has failed another one begins, and how long its end is waited for.
+#: How long after the listener has failed another one begins.
 PAUSE_S = 5.0
+#: How long its end is waited for.
+STOP_S = 2.0
 #: Told of each server every hour or so, and not because something became of it.
 _EXISTS = "instance.exists"
 
@@ -217,8 +219,9 @@ class Bus:
         self._heard = False
         try:
             self._transport()
-        except (oslo_messaging.InvalidTransportURL, oslo_messaging.DriverLoadFailure) as error:
-            raise ConfigError(f"observe.notifications: {type(error).__name__}") from None
+        except (oslo_messaging.InvalidTransportURL, oslo_messaging.DriverLoadFailure, ValueError):
+            text = "observe.notifications is no transport URL that oslo.messaging knows"
+            raise ConfigError(text) from None
 
     def _transport(self) -> Any:
         return self._messaging.get_notification_transport(self._conf, self._url)
@@ -241,7 +244,7 @@ class Bus:
             yield
         finally:
             ended.set()
-            thread.join(PAUSE_S)
+            thread.join(STOP_S)
 
     def _listen(self, ended: threading.Event) -> None:
         while not ended.is_set():

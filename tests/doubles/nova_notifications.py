@@ -79,8 +79,8 @@ class Teller:
     def __init__(self, url: str = "fake://") -> None:
         conf = cfg.ConfigOpts()
         conf([], default_config_files=[], default_config_dirs=[])
+        oslo_messaging.set_transport_defaults("nova")  # as Nova does
         transport = oslo_messaging.get_notification_transport(conf, url)
-        conf.set_override("control_exchange", "nova")
         self._notifier = oslo_messaging.Notifier(
             transport,
             publisher_id="nova-compute:hv1",
