@@ -49,7 +49,7 @@ _RECORDED = count(1)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told:
+class NovaTold:
     """What a notification of Nova's said of it: the kind of event, when it was by Nova's clock (ISO
     8601), and who asked for it by which request.
     """
@@ -74,7 +74,7 @@ class Seen:
     after: str | None
     before: str
     claimed: str | None = None
-    told: Told | None = None
+    told: NovaTold | None = None
 
     def stored(self) -> dict[str, Any]:
         always = {"origin": self.origin, "after": self.after, "before": self.before}

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from aggregates.attachment import Attachment, AttachmentState
-from aggregates.base import Seen, Told
+from aggregates.base import NovaTold, Seen
 from aggregates.host import Host
 from aggregates.instance import Instance, VmState
 from aggregates.mapping import BlockDeviceMapping, MappingState
@@ -68,7 +68,7 @@ class Notice:
     those that it has.  It proves nothing: what a look has confirmed takes from it who asked.
     """
 
-    told: Told
+    told: NovaTold
     volume_id: str | None = None
     boot_indexes: Mapping[str, int] = field(default_factory=dict)
 

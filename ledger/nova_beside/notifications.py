@@ -25,7 +25,7 @@ import msgspec
 import structlog
 from prometheus_client import Counter
 
-from aggregates.base import Told
+from aggregates.base import NovaTold
 from handlers.results.observed import Notice
 from host_agent.shared.platform.settings import ConfigError
 
@@ -88,7 +88,7 @@ def read(event: str, at: Any, payload: Any) -> tuple[str, Notice]:
     server = told.payload.data
     of = {each.data.volume_id: each.data.boot_index for each in server.block_devices or ()}
     return server.uuid, Notice(
-        told=Told(
+        told=NovaTold(
             event=told.event,
             at=_moment(told.at),
             user_id=server.action_initiator_user,
@@ -110,7 +110,7 @@ def _moment(text: str) -> str:
 
 
 @dataclass
-class _Waiting:
+class _Heard:
     """`number`: of the last that was told of the server.  `due`: nobody has looked since."""
 
     number: int
@@ -126,7 +126,7 @@ class Notices:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._waiting: dict[str, _Waiting] = {}
+        self._waiting: dict[str, _Heard] = {}
         self._number = 0
         self.counted = Counter(
             "ledger_nova_notifications",
@@ -153,7 +153,7 @@ class Notices:
             if known is None and len(self._waiting) >= SERVERS_MAX:
                 return False
             self._number += 1
-            waiting = self._waiting.setdefault(server_id, _Waiting(self._number))
+            waiting = self._waiting.setdefault(server_id, _Heard(self._number))
             waiting.number, waiting.due = self._number, True
             waiting.notices.append(notice)
             self._changed.notify()

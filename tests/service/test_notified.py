@@ -227,7 +227,9 @@ def test_what_nova_has_lost_is_found_by_a_look_at_everything(notified: Notified)
 
 def test_garbage_is_refused_and_counted_and_the_next_is_heard(notified: Notified) -> None:
     server, _ = began(notified)
-    for garbage in (None, 7, "x" * 100_000, [], {}, {"nova_object.data": {"uuid": "../../etc"}}):
+    hostile = {"nova_object.data": {"uuid": "../../etc"}}
+    garbage: Any
+    for garbage in (None, 7, "x" * 100_000, [], {}, hostile):
         notified.bus.tell("instance.volume_attach.end", garbage)
     notified.tell("instance.volume_attach.end", server, "no id")
     notified.tell("instance.volume_attach.end", server, request_id="req\x1b[2J")

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from aggregates.attachment import Attachment, AttachmentState
-from aggregates.base import Seen, Told
+from aggregates.base import NovaTold, Seen
 from aggregates.instance import Instance, VmState
 from aggregates.mapping import BlockDeviceMapping
 from handlers.drift.beside_nova import SeenAttachment, SeenMapping, SeenServer
@@ -122,7 +122,7 @@ def test_a_clock_that_was_set_back_makes_no_interval_that_ends_before_it_begins(
 def notice(kind: str, second: float = 30, volume_id: str | None = V, **more: Any) -> Notice:
     at = datetime(2026, 11, 27, 12, tzinfo=UTC) + timedelta(seconds=second)
     who = {"user_id": f"u{second:g}", "project_id": "p", "request_id": "req-1"}
-    told = Told(event=f"instance.{kind}", at=at.isoformat(), **who)
+    told = NovaTold(event=f"instance.{kind}", at=at.isoformat(), **who)
     return Notice(told=told, volume_id=volume_id, **more)
 
 
