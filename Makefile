@@ -147,11 +147,11 @@ $(BIN)/python:
 
 lock: $(BIN)/python ## resolve the dependencies of pyproject.toml anew
 	@$(BIN)/uv --version >/dev/null 2>&1 || $(PIP) install --quiet $(UV)
-	$(LOCK) --group build --extra service --extra otel --extra openstack --extra embedded --extra test --extra lint --upgrade \
+	$(LOCK) --group build --extra service --extra otel --extra notifications --extra openstack --extra embedded --extra test --extra lint --upgrade \
 	    --output-file requirements.lock
 	$(LOCK) --extra agent --constraint requirements.lock --upgrade \
 	    --output-file requirements-agent.lock
-	$(LOCK) --extra service --extra otel --constraint requirements.lock --upgrade \
+	$(LOCK) --extra service --extra otel --extra notifications --constraint requirements.lock --upgrade \
 	    --output-file requirements-service.lock
 	$(LOCK) --extra mutation --constraint requirements.lock --upgrade \
 	    --output-file requirements-mutation.lock

@@ -54,21 +54,37 @@ _RECORDED = count(1)
 
 
 @dataclass(frozen=True, kw_only=True)
+class NovaTold:
+    """What a notification of Nova's said of it: the kind of event, when it was by Nova's clock (ISO
+    8601), and who asked for it by which request.
+    """
+
+    event: str
+    at: str
+    user_id: str | None = None
+    project_id: str | None = None
+    request_id: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Seen:
     """That something was seen, and not done by us: at whose (`origin`), and in which interval it
     became so, not before `after` (None: nobody knows) and not after `before`.  ISO 8601.
 
-    `claimed`: when it was, as whoever did it says.  An event keeps this beside its own fields,
-    as `stored`; it was known when the event was recorded.
+    `claimed`: when it was, as whoever did it says; `told`: what else they said.  An event keeps
+    this beside its own fields, as `stored`; it was known when the event was recorded.
     """
 
     origin: str
     after: str | None
     before: str
     claimed: str | None = None
+    told: NovaTold | None = None
 
     def stored(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "claimed" or value}
+        always = {"origin": self.origin, "after": self.after, "before": self.before}
+        claimed = {"claimed": self.claimed} if self.claimed else {}
+        return {**always, **claimed, **({"told": vars(self.told).copy()} if self.told else {})}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -180,7 +180,7 @@ async def running(
                 concurrency_max=settings.limits.dispatcher_concurrency_max,
             )
             checks |= _begin_dispatching(dispatcher, stack)
-            warnings |= _begin_observing(settings, ledger, looks, clock, stack)
+            warnings |= _begin_observing(settings, ledger, looks, clock, registry, stack)
             warnings |= _begin_after_fences(settings, ledger, looks, queries, clock, stack)
         components = Components(
             requests=Requests(ledger, cinder, clock),
@@ -281,12 +281,14 @@ def _begin_observing(
     ledger: Ledger,
     looks: LookRequests,
     clock: DatabaseClock,
+    registry: CollectorRegistry,
     stack: AsyncExitStack,
 ) -> dict[str, Check]:
     """From now on a Nova beside us is watched, if there is one; what is wrong with that."""
     if settings.observe.auth is None:
         return {}
     observer = Observer(looks.dsn, ledger, settings.observe, clock)
+    registry.register(observer.heard)
     stack.push_async_callback(observer.stop)
     stack.push_async_callback(_cancelled, asyncio.create_task(observer.run(), name="observer"))
     return {"observer": observer.check}

@@ -303,6 +303,10 @@ class Observe:
 
     Without [cinder] the ledger only watches, and reads Cinder with the same credential.
 
+    `notifications`: the transport URL of the bus to which Nova tells what it does, as its own
+    [oslo_messaging_notifications] has it; None: looks alone show it.  `notifications_pool`: whose
+    queue there is ours; another ledger needs another one.
+
     `pass_on_to`: where that Nova itself is, scheme, host and port; requests for what is its go
     there.  None: they are refused.
     """
@@ -313,6 +317,8 @@ class Observe:
     interface: str = "internal"
     compute_endpoint: str | None = None
     volume_endpoint: str | None = None
+    notifications: str | None = dataclasses.field(default=None, repr=False)
+    notifications_pool: str = "attachment-ledger"
     pass_on_to: str | None = None
     cacert: str | None = None
     insecure: bool = False
@@ -322,6 +328,12 @@ class Observe:
             raise ValueError(
                 "'pass_on_to' is Nova's own address without a path: http://nova.internal:8774"
             )
+        if self.notifications is not None and "://" not in self.notifications:
+            raise ValueError(
+                "'notifications' is a transport URL, as Nova's: rabbit://user:password@host:5672/"
+            )
+        if self.notifications is not None and self.auth is None:
+            raise ValueError("'notifications' are a reason to look at Nova: that needs an 'auth'")
 
     def reads_of(self, cinder: CinderSettings) -> CinderSettings:
         """Cinder's settings of who only watches; what no service token comes with, is not done."""

@@ -25,12 +25,15 @@ _DEVICE = re.compile(r"(?:vd|sd)[a-z]{1,2}")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Holder:
-    """Who has a volume, as Cinder shows it beside the volume.  `device`: without /dev/."""
+    """Who has a volume, as Cinder shows it beside the volume, and `since` when.  `device`: without
+    /dev/.
+    """
 
     attachment_id: str
     server_id: str
     host: str | None
     device: str | None
+    since: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,6 +59,12 @@ class ServerFacts:
     attachments: tuple[SeenAttachment, ...]
     volumes: Mapping[str, VolumeFacts]
     ending: frozenset[str] = frozenset()
+
+    @property
+    def shared(self) -> frozenset[str]:
+        """Those of its volumes that are multi-attach."""
+        seen = ((id_, each.seen) for id_, each in self.volumes.items())
+        return frozenset(id_ for id_, it in seen if isinstance(it, SeenVolume) and it.multiattach)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,11 +12,12 @@ own party says it; none is derived from the other.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 
 from aggregates.attachment import Attachment, AttachmentState
-from aggregates.base import Seen
+from aggregates.base import NovaTold, Seen
 from aggregates.host import Host
 from aggregates.instance import Instance, VmState
 from aggregates.mapping import BlockDeviceMapping, MappingState
@@ -42,6 +43,13 @@ _POWERS = {
     6: PowerState.CRASHED,
     7: PowerState.SHUTDOWN,
 }
+#: What tells that a volume is attached, or is no more; a server's boot and its end go for all.
+_BEGINS = {"instance.volume_attach", "instance.create"}
+_ENDS = {"instance.volume_detach", "instance.delete"}
+#: Of an action that failed nothing is confirmed by what is there.
+_PHASES = {"start", "end"}
+#: How far a clock of Nova's may be from the database's; what is further off is of another time.
+CLOCKS_APART = timedelta(seconds=5)
 
 
 def vm_state_of(server: SeenServer) -> VmState:
@@ -55,6 +63,29 @@ def power_state_of(server: SeenServer) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Notice:
+    """What Nova has told of a server, or of this volume of it, and the places in the boot order of
+    those that it has.  It proves nothing: what a look has confirmed takes from it who asked.
+    """
+
+    told: NovaTold
+    volume_id: str | None = None
+    boot_indexes: Mapping[str, int] = field(default_factory=dict)
+
+    def is_of(self, kinds: set[str], volume_id: str | None) -> bool:
+        kind, _, phase = self.told.event.rpartition(".")
+        return kind in kinds and phase in _PHASES and self.volume_id in {None, volume_id}
+
+    def is_within(self, seen: Seen) -> bool:
+        """Whether it may be of this interval, and not of an earlier or a later one."""
+        if seen.after is None:
+            return False
+        at = datetime.fromisoformat(self.told.at)
+        after, before = map(datetime.fromisoformat, (seen.after, seen.before))
+        return after - CLOCKS_APART <= at <= before + CLOCKS_APART
+
+
+@dataclass(frozen=True, kw_only=True)
 class ServerSeen:
     """All that a look has seen of one server.
 
@@ -64,7 +95,8 @@ class ServerSeen:
     multi-attach.
 
     `seen`: of what Nova's and Cinder's lists show; `asked`: of mappings whose change no list shows,
-    if nobody has asked for them since another moment.
+    if nobody has asked for them since another moment.  `notices`: what Nova has told of it
+    lately, in any order, some twice.
     """
 
     server_id: str
@@ -75,6 +107,27 @@ class ServerSeen:
     shared: frozenset[str] = frozenset()
     seen: Seen
     asked: Seen
+    notices: Collection[Notice] = ()
+
+    def begun(self, volume_id: str | None = None) -> Seen:
+        """With who attached the volume, or made the server, if Nova has told it."""
+        return self._told(_BEGINS, volume_id)
+
+    def ended(self, volume_id: str | None = None) -> Seen:
+        return self._told(_ENDS, volume_id)
+
+    def boot_index(self, volume_id: str) -> int | None:
+        """No API tells it but of the root's, which is believed of no notification."""
+        told = [n for n in self._lately() if volume_id in n.boot_indexes]
+        return told[-1].boot_indexes[volume_id] or None if told else None
+
+    def _told(self, kinds: set[str], volume_id: str | None) -> Seen:
+        of_it = [notice for notice in self._lately() if notice.is_of(kinds, volume_id)]
+        return replace(self.seen, told=of_it[-1].told) if of_it else self.seen
+
+    def _lately(self) -> list[Notice]:
+        within = (notice for notice in self.notices if notice.is_within(self.seen))
+        return sorted(within, key=lambda notice: notice.told.at)
 
 
 def record(sight: ServerSeen, book: Book) -> bool:
@@ -85,13 +138,14 @@ def record(sight: ServerSeen, book: Book) -> bool:
     if sight.server is None and instance.version == 0:
         return True
     if sight.server is not None:
-        _server(sight.server, instance, sight.seen, book)
+        seen = sight.begun() if instance.version == 0 else sight.seen
+        _server(sight.server, instance, seen, book)
     new = {each.id for each in sight.attachments if _attachment(each, sight, book)}
     _mappings(sight, new, book)
     for attachment_id in sight.gone:
-        _gone(book.get(Attachment, attachment_id), sight.seen, book)
+        _gone(book.get(Attachment, attachment_id), sight, book)
     if sight.server is None and not instance.deleted:
-        instance.record(Instance.Deleted, seen=sight.seen.stored())
+        instance.record(Instance.Deleted, seen=sight.ended().stored())
     return True
 
 
@@ -128,7 +182,8 @@ def _server(server: SeenServer, instance: Instance, seen: Seen, book: Book) -> N
 
 def _attachment(seen: SeenAttachment, sight: ServerSeen, book: Book) -> bool:
     """Whether it is new."""
-    attachment, at = book.get(Attachment, seen.id), sight.seen.stored()
+    attachment, begun = book.get(Attachment, seen.id), sight.begun(seen.volume_id)
+    at = begun.stored()
     new = attachment.version == 0
     if new:
         ids = {"volume_id": seen.volume_id, "server_id": sight.server_id}
@@ -141,10 +196,10 @@ def _attachment(seen: SeenAttachment, sight: ServerSeen, book: Book) -> bool:
     if host is None and seen.status in _STATE_OF:
         return new  # on a host that no list names: it stays where it was
     if attachment.may_be_connected and host != attachment.host:
-        attachment.record(Attachment.Disconnected, seen=at)
+        attachment.record(Attachment.Disconnected, seen=sight.seen.stored())
     if host is not None:
         if not attachment.may_be_connected:
-            since = replace(sight.seen, claimed=seen.since).stored()
+            since = replace(begun, claimed=seen.since).stored()
             attachment.record(Attachment.ConnectorUpdated, host=host, seen=since)
         if state is AttachmentState.ATTACHED and attachment.state is AttachmentState.CONNECTING:
             attachment.record(Attachment.Connected, seen=at)
@@ -152,12 +207,12 @@ def _attachment(seen: SeenAttachment, sight: ServerSeen, book: Book) -> bool:
     return new
 
 
-def _gone(attachment: Attachment, seen: Seen, book: Book) -> None:
+def _gone(attachment: Attachment, sight: ServerSeen, book: Book) -> None:
     """Cinder has it no more."""
     if attachment.origin is None or attachment.state is AttachmentState.DELETED:
         return
     assert attachment.volume_id is not None, "it was created"
-    at, id_ = seen.stored(), str(attachment.id)
+    at, id_ = sight.ended(attachment.volume_id).stored(), str(attachment.id)
     if attachment.state not in {AttachmentState.RESERVED, AttachmentState.DISCONNECTED}:
         attachment.record(Attachment.Disconnected, seen=at)
     attachment.record(Attachment.Deleted, seen=at)
@@ -182,14 +237,15 @@ def _mappings(sight: ServerSeen, new: Collection[str], book: Book) -> None:
         if not (
             mapping.legacy and mapping.volume_id in has
         ):  # of those Nova tells the volume alone
-            _unmapped(mapping, sight.seen)
+            _unmapped(mapping, sight.ended(mapping.volume_id))
 
 
 def _mapping(
     shown: SeenMapping, attachment_id: str, sight: ServerSeen, new: Collection[str], book: Book
 ) -> None:
     assert sight.server is not None, "a mapping has a server"
-    known, at = book.get(BlockDeviceMapping, shown.id), sight.seen.stored()
+    known, at = book.get(BlockDeviceMapping, shown.id), sight.begun(shown.volume_id).stored()
+    is_root = shown.device and shown.device == sight.server.root_device
     through = {"volume_id": shown.volume_id, "attachment_id": attachment_id}
     if known.version == 0:
         known.record(
@@ -198,8 +254,7 @@ def _mapping(
             server_id=sight.server_id,
             device_name=shown.device,
             tag=shown.tag,
-            # No API tells it; but which device is the root's.
-            boot_index=0 if shown.device and shown.device == sight.server.root_device else None,
+            boot_index=0 if is_root else sight.boot_index(shown.volume_id),
             delete_on_termination=shown.delete_on_termination,
             multiattach=shown.volume_id in sight.shared,
             seen=at,

@@ -333,7 +333,7 @@ def refuse_detached() -> Iterator[None]:
         ) from None
 
 
-async def refuse_to_come(call: Call, at: datetime) -> None:
+async def refuse_to_come(call: Call, at: datetime, name: str = "at") -> None:
     """Return when an answer as of that moment will stay what it is, and can be read.
 
     ApiError 400 if the moment is still to come, 503 if the projections are late, or a standby is.
@@ -344,8 +344,8 @@ async def refuse_to_come(call: Call, at: datetime) -> None:
         raise ApiError(
             400,
             "moment_to_come",
-            "'at' is in the future, by the database's clock.",
-            hint="Leave 'at' out for what is so now.",
+            f"'{name}' is in the future, by the database's clock.",
+            hint=f"Leave '{name}' out for what is so now.",
         ) from None
     except NotReplayedError:
         raise ApiError(

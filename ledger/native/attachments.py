@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from aiohttp import web
@@ -29,7 +30,7 @@ Row = dict[str, Any]
 async def attachments(call: Call) -> web.StreamResponse:
     """GET /v1/attachments, in the order they were made."""
     query = call.query(AttachmentsQuery)
-    if query.at is not None or query.since is not None:
+    if (query.at, query.since, query.known_at) != (None, None, None):
         return await _attachments_at(call, query)
     await refuse_foreign_server(call, query.server)
     refuse_host_filter(call, query.host)
@@ -58,11 +59,14 @@ async def _attachments_at(call: Call, query: AttachmentsQuery) -> web.StreamResp
         text = "With 'at' or 'since', give 'volume', 'host' or 'flow=old', and no cursor."
         raise ApiError(400, "invalid", text)
     refuse_past(call)
-    if query.at is not None:
+    if query.known_at is not None:
+        await _refuse_unknowable(call, query.at, query.known_at)
+    elif query.at is not None:
         await refuse_to_come(call, query.at)
     rows = await call.components.queries.attachments_at(
         query.at,
         since=query.since,
+        known_at=query.known_at,
         host=query.host,
         volume_id=query.volume,
         server_id=query.server,
@@ -70,7 +74,15 @@ async def _attachments_at(call: Call, query: AttachmentsQuery) -> web.StreamResp
         limit=page_limit(call, query.limit),
     )
     spans = [SpanShown.model_validate({**row, "flow": _flow(row)}) for row in rows]
-    return answer(AttachmentsAt(at=query.at, attachments=spans))
+    return answer(AttachmentsAt(at=query.at, known_at=query.known_at, attachments=spans))
+
+
+async def _refuse_unknowable(call: Call, at: datetime | None, known_at: datetime) -> None:
+    """ApiError 400 for what nobody can have known, else as `refuse_to_come`."""
+    if at is None or known_at < at:
+        text = "'known_at' needs 'at', and is not before it: nobody knows what is to come."
+        raise ApiError(400, "invalid", text)
+    await refuse_to_come(call, known_at, "known_at")
 
 
 async def attachment(call: Call) -> web.StreamResponse:

@@ -22,8 +22,9 @@ class Made(StrEnum):
 class AttachmentsQuery(Asked):
     """`at`: which were on a host at this moment; needs `volume`, `host` or `flow=old`.
 
-    `since`: which were at any moment from then to `at`, or to now; the newest first.  `after`: a
-    position, in the order asked for.
+    `known_at`: as far as it was known then, not before `at` (null: at `at` itself).  `since`: which
+    were at any moment from then to `at`, or to now; the newest first.  `after`: a position, in the
+    order asked for.
     """
 
     open: bool = True
@@ -32,6 +33,7 @@ class AttachmentsQuery(Asked):
     server: Id | None = None
     host: HostName | None = None
     at: Instant | None = None
+    known_at: Instant | None = None
     since: Instant | None = None
     limit: Limit | None = None
     after: Position | None = None
@@ -66,22 +68,36 @@ class Attachments(Shown):
     next: int | None
 
 
+class ToldShown(Shown):
+    """What a notification of Nova's said: when it was by Nova's clock, and who asked for it."""
+
+    event: str
+    at: datetime
+    user_id: str | None = None
+    project_id: str | None = None
+    request_id: str | None = None
+
+
 class SeenShown(Shown):
-    """Whose it is, and when it became so; `claimed`: as Cinder says."""
+    """Whose it is, and when it became so; `claimed`: as Cinder says; `told`: as Nova did."""
 
     origin: str
     after: datetime | None
     before: datetime
     claimed: datetime | None = None
+    told: ToldShown | None = None
 
 
 class SpanShown(Shown):
     """An attachment was on this host since a moment.
 
-    `to_position`, `to_at`: null if, as of the moment that was asked about, it still was.
+    `to_position`, `to_at`: null if, as it was known then, it still was.
 
     `from_seen`, `to_seen`: if that was seen at somebody else's, and not done: since then it is
     known, and so it was not before `after` (null: nobody knows) and not after `before`.
+
+    `certain`: false, if the moment that was asked about is within such an interval, so that it had
+    perhaps not begun, or was over.
     """
 
     attachment_id: UUID
@@ -95,12 +111,14 @@ class SpanShown(Shown):
     to_at: datetime | None
     from_seen: SeenShown | None = None
     to_seen: SeenShown | None = None
+    certain: bool = True
 
 
 class AttachmentsAt(Shown):
-    """`at`: null, if only `since` was given: as of now."""
+    """`at`: null, if only `since` was given: as of now.  `known_at`: null, if it was not given."""
 
     at: datetime | None
+    known_at: datetime | None = None
     attachments: list[SpanShown]
 
 

@@ -26,7 +26,6 @@ from aggregates.base import EventContext, Seen
 from aggregates.host import Host
 from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
-from handlers.drift.beside_nova import SeenVolume
 from handlers.requests.adopt import (
     AdoptionVerdict,
     HostFacts,
@@ -207,11 +206,7 @@ class Adopting:
             attachments=server.attachments,
             gone=[id_ for id_ in sorted(missing) if reader.is_gone(id_)],
             mapped=had.mappings if had else (),
-            shared=frozenset(
-                id_
-                for id_, each in server.volumes.items()
-                if isinstance(each.seen, SeenVolume) and each.seen.multiattach
-            ),
+            shared=server.shared,
             seen=seen,
             asked=seen,
         )

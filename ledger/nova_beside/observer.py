@@ -1,4 +1,5 @@
-"""Watches a Nova that runs: looks at all that it and its Cinder have, and records what is new.
+"""Watches a Nova that runs: looks at all that it and its Cinder have, and records what is new.  Of
+what Nova itself tells (`notifications`) it looks at that one server at once.
 
 Theory of operation
 -------------------
@@ -11,6 +12,9 @@ Theory of operation
 * What is seen became so after the beginning of the last look that told of its server, and before
   the answer of this one.  A server that a look cannot tell of keeps the moment of the last that
   did, so an interval grows, and is never wrong.
+* Between two looks, and after one that could see everything, servers of which Nova has told
+  something are looked at, one by one.  Nothing that was told is recorded, but who asked for what a
+  look has confirmed.
 * A list that fails, even one page of it, ends a look before anything is recorded.  What a list
   lacks is over only if its own service says 404 of it by its id.
 * Our words for Nova and Cinder have no verb but GET.
@@ -20,9 +24,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from uuid import uuid4
@@ -31,17 +37,20 @@ import psycopg
 import structlog
 from eventsourcing.persistence import PersistenceError
 from keystoneauth1 import exceptions, session
+from prometheus_client import Counter
 
 from aggregates.base import Actor, EventContext, Seen
 from handlers.drift.beside_nova import Cloud, SeenAttachment, SeenServer
 from handlers.drift.rows import Unknown
+from handlers.requests.adopt import ServerFacts
 from handlers.results.observed import ServerSeen, record
 from host_agent.shared.cinder.session import load_auth
 from ledger.config import Observe
 from ledger.log.unit import AggregateStore, Unit, run_optimistically
-from ledger.nova_beside import known
+from ledger.nova_beside import known, one_host
 from ledger.nova_beside.adapters import OVERRIDES, TIMEOUT_S, Options, adapter_of
 from ledger.nova_beside.known import Known
+from ledger.nova_beside.notifications import Bus, Notices
 from ledger.nova_beside.reads import CloudReader, CutListError
 from ledger.upkeep import long_work
 from ledger.upkeep.long_work import BusyError, Checkmark, WorkProgress
@@ -97,7 +106,9 @@ class Observation:
 
 
 class Observer:
-    """`clock`: the database's.  Raises keystoneauth's errors for options that are not its own."""
+    """`clock`: the database's.  Raises keystoneauth's errors for options that are not its own, and
+    ConfigError for a bus that nobody can listen to.
+    """
 
     def __init__(
         self, dsn: str, store: AggregateStore, settings: Observe, clock: Callable[[], float]
@@ -107,6 +118,10 @@ class Observer:
         self._interval_s = settings.interval_s
         self._stop = threading.Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="observer")
+        self._notices = Notices()
+        url, pool = settings.notifications, settings.notifications_pool
+        self._bus = None if url is None else Bus(url, pool, self._notices.hear)
+        self._sees_all = False
         self._trouble: str | None = None
         self._rights: str | None = None
 
@@ -131,35 +146,47 @@ class Observer:
     async def stop(self) -> None:
         """What is under way is given up; another process may go on at once."""
         self._stop.set()
+        self._notices.wake()
         await asyncio.to_thread(self._thread.shutdown)
 
     async def check(self) -> str | None:
-        """What is wrong, for /readyz: why this process's last look told nothing, or that we may do
-        more than we want to.
+        """What is wrong, for /readyz: why this process's last look told nothing, that nothing is
+        heard of Nova, or that we may do more than we want to.
         """
-        return self._trouble or self._rights
+        return self._trouble or self._deaf or self._rights
+
+    @property
+    def heard(self) -> Counter:
+        """What was made of Nova's notifications."""
+        return self._notices.counted
 
     def _run(self) -> None:
         if not self._stop.is_set():
             long_work.run(self._dsn, WORK, self._looks, _unwatched)
 
     def _looks(self, begun: Checkmark) -> Generator[Checkmark]:
-        state = ObserverState(**(begun.kept or {}))
+        """Who looks is who listens."""
+        with self._bus.hearing() if self._bus else nullcontext():
+            yield from self._look_on(ObserverState(**(begun.kept or {})))
+
+    def _look_on(self, state: ObserverState) -> Generator[Checkmark]:
         while True:
+            told = self._notices.mark()
             look = Observation(id=f"req-{uuid4()}", began=self._now())
             try:
                 self._rights = beyond_reading(self._reader)
                 servers = self._look(look, state)
             except (exceptions.ClientException, CutListError) as error:
-                self._trouble = _told_nothing(error)
+                self._trouble, self._sees_all = _told_nothing(error), False
                 _log.warning("look_at_nova_failed", why=self._trouble)
             else:
                 since = {id_: state.after(id_) for id_ in sorted(look.left)}
                 state = ObserverState(looked_at=look.began, since=since, asked=look.asked)
-                self._trouble = None
+                self._trouble, self._sees_all = None, True
+                self._notices.forget(told, look.left)
                 self._tell(look, servers)
                 yield Checkmark(servers - len(look.left), servers, vars(state))
-            self._wait(0.0 if look.more else self._interval_s)
+            self._between(state, 0.0 if look.more else self._interval_s)
 
     def _tell(self, look: Observation, servers: int) -> None:
         reader = self._reader
@@ -204,6 +231,54 @@ class Observer:
             self._server(id_, servers, listed.get(id_, []), knows.get(id_), shared, look, state)
         return len(servers)
 
+    # --- one server ---------------------------------------------------------------------------
+
+    def _between(self, state: ObserverState, seconds: float) -> None:
+        """Look at each server of which Nova tells something; not where a look was refused."""
+        until = time.monotonic() + seconds
+        while self._sees_all and (left_s := until - time.monotonic()) > 0:
+            server_id = self._notices.take(left_s)
+            self._wait(0.0)
+            if server_id is not None:
+                self._look_at(server_id, state)
+        self._wait(max(0.0, until - time.monotonic()))
+
+    def _look_at(self, server_id: str, state: ObserverState) -> None:
+        """What could not be seen, the next look at everything sees."""
+        look = Observation(id=f"req-{uuid4()}", began=self._now())
+        with Line.connect(self._dsn, autocommit=True, application_name="observer") as connection:
+            ours = known.ours(connection, [server_id])
+            had = known.servers(connection, [server_id]).get(server_id)
+        if ours:
+            return
+        try:
+            found = one_host.read_server(self._reader, server_id)
+            if isinstance(found, Unknown) or (found is not None and not found.seen.known):
+                return
+            self._record_one(server_id, found, had, look, state)
+        except exceptions.ClientException as error:
+            _log.warning("look_at_server_failed", server_id=server_id, why=_told_nothing(error))
+            return
+        if not look.left:
+            state.since[server_id] = look.began
+            state.asked[server_id] = look.began
+
+    def _record_one(
+        self,
+        server_id: str,
+        found: ServerFacts | None,
+        had: Known | None,
+        look: Observation,
+        state: ObserverState,
+    ) -> None:
+        if found is None:
+            server, shared = None, frozenset[str]()
+            attachments = one_host.attachments(self._reader, server_id)
+        else:
+            server, shared = found.seen, found.shared
+            attachments = list(found.attachments)
+        self._server(server_id, {server_id: server}, attachments, had, shared, look, state)
+
     def _with_missing(
         self, cloud: Cloud, knows: Mapping[str, Known], look: Observation
     ) -> dict[str, SeenServer | Unknown | None]:
@@ -225,7 +300,7 @@ class Observer:
         state: ObserverState,
     ) -> None:
         server, asked_at = servers[server_id], self._now()
-        if isinstance(server, SeenServer):
+        if isinstance(server, SeenServer) and server.mappings is None:
             server = self._reader.mappings(servers, [server_id]).get(server_id)
             if not isinstance(server, SeenServer):  # it has just gone, or Nova does not tell
                 look.left.add(server_id)
@@ -248,6 +323,7 @@ class Observer:
             shared=shared,
             seen=seen_between(state.after(server_id), before),
             asked=seen_between(state.asked.get(server_id), before),
+            notices=self._notices.of(server_id),
         )
         self._record(sight, look)
 
@@ -265,6 +341,10 @@ class Observer:
 
     def _now(self) -> str:
         return datetime.fromtimestamp(self._clock(), UTC).isoformat()
+
+    @property
+    def _deaf(self) -> str | None:
+        return self._bus.trouble if self._bus else None
 
     def _rest(self, took_s: float) -> None:
         self._wait(took_s * REST)

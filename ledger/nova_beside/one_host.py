@@ -1,4 +1,5 @@
-"""What Nova and Cinder have of one host, by GET alone, for who wants to adopt it.
+"""What Nova and Cinder have of one host, by GET alone, for who wants to adopt it; or of one server,
+for who was told that something has become of it.
 
 Servers are read first, with their mappings; then what Cinder has of each, and of each volume.  So
 what is made meanwhile looks like something that only Cinder has, and is refused.
@@ -43,6 +44,37 @@ def read(reader: CloudReader, host: str) -> HostFacts:
     return HostFacts(name=host, disabled=disabled, up=up, moving=moving, servers=servers)
 
 
+def read_server(reader: CloudReader, server_id: str) -> ServerFacts | Unknown | None:
+    """None: Nova itself says 404; Unknown: it does not tell.  Raises what Reader.cloud raises.
+
+    Nova lists servers of all projects to administrators alone: whoever is none any more is refused
+    here, and does not take for gone what is hidden from them.
+    """
+    reader.unread = []
+    query = {"all_tenants": "1", "uuid": server_id}
+    listed = {row["id"]: row for row in _list(reader, "servers/detail", "servers", **query)}
+    row = listed.get(server_id) or reader.single(reader.nova, f"/servers/{server_id}", "server")
+    return _server(reader, row, set()) if isinstance(row, Mapping) else row
+
+
+def attachments(reader: CloudReader, server_id: str) -> list[SeenAttachment]:
+    """Those that Cinder lists of a server; on which hosts, its volumes tell."""
+    query = {"sort": "id:asc", "instance_id": server_id}
+    listed = {
+        each["id"]: each
+        for each in reader.pages(reader.cinder, "/attachments", "attachments", **query)
+    }
+    return [
+        SeenAttachment(
+            id=each["id"],
+            volume_id=each["volume_id"],
+            server_id=server_id,
+            status=each["status"],
+        )
+        for each in listed.values()
+    ]
+
+
 def service(reader: CloudReader, host: str) -> tuple[bool | None, bool | None]:
     """Whether its nova-compute is disabled, and up; None: Nova knows none there."""
     rows = _list(reader, "os-services", "services", host=host, binary="nova-compute")
@@ -61,30 +93,17 @@ def _server(reader: CloudReader, row: Json, projects: set[str]) -> ServerFacts:
     seen = seen_server(row)
     found = reader.mappings({seen.id: seen}, [seen.id]).get(seen.id) if seen.known else None
     seen = found if isinstance(found, SeenServer) else seen
-    query = {"sort": "id:asc", "instance_id": seen.id}
-    listed = {
-        each["id"]: each
-        for each in reader.pages(reader.cinder, "/attachments", "attachments", **query)
-    }
-    attachments = tuple(
-        SeenAttachment(
-            id=each["id"],
-            volume_id=each["volume_id"],
-            server_id=seen.id,
-            status=each["status"],
-        )
-        for each in listed.values()
-    )
-    named = {*seen.volumes, *(each.volume_id for each in attachments)}
+    listed = attachments(reader, seen.id)
+    named = {*seen.volumes, *(each.volume_id for each in listed)}
     volumes = {id_: _volume(reader, id_, projects) for id_ in sorted(named)}
-    hosts = {h.attachment_id: h.host for each in volumes.values() for h in each.holders}
+    holders = {h.attachment_id: h for each in volumes.values() for h in each.holders}
     flavor = row.get("flavor") or {}
     return ServerFacts(
         seen=seen,
         locked=bool(row.get("locked")),
         local_disks=bool(row.get("image") or flavor.get("ephemeral") or flavor.get("swap")),
         networks=bool(row.get("addresses")),
-        attachments=tuple(replace(each, host=hosts.get(each.id)) for each in attachments),
+        attachments=tuple(_held(each, holders.get(each.id)) for each in listed),
         volumes=volumes,
         ending=frozenset(
             each["id"]
@@ -92,6 +111,10 @@ def _server(reader: CloudReader, row: Json, projects: set[str]) -> ServerFacts:
             if each.get("delete_on_termination")
         ),
     )
+
+
+def _held(seen: SeenAttachment, by: Holder | None) -> SeenAttachment:
+    return seen if by is None else replace(seen, host=by.host, since=by.since)
 
 
 def _volume(reader: CloudReader, id_: str, projects: set[str]) -> VolumeFacts:
@@ -115,4 +138,5 @@ def _holder(row: Json) -> Holder:
         server_id=row["server_id"],
         host=row.get("host_name"),
         device=bare_device(row.get("device")),
+        since=row.get("attached_at"),
     )

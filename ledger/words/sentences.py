@@ -52,7 +52,16 @@ def _as_seen(what: str, seen: Mapping[str, Any]) -> str:
     claimed = f"; by Cinder at {_second(seen['claimed'])}" if seen.get("claimed") else ""
     before = _second(seen["before"])
     when = f"{_second(seen['after'])} to {before}" if seen["after"] else f"by {before}"
-    return f"Seen at {seen['origin'].capitalize()} ({when}{claimed}): {what}"
+    told = _as_told(seen["told"]) if seen.get("told") else ""
+    return f"Seen at {seen['origin'].capitalize()} ({when}{claimed}{told}): {what}"
+
+
+def _as_told(told: Mapping[str, Any]) -> str:
+    """Who asked Nova for it, and when that was by its clock."""
+    who = f"; {told['event']} at {_second(told['at'])}"
+    who += f" for user {told['user_id']}" if told.get("user_id") else ""
+    who += f" of project {told['project_id']}" if told.get("project_id") else ""
+    return f"{who}, {told['request_id']}" if told.get("request_id") else who
 
 
 def _second(moment: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypedDict, Unpack
 
 from psycopg import AsyncConnection
 from psycopg import sql as compose
@@ -61,11 +61,35 @@ class Cursor(NamedTuple):
 
 OLDEST_FIRST = Cursor()
 
+
+class Whose(TypedDict, total=False):
+    """Of what attachments are asked for; None: of any."""
+
+    host: str | None
+    volume_id: str | None
+    server_id: str | None
+
+
+_ANYBODYS: Whose = {"host": None, "volume_id": None, "server_id": None}
+
 _OPEN: Row = {"to_position": None, "to_at": None, "to_seen": None}
 
 
-def _ended(span: Row, at: datetime | None) -> bool:
-    return span["to_at"] is not None and (at is None or span["to_at"] <= at)
+def _ended(span: Row, known: datetime | None) -> bool:
+    return span["to_at"] is not None and (known is None or span["to_at"] <= known)
+
+
+def _certain(span: Row, at: datetime, since: datetime) -> bool:
+    """Whether it had begun by `at` and was not over by `since`, whenever in the intervals in which
+    that was seen it was so.
+    """
+    begun, over = span["from_at"], span["to_at"]
+    if span["from_seen"] is not None:
+        begun = datetime.fromisoformat(span["from_seen"]["before"])
+    if span["to_seen"] is not None:
+        after = span["to_seen"]["after"]
+        over = datetime.fromisoformat(after) if after else since
+    return begun <= at and (over is None or over > since)
 
 
 class Queries(SurveyReads, DriftReads, OperationReads, ServerLists, RequestReads):
@@ -150,28 +174,32 @@ class Queries(SurveyReads, DriftReads, OperationReads, ServerLists, RequestReads
         at: datetime | None,
         *,
         since: datetime | None = None,
-        host: str | None = None,
-        volume_id: str | None = None,
-        server_id: str | None = None,
+        known_at: datetime | None = None,
         legacy: bool | None = None,
         limit: int = PAGE_MAX,
+        **where: Unpack[Whose],
     ) -> list[Row]:
         """The spans that were open at a moment, with `legacy` of their attachments: of a volume
         (on a host), on a host, or of Cinder's old calls anywhere.  `since`: at any moment from then
         on, the newest first; `at` may then be None, for up to now.
 
-        As they were known at `at`, without ends that came later: the answer stays the same for
-        ever.
+        As they were known at `at`, or at `known_at`, which is not before it, without ends that came
+        later: the answer stays the same for ever.  With `known_at` also what had been so by then,
+        and was seen only later; `certain`: False where it had been so perhaps.
         """
-        asked: dict[str, Any] = {"host": host, "server_id": server_id, "limit": limit}
-        asked |= {"legacy": legacy, "at": at or "infinity", "since": since or at}
+        asked: dict[str, Any] = {**_ANYBODYS, **where, "limit": limit, "legacy": legacy}
+        asked |= {"at": at or "infinity", "since": since or at, "known": known_at}
         asked["way"] = 1 if since is None else -1
-        if volume_id is not None:
-            name, asked = "held_at", {**asked, "volume_id": volume_id}
+        if asked["volume_id"] is not None:
+            name = "held_at"
         else:
-            name = "on_old_flow_at" if host is None else "open_at"
+            name = "on_old_flow_at" if asked["host"] is None else "open_at"
         rows = await self._all(name, **asked)
-        return [row if _ended(row, at) else {**row, **_OPEN} for row in rows]
+        known = known_at or at
+        rows = [row if _ended(row, known) else {**row, **_OPEN} for row in rows]
+        if known_at is None or at is None:
+            return rows
+        return [{**row, "certain": _certain(row, at, since or at)} for row in rows]
 
     # --- hosts -----------------------------------------------------------
 

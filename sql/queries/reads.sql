@@ -183,11 +183,12 @@ SELECT a.*, (SELECT name FROM instances AS i WHERE i.server_id = a.server_id) AS
 
 -- name: held_at
 -- Who held a volume at a moment (`since` and `at` are the same), or between two, and by which
--- attachment.  spans_by_volume.
+-- attachment; as it was known then, or at `known`, not before `at`.  spans_by_volume.
 SELECT s.*, a.legacy FROM spans AS s JOIN attachments AS a USING (attachment_id)
  WHERE s.volume_id = %(volume_id)s AND (%(host)s::text IS NULL OR s.host = %(host)s)
    AND (%(server_id)s::uuid IS NULL OR s.server_id = %(server_id)s)
-   AND s.from_at <= %(at)s AND (s.to_at IS NULL OR s.to_at > %(since)s)
+   AND
+\ir parts/held_then.sql
    AND (%(legacy)s::boolean IS NULL OR a.legacy = %(legacy)s)
  ORDER BY %(way)s * s.from_position
  LIMIT %(limit)s;
@@ -196,7 +197,8 @@ SELECT s.*, a.legacy FROM spans AS s JOIN attachments AS a USING (attachment_id)
 -- Which attachments of Cinder's old calls hosts held at a moment, or between two.
 -- attachments_by_old_flow.
 SELECT s.*, a.legacy FROM attachments AS a JOIN spans AS s USING (attachment_id)
- WHERE a.legacy AND s.from_at <= %(at)s AND (s.to_at IS NULL OR s.to_at > %(since)s)
+ WHERE a.legacy AND
+\ir parts/held_then.sql
    AND (%(server_id)s::uuid IS NULL OR s.server_id = %(server_id)s)
  ORDER BY %(way)s * s.from_position
  LIMIT %(limit)s;
@@ -211,12 +213,13 @@ SELECT s.*, a.legacy
                AS since
           FROM generate_series(0, 9) AS length) AS l
  CROSS JOIN LATERAL (
-       SELECT * FROM spans
+       SELECT * FROM spans AS s
         WHERE host = %(host)s
           AND coalesce(width_bucket(extract(epoch FROM to_at - from_at),
                   '{3600,14400,57600,230400,921600,3686400,14745600,58982400}'), 9) = l.length
           AND (%(server_id)s::uuid IS NULL OR server_id = %(server_id)s)
-          AND from_at > l.since AND from_at <= %(at)s AND (to_at IS NULL OR to_at > %(since)s)
+          AND from_at > l.since AND
+\ir parts/held_then.sql
        OFFSET 0) AS s
   JOIN attachments AS a USING (attachment_id)
  WHERE %(legacy)s::boolean IS NULL OR a.legacy = %(legacy)s

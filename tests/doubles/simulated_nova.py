@@ -215,15 +215,17 @@ class SimulatedNova:
 
     def _page(self, query: dict[str, str]) -> tuple[int, Row]:
         """By uuid, as `sort_key` asks; without `all_tenants` an admin sees one project."""
-        if query.get("all_tenants") != "1" or query.get("sort_key") != "uuid":
+        if query.get("all_tenants") != "1" or query.get("sort_key", "uuid") != "uuid":
             return 400, {"badRequest": {"code": 400, "message": str(query)}}
         host = query.get("host")
+        uuid = query.get("uuid")
         ids = sorted(id_ for id_, each in self.servers.items() if host in {None, each.host})
+        ids = [id_ for id_ in ids if uuid in {None, id_}]
         marker = query.get("marker")
         if marker is not None and marker not in self.servers:
             return 400, {"badRequest": {"code": 400, "message": f"marker [{marker}] not found"}}
         begin = ids.index(marker) + 1 if marker else 0
-        page = ids[begin : begin + int(query["limit"])]
+        page = ids[begin : begin + int(query.get("limit", 1000))]
         return 200, {"servers": [self.servers[id_].shown() for id_ in page]}
 
 

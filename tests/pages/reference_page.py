@@ -32,6 +32,7 @@ from ledger.http.routes import ROUTES
 from ledger.log.writer import Writer
 from ledger.nova.servers.actions import ACTIONS
 from ledger.nova.servers.properties import TABLES
+from ledger.nova_beside.notifications import Notices
 from ledger.telemetry import StepNumbers
 from ledger.traces.export import counters
 from tests.pages.made_pages import fitted
@@ -209,6 +210,7 @@ def _text(node: ast.expr) -> str:
 def _metrics() -> Iterator[list[str]]:
     """What a registry has that is filled as the service does it."""
     registry = registry_of(Writer(""), StepNumbers(), call_seconds())
+    registry.register(Notices().counted)
     Metrics(registry)
     counting = registry._collector_to_names
     shown: list[tuple[object, Metric]] = [(of, each) for of in counting for each in of.collect()]

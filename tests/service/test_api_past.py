@@ -134,6 +134,24 @@ async def test_the_log_ends_at_the_moment_that_is_asked_for(
     assert page["events"] == then[-1:]
 
 
+async def test_what_was_known_of_a_moment_is_asked_for_by_both(api: Api) -> None:
+    server, volume = await api.attached()
+    at = await last_at(api, f"/v1/servers/{server}")
+    asked = f"/v1/attachments?volume={volume}"
+    then = await api.get(f"{asked}&at={at}")
+    assert [each["certain"] for each in then["attachments"]] == [True]
+    known = await api.get(f"{asked}&at={at}&known_at={at}")
+    assert known == {**then, "known_at": then["at"]}
+    for refused, why in (
+        (f"known_at={at}", "needs 'at'"),
+        (f"at={at}&known_at=2026-01-01T00:00:00Z", "nobody knows what is to come"),
+        (f"at={at}&known_at=2999-01-01T00:00:00Z", "'known_at' is in the future"),
+    ):
+        answer = await api.ask("GET", f"{asked}&{refused}")
+        assert answer.status == 400
+        assert why in (await answer.json())["detail"]
+
+
 async def test_what_no_event_is_called_is_refused(api: Api) -> None:
     answer = await api.ask("GET", "/v1/events?topic=Operation.Exploded")
     assert answer.status == 400

@@ -190,6 +190,34 @@ def test_attachments_at_a_moment(run: Run, stub: Stub, capsys: pytest.CaptureFix
     assert run("attachment", "list", *arguments, "-f", "value", "-c", "Host", "-c", "Flow") == 0
     assert capsys.readouterr().out == "hv1 old\n"
     assert stub.asked[0].query["at"] == at
+    assert "known_at" not in stub.asked[0].query
+
+
+def test_attachments_at_a_moment_as_they_were_known_later(
+    run: Run, stub: Stub, capsys: pytest.CaptureFixture[str]
+) -> None:
+    at, known = "2026-11-20T13:02:00Z", "2026-11-20T13:10:00Z"
+    span = {
+        "attachment_id": ATTACHMENT,
+        "volume_id": VOLUME,
+        "server_id": SERVER,
+        "host": "hv1",
+        "flow": "new",
+        "from_position": 3,
+        "to_position": None,
+        "to_at": None,
+        "from_at": "2026-11-20T13:05:00Z",
+        "certain": False,
+    }
+    stub.answers["GET /v1/attachments"] = schemas_attachments.AttachmentsAt.model_validate(
+        {"at": at, "known_at": known, "attachments": [span]}
+    )
+    listed = ("attachment", "list", "--host", "hv1")
+    assert run(*listed, "--at", at, "--known-at", known, "-f", "value", "-c", "State") == 0
+    assert capsys.readouterr().out == "perhaps on host\n"
+    assert (stub.asked[0].query["at"], stub.asked[0].query["known_at"]) == (at, known)
+    assert run(*listed, "--known-at", known) == 2
+    assert "--known-at needs --at" in capsys.readouterr().err
 
 
 def test_an_attachment_as_it_was(run: Run, stub: Stub, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 import pytest
 
 from aggregates.attachment import Attachment, AttachmentState
-from aggregates.base import Seen
+from aggregates.base import NovaTold, Seen
 from aggregates.instance import Instance, VmState
 from aggregates.mapping import BlockDeviceMapping
 from handlers.drift.beside_nova import SeenAttachment, SeenMapping, SeenServer
-from handlers.results.observed import ServerSeen, record
+from handlers.results.observed import Notice, ServerSeen, record
 from ledger.log.unit import Unit
 from ledger.nova_beside.observer import seen_between
 from tests.memory import MemoryStore, Trouble
@@ -113,3 +114,107 @@ def test_a_clock_that_was_set_back_makes_no_interval_that_ends_before_it_begins(
     early, late = "2026-11-27T12:00:00+00:00", "2026-11-27T12:00:00.500000+00:00"
     assert seen_between(early, late).after == early
     assert seen_between(late, early).after is None
+
+
+# --- what Nova has told -------------------------------------------------------------------------
+
+
+def notice(kind: str, second: float = 30, volume_id: str | None = V, **more: Any) -> Notice:
+    at = datetime(2026, 11, 27, 12, tzinfo=UTC) + timedelta(seconds=second)
+    who = {"user_id": f"u{second:g}", "project_id": "p", "request_id": "req-1"}
+    told = NovaTold(event=f"instance.{kind}", at=at.isoformat(), **who)
+    return Notice(told=told, volume_id=volume_id, **more)
+
+
+def askers(store: MemoryStore) -> dict[str, set[str]]:
+    """By topic: whom Nova named; "" for nobody."""
+    found: dict[str, set[str]] = {}
+    for event, _ in store.log:
+        told = (event.seen or {}).get("told") or {}
+        found.setdefault(type(event).TOPIC, set()).add(told.get("user_id", ""))
+    return found
+
+
+BEGUN = {
+    *("Attachment.AttachmentCreated", "Attachment.ConnectorUpdated", "Attachment.Completed"),
+    *("BlockDeviceMapping.MappingCreated", "BlockDeviceMapping.DevicePlugged", "Volume.Held"),
+}
+ENDED = {
+    *("Attachment.Disconnected", "Attachment.Deleted", "Volume.Released"),
+    *("BlockDeviceMapping.DeviceUnplugged", "BlockDeviceMapping.MappingEnded"),
+}
+
+
+def test_who_asked_is_taken_from_what_was_told_last_in_any_order(store: MemoryStore) -> None:
+    attach = [notice("volume_attach.end", 40), notice("volume_attach.start", 20)]
+    look(store, notices=[*attach, notice("volume_detach.end", 50), *attach])
+    told = askers(store)
+    assert {topic for topic, who in told.items() if who == {"u40"}} >= BEGUN
+    assert told["Instance.ServerSeen"] == {""}
+    gone = replace(SERVER, mappings=(), volumes=())
+    look(
+        store,
+        server=gone,
+        attachments=[],
+        gone=[A],
+        notices=[*attach, notice("volume_detach.end", 50)],
+    )
+    assert {topic for topic, who in askers(store).items() if who == {"u50"}} >= ENDED
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        notice("volume_attach.end", -10),
+        notice("volume_attach.end", 70),
+        notice("volume_attach.end", volume_id=A),
+        notice("volume_attach.error"),
+        notice("volume_detach.end"),
+        notice("reboot.end", volume_id=None),
+    ],
+    ids=["before", "after", "other volume", "failed", "other act", "other thing"],
+)
+def test_what_was_told_of_another_time_or_thing_says_not_who_asked(
+    store: MemoryStore, told: Notice
+) -> None:
+    look(store, notices=[told])
+    assert set().union(*askers(store).values()) == {""}
+
+
+@pytest.mark.parametrize("second", [-4.9, 64.9])
+def test_clocks_of_nova_may_be_some_seconds_apart(store: MemoryStore, second: float) -> None:
+    look(store, notices=[notice("volume_attach.end", second)])
+    assert askers(store)["Attachment.Completed"] == {f"u{second:g}"}
+
+
+def test_of_what_was_there_before_nobody_says_who_asked(store: MemoryStore) -> None:
+    look(store, seen=replace(SEEN, after=None), notices=[notice("volume_attach.end")])
+    assert askers(store)["Attachment.Completed"] == {""}
+
+
+def test_the_interval_is_ours_whatever_nova_tells_of_the_time(store: MemoryStore) -> None:
+    look(store, notices=[notice("volume_attach.end", 64)])
+    for event, _ in store.log:
+        assert event.seen is not None
+        assert (event.seen["after"], event.seen["before"]) == (SEEN.after, SEEN.before)
+
+
+def test_a_servers_deletion_is_of_all_that_it_had(store: MemoryStore) -> None:
+    look(store)
+    deleted = notice("delete.end", volume_id=None)
+    look(store, server=None, attachments=[], gone=[A], notices=[deleted])
+    told = askers(store)
+    assert told["Instance.Deleted"] == told["Volume.Released"] == {"u30"}
+
+
+@pytest.mark.parametrize(
+    ("index", "root", "kept"),
+    [(3, None, 3), (0, None, None), (3, "vdb", 0)],
+    ids=["told", "a root that no look shows", "a root that Nova shows"],
+)
+def test_a_place_in_the_boot_order_is_told_but_the_roots(
+    store: MemoryStore, index: int, root: str | None, kept: int | None
+) -> None:
+    told = notice("volume_attach.end", boot_indexes={V: index})
+    look(store, server=replace(SERVER, root_device=root), notices=[told])
+    assert store.load(BlockDeviceMapping, UUID(B)).boot_index == kept

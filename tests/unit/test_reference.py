@@ -151,7 +151,7 @@ EXAMPLES = {
     | {"keystone.www_authenticate_uri", "keystone.cacert", "policy.file"}
     | {"tracing.endpoint"}
     | {f"observe.{name}" for name in ("region_name", "compute_endpoint", "volume_endpoint")}
-    | {"observe.cacert", "observe.pass_on_to"},
+    | {"observe.cacert", "observe.notifications", "observe.pass_on_to"},
 }
 #: Of entries, whose keys are compared apart.
 TABLES = {"tokens", "flavors", "cells"}

@@ -217,7 +217,7 @@ def test_locks_hold_every_declared_dependency() -> None:
         "requirements-agent.lock": [*project["project"]["dependencies"], *extras["agent"]],
         "requirements-service.lock": [
             *project["project"]["dependencies"],
-            *(need for extra in ("service", "otel") for need in extras[extra]),
+            *(need for extra in ("service", "otel", "notifications") for need in extras[extra]),
         ],
     }
     for name, needs in declared.items():

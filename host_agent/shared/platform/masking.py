@@ -46,7 +46,7 @@ _PAIR = re.compile(
 #: Each name of a secret has one of these, case-folded; most texts have none, and looking for these
 #: costs a tenth of looking for names (`tests/unit/test_masking.py`).
 _STEMS = ("pass", "cred", "author", "token", "secret", "key")
-_PASSWORD_IN_URL = re.compile(r"(?P<name>(?<![\w+.-])[\w+.-]++://[^\s:/@]*+:)[^\s/@]+(?=@)")
+_PASSWORD_IN_URL = re.compile(r"(?P<name>(?<![\w+.-])[\w+.-]++://[^\s:/@]*+:)[^\s/]+(?=@)")
 
 _lock = threading.Lock()
 _known: OrderedDict[str, None] = OrderedDict()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from ledger.cli.base import Lister, ShowOne, add_at, add_limit
+from ledger.cli.base import Lister, ShowOne, add_at, add_limit, moment
 from ledger.cli.errors import CliError, ExitCode, usage
 from ledger.cli.log.archived import HistorySubject, add_archive, archive_errors, history_of
 from ledger.cli.naming import named
@@ -38,6 +38,12 @@ class ListAttachments(Lister):
             parser,
             "attachments that were on a host at that time; needs --volume, --host or --flow old",
         )
+        parser.add_argument(
+            "--known-at",
+            type=moment,
+            metavar="TIME",
+            help="with --at: as it was known by this time; without, as it was known then",
+        )
         add_limit(parser, "at most N attachments")
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
@@ -46,7 +52,9 @@ class ListAttachments(Lister):
         names = ("volume", "server", "host", "flow")
         asked = {name: getattr(parsed_args, name) for name in names}
         if parsed_args.at:
-            return COLUMNS, self._then(parsed_args, asked)
+            return COLUMNS, self._then(parsed_args, {**asked, "known_at": parsed_args.known_at})
+        if parsed_args.known_at:
+            raise usage("--known-at needs --at: known of which moment?")
         found = self.client.items(
             "/v1/attachments", "attachments", parsed_args.limit, open=not parsed_args.all, **asked
         )
@@ -76,7 +84,7 @@ class ListAttachments(Lister):
                 span["volume_id"],
                 span["server_id"],
                 span["host"],
-                "on host",
+                "on host" if span["certain"] else "perhaps on host",
                 span["flow"],
                 None,
                 span["from_at"],
