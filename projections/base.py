@@ -5,10 +5,10 @@ the row (None if there is none) and an event, and returns the new row (None: no 
 has no effects and never changes the row it is given, so rows are a function of the log
 alone: a rebuild gives what following the log gave.
 
-The row of an operation shows less than there is to know.  What is folded there is a `FoldState`,
-an aggregate as the log has it, and the row is a view of it, computed once for all events of
-a batch.  A state is nowhere stored but in the log: one that is not in memory is folded anew
-from the events of its stream.
+The row of an operation shows less than there is to know.  What is folded there is a state
+(`projections.operations.Followed`), an aggregate as the log has it, and the row is a view of it,
+computed once for all events of a batch.  A state is nowhere stored but in the log: one that is not
+in memory is folded anew from the events of its stream.
 
 Tables that follow from a row or state alone (the mailbox from an operation) are declared as
 `Derived`; they are rewritten whenever what they follow from changes.
@@ -22,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
-from typing import Any, LiteralString, NamedTuple, Protocol, Self
+from typing import Any, LiteralString, NamedTuple
 
 from eventsourcing.utils import TopicError, resolve_topic
 
@@ -50,18 +50,6 @@ class LoggedEvent(NamedTuple):
         return {"updated_at": self.recorded_at, "position": self.position}
 
 
-class FoldState(Protocol):
-    """What a fold goes on from where that is more than the row.  A fold changes its state."""
-
-    position: int  # of the last event in it
-
-    def fork(self) -> Self:
-        """A copy; changes of one are not seen in the other."""
-        ...
-
-    def row(self) -> Row: ...
-
-
 @dataclass(frozen=True)
 class Derived:
     """A table whose rows follow from one row (or state) of the projection; it has the same
@@ -76,7 +64,7 @@ class Derived:
 class Projection:
     """A table, its key column, the topics it follows, and how.
 
-    `stateful`: `fold` takes and gives a State, and keys are those of streams.
+    `stateful`: `fold` takes and gives a state, which it changes, and keys are those of streams.
     """
 
     table: LiteralString

@@ -70,6 +70,7 @@ class Followed:
         self.parked: tuple[Parking, ...] = ()
 
     def fork(self) -> Self:
+        """A copy; changes of one are not seen in the other."""
         fork = object.__new__(type(self))
         fork.__dict__.update(self.__dict__, operation=self.operation.fork())
         return fork

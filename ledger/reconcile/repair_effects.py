@@ -108,13 +108,12 @@ def _volume_row(finding: Finding, lane: Lane, context: EffectContext) -> Row:
     servers = {*volume.holders.values(), lane.server_id}
     instances = [context.book.get(Instance, server_id) for server_id in servers]
     has = [each for each in instances if each.device_of(lane.volume_id) is not None]
-    return rows.VolumeRow(
-        id=lane.volume_id,
-        about=_about(finding),
+    return join.volume(
+        lane.volume_id,
+        _volume_in_cinder(lane, context),
         mappings=len(has),
         had=volume.had,
-        cinder=_volume_in_cinder(lane, context),
-        projects=tuple(sorted({each.project_id for each in has if each.project_id})),
+        projects={each.project_id for each in has if each.project_id},
         made_by=_made_by(finding),
     )
 

@@ -54,7 +54,7 @@ from host_agent.shared.contract.survey import (
     UnlabelledShown,
 )
 from ledger.cli.shell import COMMANDS
-from ledger.words.looks import held_back
+from ledger.native.drift.looks import held_back
 
 HERE, THERE = "compute-1", "compute-2"
 LUKS_HEAD = 16 << 20

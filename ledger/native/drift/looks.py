@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -25,7 +25,6 @@ from ledger.native.drift.schemas_drift import (
 )
 from ledger.native.hosts import host_row_of
 from ledger.native.server_row import no_server
-from ledger.words.looks import held_back
 
 Row = dict[str, Any]
 
@@ -130,3 +129,19 @@ def _shown(row: Row) -> LookShown:
     if left is not None and row["rate"]:
         eta_s = left / row["rate"]
     return LookShown.model_validate({**row, "eta_s": eta_s, "held_back": held_back(row)})
+
+
+def held_back(look: Mapping[str, Any]) -> list[str]:
+    """A text for each class that was suppressed, as `look` has it (GET /v1/drift/runs/{id})."""
+    return [_of_class(look, name, count) for name, count in sorted((look["braked"] or {}).items())]
+
+
+def _of_class(look: Mapping[str, Any], name: str, count: int) -> str:
+    scope = "".join(f" --{kind} {which}" for kind, which in look["scope"].items())
+    some = (look["examples"] or {}).get(name, [])
+    named = f" ({', '.join(some)}{', ...' if count > len(some) else ''})" if some else ""
+    return (
+        f"{name}: {count} new findings are suppressed, too many for one look to be believed"
+        f"{named}. Find out why there are so many. Only if they are true: "
+        f"attachment-ledger drift run{scope} --accept-many {name} --reason TEXT"
+    )
