@@ -203,6 +203,18 @@ def test_what_a_host_shows_stands_while_it_is_silent_and_falls_with_its_fence() 
     world.done(world.detach())
 
 
+def test_who_shows_something_is_read_once_for_a_request() -> None:
+    world, asked = World(), []
+    world.done(world.attach())
+
+    def shown(*about: object) -> OthersShown:
+        asked.append(about)
+        return OthersShown()
+
+    assert _acting(world, "reboot", {})(replace(world.fleet, shown=shown))
+    assert asked == [(world.server_id, [world.volumes[0]])]
+
+
 def test_an_open_finding_is_no_sign_once_its_host_is_fenced() -> None:
     world = World()
     world.done(world.attach())
