@@ -35,8 +35,8 @@ from handlers.requests.presence import (
     SHOW_GUESTS,
     SHOW_VOLUMES,
     STOP_REPAIRS,
+    OthersShown,
     ShowingFinding,
-    Shown,
 )
 from host_agent.reporting import Reporting, Verdict, report_of
 from host_agent.shared.contract.messages import (
@@ -198,7 +198,7 @@ class World:
             unfenced=lambda: [name for name in self.hosts if not self._host(name).fenced],
         )
 
-    def _shown(self, server_id: str, volume_ids: Sequence[str]) -> Shown:
+    def _shown(self, server_id: str, volume_ids: Sequence[str]) -> OthersShown:
         """The open findings that show the server's guest, or one of the volumes."""
         ids = {event.originator_id for event in events(self, Finding.DriftFound)}
         findings = [self.store.load(Finding, id_) for id_ in sorted(ids)]
@@ -210,7 +210,7 @@ class World:
             or (found.drift_class in SHOW_VOLUMES | STOP_REPAIRS and found.volume_id in volume_ids)
         ]
         in_doubt = [name for name in self.hosts if self._host(name).in_doubt]
-        return Shown(findings=showing, in_doubt=in_doubt)
+        return OthersShown(findings=showing, in_doubt=in_doubt)
 
     def _host(self, name: str) -> Host:
         return self.store.load(Host, host_uuid(name))

@@ -86,7 +86,7 @@ def _hosts_of(host: str | None, differs: Mapping[str, Any]) -> list[str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shown:
+class OthersShown:
     """What the read side knows of a server's guest and some volumes at one moment.
 
     `findings`: the open ones that show the guest, or one of the volumes.
@@ -105,7 +105,7 @@ class Sightings(Protocol):
     """
 
     @property
-    def shown(self) -> Callable[[str, Sequence[str]], Shown]: ...
+    def shown(self) -> Callable[[str, Sequence[str]], OthersShown]: ...
     @property
     def unaccounted(self) -> Callable[[str], Iterable[str]]: ...
 

@@ -29,7 +29,7 @@ from handlers.engine.plan import plan_of
 from handlers.requests import accept, actions, build, deletion, grow, operator, presence, snapshots
 from handlers.requests import repair as repairs
 from handlers.requests.guards import Contact, RequestOrigin
-from handlers.requests.presence import Shown
+from handlers.requests.presence import OthersShown
 from handlers.results.progress import Execution
 from host_agent.shared.contract.ports import Cinder, PortError, VolumeView
 from ledger.log.unit import AggregateStore, Unit, run_optimistically
@@ -67,7 +67,9 @@ class Fleet:
     contact: Callable[[str], Contact]
     legacy: Callable[[], bool] = lambda: False
     had: Callable[[str], Iterable[str]] = lambda _server_id: ()
-    shown: Callable[[str, Sequence[str]], Shown] = lambda _server_id, _volume_ids: Shown()
+    shown: Callable[[str, Sequence[str]], OthersShown] = lambda _server_id, _volume_ids: (
+        OthersShown()
+    )
     unaccounted: Callable[[str], Iterable[str]] = lambda _server_id: ()
     unfenced: Callable[[], Iterable[str]] = lambda: ()
     hook_required: bool = False

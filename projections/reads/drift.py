@@ -15,8 +15,8 @@ from handlers.requests.presence import (
     SHOW_GUESTS,
     SHOW_VOLUMES,
     STOP_REPAIRS,
+    OthersShown,
     ShowingFinding,
-    Shown,
 )
 from projections.base import Row
 from projections.findings import FINDINGS
@@ -120,7 +120,7 @@ class DriftReads(LogReads):
         """The open findings that show the server's guest, or one of the volumes, on a host."""
         return (await self.sightings(server_id, volume_ids)).findings
 
-    async def sightings(self, server_id: str, volume_ids: Sequence[str]) -> Shown:
+    async def sightings(self, server_id: str, volume_ids: Sequence[str]) -> OthersShown:
         """The same, and the hosts in doubt, as of one moment."""
         rows = await self._all(
             "sightings",
@@ -129,7 +129,7 @@ class DriftReads(LogReads):
             guests=sorted(SHOW_GUESTS),
             volumes=sorted(SHOW_VOLUMES | STOP_REPAIRS),
         )
-        return Shown(
+        return OthersShown(
             findings=[ShowingFinding.of(row) for row in rows if row["finding_id"] is not None],
             in_doubt=[row["host"] for row in rows if row["finding_id"] is None],
         )

@@ -19,7 +19,7 @@ from handlers.engine.plan import Ask, plan_of
 from handlers.flows import FLOWS
 from handlers.requests import presence
 from handlers.requests.actions import ActOnServer
-from handlers.requests.presence import ShowingFinding, Shown, asks_of
+from handlers.requests.presence import OthersShown, ShowingFinding, asks_of
 from handlers.requests.repair import RepairDrift
 from host_agent.shared.contract.messages import SERVICE_VERSION, Guest, PowerState, Registration
 from ledger.core.requests import Fleet
@@ -203,11 +203,23 @@ def test_what_a_host_shows_stands_while_it_is_silent_and_falls_with_its_fence() 
     world.done(world.detach())
 
 
+def test_who_shows_something_is_read_once_for_a_request() -> None:
+    world, asked = World(), []
+    world.done(world.attach())
+
+    def shown(*about: object) -> OthersShown:
+        asked.append(about)
+        return OthersShown()
+
+    assert _acting(world, "reboot", {})(replace(world.fleet, shown=shown))
+    assert asked == [(world.server_id, [world.volumes[0]])]
+
+
 def test_an_open_finding_is_no_sign_once_its_host_is_fenced() -> None:
     world = World()
     world.done(world.attach())
     found = ShowingFinding(finding_id="f", drift_class="guest_elsewhere", hosts=(OTHER,))
-    fleet = replace(world.fleet, shown=lambda *_: Shown(findings=[found]))
+    fleet = replace(world.fleet, shown=lambda *_: OthersShown(findings=[found]))
     with pytest.raises(errors.ShownElsewhereError, match="finding f"):
         _acting(world, "reboot", {})(fleet)
     world.fence(OTHER)
@@ -328,7 +340,7 @@ def test_nothing_is_repaired_while_a_disk_of_the_volume_may_be_other_data(flow: 
     )
     request = RepairDrift(finding_id=str(finding(world).id), reason="test")
     had = lambda server: drifted.hosts_of(world, server)  # noqa: E731
-    unsure = replace(world.fleet, had=had, shown=lambda *_: Shown(findings=[other]))
+    unsure = replace(world.fleet, had=had, shown=lambda *_: OthersShown(findings=[other]))
     with pytest.raises(errors.RepairError, match="may be other data"):
         world.requests.repair(request, CONTEXT, unsure)
     world.done(world.requests.repair(request, CONTEXT, replace(world.fleet, had=had)).operation_id)

@@ -20,7 +20,7 @@ from aggregates.host import Host, host_uuid
 from aggregates.operation import ActiveRun, Operation, OperationState
 from handlers.engine.plan import plan_of
 from handlers.requests.actions import RULES, ActOnServer
-from handlers.requests.presence import Shown
+from handlers.requests.presence import OthersShown
 from host_agent.shared.contract.messages import Report, StepResult
 from host_agent.shared.contract.ports import PortError
 from ledger.upkeep import restored
@@ -198,7 +198,7 @@ def test_after_a_new_fence_all_other_hosts_have_to_be_vouched_for(tmp_path: Path
         world.act("evacuate", destination=OTHER)
     world.service.vouch(OTHER, "it has no guest", CONTEXT)
     request = ActOnServer(server_id=world.server_id, flow="evacuate", destination=OTHER)
-    third = replace(world.fleet, shown=lambda *_: Shown(in_doubt=["compute-3"]))
+    third = replace(world.fleet, shown=lambda *_: OthersShown(in_doubt=["compute-3"]))
     with pytest.raises(errors.HostUnvouchedError, match="compute-3"):
         world.requests.act(request, CONTEXT, third)
     world.done(world.act("evacuate", destination=OTHER))

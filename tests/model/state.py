@@ -23,7 +23,7 @@ from aggregates.operation import Operation, OperationState
 from handlers.engine import rules
 from handlers.engine.verbs import RetryPolicy
 from handlers.requests.guards import Contact
-from handlers.requests.presence import SHOW_GUESTS, SHOW_VOLUMES, ShowingFinding, Shown
+from handlers.requests.presence import SHOW_GUESTS, SHOW_VOLUMES, OthersShown, ShowingFinding
 from ledger.core.requests import Fleet, Requests
 from ledger.core.service import Service
 from ledger.log.application import ConflictError
@@ -159,7 +159,7 @@ class Ledger:
         self.fleet = Fleet(
             contact=lambda name: Contact(alive=state.world.hosts[name].on, since="now"),
             had=lambda _: {a.host for a in state.all(Attachment) if a.host},
-            shown=lambda *_: Shown(findings=[*_shown(state)]),
+            shown=lambda *_: OthersShown(findings=[*_shown(state)]),
             unaccounted=lambda _: [name for name in _unfenced(state) if _may_have(state, name)],
             unfenced=lambda: _unfenced(state),
         )

@@ -29,8 +29,8 @@ from handlers.requests.presence import (
     SHOW_GUESTS,
     SHOW_VOLUMES,
     STOP_REPAIRS,
+    OthersShown,
     ShowingFinding,
-    Shown,
 )
 from host_agent.shared.contract.messages import Command, PowerState
 from host_agent.shared.contract.wire import read
@@ -310,7 +310,7 @@ class Cloud:
     def _unfenced(self) -> list[str]:
         return [row["host"] for row in self.rows("hosts") if not row["fenced"]]
 
-    def _shown(self, server_id: str, volume_ids: Sequence[str]) -> Shown:
+    def _shown(self, server_id: str, volume_ids: Sequence[str]) -> OthersShown:
         """The open findings that show the server's guest, or one of the volumes."""
         showing = [
             ShowingFinding.of(row)
@@ -321,7 +321,7 @@ class Cloud:
                 row["drift_class"] in SHOW_VOLUMES | STOP_REPAIRS and row["volume_id"] in volume_ids
             )
         ]
-        return Shown(findings=showing)
+        return OthersShown(findings=showing)
 
     def instances(self, *, deleted: bool = False) -> list[Instance]:
         rows = self.rows("instances")

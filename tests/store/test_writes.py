@@ -8,6 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from projections.catalog import ALL
 from projections.running.tables import prepare
 from projections.running.writes import column, columns
 
@@ -66,3 +67,15 @@ def test_columns_are_those_that_the_table_has_now(db: psycopg.Connection[Any]) -
         column("a", "uuid[]"),
         column("b", "character varying(3)", key=True),
     )
+
+
+def test_no_table_of_a_projection_takes_a_row_without_position(
+    db: psycopg.Connection[Any],
+) -> None:
+    """By that a row is refused that would replace one from further on (query `replace`)."""
+    query = """
+        SELECT attrelid::regclass::text FROM pg_attribute
+         WHERE attrelid = ANY(%s::regclass[]) AND attname = 'position' AND NOT attnotnull
+    """
+    tables = [name for p in ALL for name in (p.table, *(d.table for d in p.derived))]
+    assert db.execute(query, [tables]).fetchall() == []
