@@ -47,6 +47,11 @@ connection = $DB/nova_cell1
 connection = $DB/nova_api
 [oslo_concurrency]
 lock_path = $STATE/lock
+[oslo_messaging_notifications]
+driver = messagingv2
+[notifications]
+notification_format = versioned
+bdms_in_notifications = true
 [conductor]
 workers = 1
 [scheduler]

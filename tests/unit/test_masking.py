@@ -92,6 +92,7 @@ def test_what_stands_under_a_harmless_key_is_shown(key: str) -> None:
     ("text", "shown"),
     [
         ("postgresql://ledger:hunter2@db/ledger", "postgresql://ledger:***@db/ledger"),
+        ("rabbit://a:hunter2@h1:5672,b:hunter2@h2:5672/v", "rabbit://a:***@h2:5672/v"),
         ("Authorization: Bearer hunter2 was refused", "Authorization: *** was refused"),
         ("GET /?token=hunter2&x=1", "GET /?token=***"),
         ("{'auth_password': 'hunter 2', 'x': 1}", "{'auth_password': ***, 'x': 1}"),

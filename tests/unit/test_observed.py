@@ -17,6 +17,7 @@ from handlers.drift.beside_nova import SeenAttachment, SeenMapping, SeenServer
 from handlers.results.observed import Notice, ServerSeen, record
 from ledger.log.unit import Unit
 from ledger.nova_beside.observer import seen_between
+from ledger.words.sentences import sentence
 from tests.memory import MemoryStore, Trouble
 from tests.world import CONTEXT
 
@@ -218,3 +219,11 @@ def test_a_place_in_the_boot_order_is_told_but_the_roots(
     told = notice("volume_attach.end", boot_indexes={V: index})
     look(store, server=replace(SERVER, root_device=root), notices=[told])
     assert store.load(BlockDeviceMapping, UUID(B)).boot_index == kept
+
+
+def test_the_story_says_who_asked(store: MemoryStore) -> None:
+    look(store, notices=[notice("volume_attach.end")])
+    [event] = [e for e, _ in store.log if isinstance(e, Attachment.Completed)]
+    said = sentence(event.TOPIC, {"seen": event.seen})
+    who = "instance.volume_attach.end at 2026-11-27 12:00:30 for user u30 of project p, req-1): "
+    assert who in said

@@ -49,6 +49,7 @@ plain_http = true
 [observe]
 interval_s = {INTERVAL_S}
 interface = "public"
+notifications = "rabbit://guest:guest@127.0.0.1:{ENV[LAB_RABBIT_PORT]}/"
 compute_endpoint = "{NOVA_URL}/v2.1"
 pass_on_to = "{NOVA_URL}"
 

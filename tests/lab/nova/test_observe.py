@@ -72,6 +72,20 @@ def test_the_history_is_what_nova_did(ledger: Beside, cloud: NovaCloud) -> None:
         assert hosts(ledger, volume, at) == who, f"an answer once given stays the answer: {at}"
 
 
+def test_what_nova_tells_says_who_asked(ledger: Beside, cloud: NovaCloud) -> None:
+    """By its own bus; and the place of a volume in the boot order, if it has one."""
+    server, volume = cloud.server(), cloud.volume()
+    cloud.attach(server, volume)
+    begun = ledger.until(volume, "Attachment.Completed")["body"]["seen"]["told"]
+    cloud.detach(server, volume)
+    ended = ledger.until(volume, "Attachment.Deleted")["body"]["seen"]["told"]
+    assert begun["event"].startswith("instance.volume_attach.")
+    assert ended["event"].startswith("instance.volume_detach.")
+    assert begun["user_id"] == ended["user_id"]
+    assert begun["request_id"].startswith("req-")
+    assert begun["request_id"] != ended["request_id"]
+
+
 def test_what_began_while_the_ledger_was_down_is_told_in_an_interval(
     ledger: Beside, cloud: NovaCloud
 ) -> None:
