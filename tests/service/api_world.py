@@ -394,8 +394,7 @@ async def running_api(
         stack.push_async_callback(_cancelled, task)
         # Whom a test believes is the test's own matter; the world's own calls believe anybody.
         connector = None if tls is None else TCPConnector(ssl=False)
-        app = with_console(make_app(components))
-        client = TestClient(_Server(app, tls), connector=connector)
+        client = TestClient(_Server(with_console(make_app(components)), tls), connector=connector)
         await stack.enter_async_context(client)
         yield Api(client, components, model, faults, dispatcher, looker, calls)
 
