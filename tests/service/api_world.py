@@ -24,6 +24,7 @@ from yarl import URL
 from host_agent.shared.faults import Faults
 from host_agent.shared.platform.lines import left_s
 from host_agent.shared.platform.telemetry import call_seconds
+from ledger.agents.batches import AGENT_BATCHER
 from ledger.auth.authenticator import authenticator, keystone_login
 from ledger.auth.policy import Policy
 from ledger.auth.tls import ServiceTls
@@ -182,6 +183,13 @@ class Api:
         assert response.status == 200, await response.text()
         await self.projected()
         return await response.json()
+
+    async def silent(self, host: str = HOST) -> None:
+        """Its agent was heard of last an hour ago: what is not written yet is not written later."""
+        await self.http.app[AGENT_BATCHER]._contacts.written()
+        ago = "UPDATE host_contact SET seen_at = seen_at - interval '1 hour' WHERE host = %s"
+        async with self.components.queries._pool.connection() as connection:
+            await connection.execute(ago, [host])
 
     async def server(self, project_id: str | None = PROJECT, **fields: Any) -> str:
         """A running guest on compute-1; forgets the guests shown before."""
@@ -394,8 +402,7 @@ async def running_api(
         stack.push_async_callback(_cancelled, task)
         # Whom a test believes is the test's own matter; the world's own calls believe anybody.
         connector = None if tls is None else TCPConnector(ssl=False)
-        app = with_console(make_app(components))
-        client = TestClient(_Server(app, tls), connector=connector)
+        client = TestClient(_Server(with_console(make_app(components)), tls), connector=connector)
         await stack.enter_async_context(client)
         yield Api(client, components, model, faults, dispatcher, looker, calls)
 

@@ -343,15 +343,13 @@ async def test_bodies_that_a_microversion_has_not_are_refused_whole(api: Api) ->
         assert await api.head() == head
 
 
-@pytest.mark.parametrize(("name", "version", "body"), [row[:3] for row in BODIES if row[3]])
-async def test_bodies_that_a_microversion_has_are_taken(
-    api: Api, name: str, version: str, body: Any
-) -> None:
-    await api.two_hosts(server := guest())
-    head = await api.head()
-    answer = await api.act(server["server_id"], name, body, version=version)
-    assert answer.status == 202, await answer.text()
-    assert await api.head() > head
+async def test_bodies_that_a_microversion_has_are_taken(api: Api) -> None:
+    for name, version, body in (row[:3] for row in BODIES if row[3]):
+        await api.two_hosts(server := guest())
+        head = await api.head()
+        answer = await api.act(server["server_id"], name, body, version=version)
+        assert answer.status == 202, (name, version, body, await answer.text())
+        assert await api.head() > head, (name, version, body)
 
 
 async def test_a_request_with_the_same_key_is_the_same_operation(api: Api) -> None:

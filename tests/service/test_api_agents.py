@@ -38,10 +38,7 @@ async def test_a_look_at_the_host_follows_the_return_of_a_silent_agent(api: Api)
     await api.register()
     await api.register()
     assert api.looker.asked == []
-    async with api.components.queries._pool.connection() as connection:
-        await connection.execute(
-            "UPDATE host_contact SET seen_at = seen_at - interval '1 day' WHERE host = %s", (HOST,)
-        )
+    await api.silent()
     await api.register()
     assert [(scope, why) for scope, why, _ in api.looker.asked] == [({"host": HOST}, "agent_back")]
 

@@ -185,9 +185,7 @@ async def test_a_detach_just_before_the_attach_ends_waits_for_its_end(api: Api) 
 async def test_a_silent_host_gets_no_new_work(api: Api) -> None:
     """LP 1909120."""
     server, volume = await api.attached()
-    pool = api.components.queries._pool
-    async with pool.connection() as connection:
-        await connection.execute("UPDATE host_contact SET seen_at = seen_at - interval '1 hour'")
+    await api.silent()
     head = await api.head()
     for answer in (
         await api.ask("DELETE", path(server, volume)),

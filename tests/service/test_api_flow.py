@@ -27,13 +27,6 @@ async def flows(api: Api, query: str, token: str = "operator") -> list[tuple[str
     return [(row["volume_id"], row["flow"]) for row in rows]
 
 
-async def silent(api: Api, host: str) -> None:
-    async with api.components.queries._pool.connection() as connection:
-        await connection.execute(
-            "UPDATE host_contact SET seen_at = '2020-01-01Z' WHERE host = %s", [host]
-        )
-
-
 @pytest.mark.further
 async def test_attachments_say_by_which_flow_they_were_made_and_are_listed_by_it(api: Api) -> None:
     server, old, new = await old_and_new(api)
@@ -83,7 +76,7 @@ async def test_an_old_agent_that_is_not_fenced_means_the_old_flow(
     server, first, second = await api.server(), api.volume(), api.volume()
     await api.register(host=OTHER, service_version=OLD_AGENT)
     if silent_now:
-        await silent(api, OTHER)
+        await api.silent(OTHER)
     await api.played(await api.attach(server, first))
     assert await flows(api, f"volume={first}") == [(first, "old")]
 

@@ -79,8 +79,7 @@ async def test_what_a_silent_host_has_is_not_known(api: Api) -> None:
     server, _ = await api.attached()
     await in_contact(api)
     assert (await asked(api, server, str(uuid4())))[0] == 404
-    async with api.components.queries._pool.connection() as connection:
-        await connection.execute("UPDATE host_contact SET seen_at = seen_at - interval '1 hour'")
+    await api.silent()
     status, text = await asked(api, server, str(uuid4()))
     assert (status, "is silent" in text) == (409, True)
 
