@@ -126,7 +126,7 @@ class EventContext:
     sender: dict[str, Any] | None = None
 
     @property
-    def mark(self) -> dict[str, Any] | None:
+    def stored_sender(self) -> dict[str, Any] | None:
         """The sender, for each event of a request that begins no operation.  Else the operation's
         start has it; an operator's act on one has a sender of its own.
         """

@@ -113,9 +113,9 @@ class Ledger(Application[UUID]):
         relied_on = {each.id: each.version for each in aggregates if not each.unsaved}
         events = [event for aggregate in changed for event in aggregate.collect_events()]
         events.sort(key=lambda event: event.recording_order)
-        if context is not None and context.mark is not None:
+        if context is not None and context.stored_sender is not None:
             for event in events:
-                vars(event)["sender"] = context.mark
+                vars(event)["sender"] = context.stored_sender
         cache = self._cache
         try:
             recordings = self.events.put(events, context=context, relied_on=relied_on)

@@ -494,12 +494,13 @@ SELECT e.*
  LIMIT %(limit)s;
 
 -- name: asked
--- Who asked for operations, as their first events have it.  The log's second key.
+-- Who asked for operations, as their first events have it.  The log's second key.  A body has a plan
+-- in it: OFFSET 0 has it read once.
 SELECT originator_id AS operation_id, actor AS name, user_id, project_id,
        b.body ->> 'global_request_id' AS global_request_id,
        b.body -> 'sender' ->> 'address' AS address, b.body -> 'sender' ->> 'agent' AS agent
   FROM events
- CROSS JOIN LATERAL (SELECT convert_from(events.body, 'UTF8')::json AS body) AS b
+ CROSS JOIN LATERAL (SELECT convert_from(events.body, 'UTF8')::json AS body OFFSET 0) AS b
  WHERE originator_id = ANY(%(ids)s::uuid[]) AND originator_version = 1;
 
 -- name: is_over

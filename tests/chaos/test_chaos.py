@@ -7,8 +7,8 @@ by the invariants of the simulation.  What users were told has an order that exp
 each operation that was accepted is there, once.
 
 CHAOS_S: how long, at most 450, for pytest ends what takes 10 minutes (faulthandler_timeout);
-CHAOS_SEEDS: how many seeds by night, from CHAOS_FROM on: an hour, if nothing is said.  A seed draws the same
-troubles and requests again, but processes race as they like.
+CHAOS_SEEDS: how many seeds by night, from CHAOS_FROM on: an hour, if nothing is said.  A seed draws
+the same troubles and requests again, but processes race as they like.
 """
 
 from __future__ import annotations

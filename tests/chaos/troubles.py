@@ -275,6 +275,8 @@ class Troubles:
         body = {"reason": "it was edited by hand", "apply": True}
         answer = self._operator.ask("POST", f"/v1/drift/{finding['finding_id']}/repair", body)
         told, _ = self._operator.end_of(answer)
+        said = answer.text[:500] if answer is not None else "no answer"
+        _LOG.info("repair of %s %s: %s", finding["drift_class"], told, said)
         self._operator.told.count(f"repair {told}")
         return told
 

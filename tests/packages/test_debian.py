@@ -30,6 +30,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     build = [str(ROOT / "deploy/debian/build.sh"), "service", str(made)]
     package = subprocess.run(build, check=True, capture_output=True, text=True).stdout.strip()
     subprocess.run(["dpkg", "-x", package, made / "tree"], check=True)
+    subprocess.run(["dpkg", "-e", package, made / "tree/DEBIAN"], check=True)
     return made / "tree"
 
 
@@ -83,6 +84,17 @@ def test_it_says_what_is_in_it(tree: Path) -> None:
     there = json.loads(run(tree, "/opt/attachment-ledger/bin/python", "-c", code))
     ours = {(re.sub(r"[-_.]+", "-", name).lower(), version) for name, version in there}
     assert {each for each in ours if each[0] != "attachment-ledger"} <= named
+
+
+def test_it_has_the_services_units_and_ends_all_of_them(tree: Path) -> None:
+    """Names that the shell has made of a pattern, and scripts that a shell has written."""
+    units = {path.name for path in (tree / "lib/systemd/system").iterdir()}
+    ours = {path.name for path in (ROOT / "deploy/systemd").iterdir() if "agent" not in path.name}
+    assert units == {name for name in ours if name.endswith((".service", ".timer"))}
+    for name in ("postinst", "prerm"):
+        subprocess.run(["sh", "-n", tree / "DEBIAN" / name], check=True)
+    ended = (tree / "DEBIAN/prerm").read_text()
+    assert all(name in ended for name in units if name != "attachment-ledger-sign.service")
 
 
 def test_it_holds_nothing_of_where_it_was_built(tree: Path) -> None:

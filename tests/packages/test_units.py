@@ -62,7 +62,7 @@ def test_each_hour_has_its_checkpoint() -> None:
 
 @pytest.mark.parametrize("unit", ["attachment-ledger-forward@.service", SIGN])
 def test_what_a_unit_starts_is_a_command(unit: str) -> None:
-    """With all that it needs: only the database is not there, or what it is given as a file."""
+    """With all that it needs: it comes as far as the database, which is not there."""
     [line] = re.findall("^ExecStart=/usr/bin/attachment-ledger (.*)$", text(unit), re.MULTILINE)
     given = {"%i": "siem", "${TO}": "file:///x", "${FORMAT}": "cadf", "$OPTIONS": "", "%S": "/tmp"}
     for name, value in given.items():
@@ -70,8 +70,7 @@ def test_what_a_unit_starts_is_a_command(unit: str) -> None:
     words = line.replace("/tmp/attachment-ledger-checkpoints", "/tmp").split()
     asked = [sys.executable, "-m", "ledger", *words, "--database-url", "postgresql://127.0.0.1:9/x"]
     done = subprocess.run(asked, capture_output=True, text=True, check=False)
-    assert "usage:" not in done.stderr
-    assert "127.0.0.1" in done.stderr or "%d/key" in done.stderr, done.stderr
+    assert "the database cannot be used" in done.stderr, done.stderr
 
 
 def text(unit: str) -> str:
