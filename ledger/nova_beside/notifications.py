@@ -128,6 +128,7 @@ class Notices:
         self._changed = threading.Condition()
         self._waiting: dict[str, _Heard] = {}
         self._number = 0
+        self._closed = False
         self.counted = Counter(
             "ledger_nova_notifications",
             "Notifications of Nova that came; outcome: taken, refused, dropped, other",
@@ -161,13 +162,11 @@ class Notices:
 
     def take(self, wait_s: float) -> str | None:
         """A server to look at, the one that has waited longest first.  None: none came in time, or
-        `wake` was called.
+        it is over (`close`).
         """
         with self._changed:
-            if (due := self._due()) is None:
-                self._changed.wait(wait_s)
-                due = self._due()
-            if due is not None:
+            self._changed.wait_for(lambda: self._closed or self._due() is not None, wait_s)
+            if (due := None if self._closed else self._due()) is not None:
                 # It comes after all others when it is told of again.
                 self._waiting[due] = waiting = self._waiting.pop(due)
                 waiting.due = False
@@ -181,8 +180,10 @@ class Notices:
             waiting = self._waiting.get(server_id)
             return list(waiting.notices) if waiting else []
 
-    def wake(self) -> None:
+    def close(self) -> None:
+        """Nobody takes any more; who waits, or is about to, gets nothing."""
         with self._changed:
+            self._closed = True
             self._changed.notify_all()
 
     def mark(self) -> int:

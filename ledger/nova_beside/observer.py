@@ -146,7 +146,7 @@ class Observer:
     async def stop(self) -> None:
         """What is under way is given up; another process may go on at once."""
         self._stop.set()
-        self._notices.wake()
+        self._notices.close()
         await asyncio.to_thread(self._thread.shutdown)
 
     async def check(self) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any
@@ -138,6 +139,16 @@ def test_so_many_servers_wait_and_no_more(monkeypatch: pytest.MonkeyPatch) -> No
         told(notices, each)
     assert [notices.take(0.0) for _ in range(4)] == [*ids[:3], None]
     assert counts(notices) == {"taken": 3, "dropped": 2}
+
+
+def test_who_asks_just_after_the_end_does_not_wait() -> None:
+    """Else a service that stops in that moment stays until the next look at everything."""
+    notices = Notices()
+    notices.close()
+    asking = threading.Thread(target=notices.take, args=(3_600.0,), daemon=True)
+    asking.start()
+    asking.join(30.0)
+    assert not asking.is_alive()
 
 
 def test_a_look_at_everything_answers_for_what_was_told_before_it() -> None:
