@@ -93,7 +93,8 @@ async def test_retry_tries_again_and_the_reason_is_in_the_log(api: Api) -> None:
     assert (await api.get(f"/v2.1/servers/{server}"))["server"]["status"] == "ACTIVE"
     history = (await api.get(path + "/history"))["events"]
     [act] = [event for event in history if event["topic"] == "Operation.RetryRequested"]
-    assert act["body"] == {"reason": "multipathd was restarted"}
+    assert act["body"]["reason"] == "multipathd was restarted"
+    assert act["body"]["sender"]["address"] == "127.0.0.1"
     assert (act["actor"], act["cause"]) == ("operator", "operator")
 
 
