@@ -14,8 +14,8 @@ FROM   ?= 0
 
 # Tests start our programs hundreds of times: they are compiled once, whatever the shell says.
 export PYTHONDONTWRITEBYTECODE :=
-# Half of a test's time it waits for a process or a disk, so there are two workers for each core.
-export PYTEST_XDIST_AUTO_NUM_WORKERS ?= $(shell expr $$(nproc) \* 2)
+# Half of a test's time it waits for a process or a disk, so there are more workers than cores.
+export PYTEST_XDIST_AUTO_NUM_WORKERS ?= $(shell expr $$(nproc) + $$(nproc) / 2)
 # Their cases differ a hundredfold: a worker that has none left takes some of another.
 PYTEST = $(BIN)/pytest -n auto --dist worksteal
 

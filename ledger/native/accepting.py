@@ -26,7 +26,7 @@ from ledger.agents.contact import contact_at, contact_of
 from ledger.core.requests import Accepted, Fleet, operation_id_of
 from ledger.core.wakeups import bound_key, ended_key
 from ledger.http import redaction
-from ledger.http.call import Call, late
+from ledger.http.call import WRITTEN, Call, late
 from ledger.http.components import Components
 from ledger.http.problem import ApiError, not_found
 from ledger.http.redaction import redacted
@@ -190,7 +190,10 @@ def refuse_foreign_volume(call: Call, volume_id: str) -> VolumeView | None:
 
 
 async def bound(call: Call, done: Accepted, wait_s: float) -> Row:
-    """The operation, once its volumes are reserved and bound, or it is over, or at the deadline."""
+    """The operation, once its volumes are reserved and bound, or it is over, or at the deadline.
+
+    The answer's position is then one behind which a standby shows that, too.
+    """
 
     async def look() -> Row | None:
         row = await call.components.queries.operation(done.operation_id)
@@ -201,6 +204,7 @@ async def bound(call: Call, done: Accepted, wait_s: float) -> Row:
     row = row or await call.components.queries.operation(done.operation_id)
     if row is None:  # repeated, and accepted just now by a process whose projections are late
         raise late()
+    call.request[WRITTEN] = (await call.components.queries.head())["position"]
     return row
 
 

@@ -286,7 +286,6 @@ async def _swapped(call: Call, new_volume_id: str, row: Row) -> dict[str, str]:
         )
     except PortError as error:
         raise _unknown_new_volume(error) from None
-    await call.written(done.position)
     # S1: "fail API call if we can't create that attachment".
     accepting.refuse_failed(call, await accepting.bound(call, done, BIND_DEADLINE_S))
     return accepting.headers(done.operation_id)

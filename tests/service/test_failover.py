@@ -26,7 +26,7 @@ from tests.stack import eventually
 
 ANSWER_S = 2.0
 #: Beside the lines' own deadline: connecting in vain to the frozen one, twice, and a busy machine.
-SLACK_S = 10.0
+SLACK_S = 20.0
 _CUT = """SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()
             AND application_name = 'attachment-ledger projections'"""
 

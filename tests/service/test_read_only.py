@@ -72,6 +72,15 @@ async def test_what_was_written_is_read_on_the_standby_by_its_position(both: Two
             assert answer.status == 200, await answer.text()
 
 
+async def test_the_position_of_an_answer_is_behind_what_it_shows(database_url: str) -> None:
+    """An attach is bound after it was accepted: a standby between both knows no such attachment."""
+    async with running_api(database_url) as api:
+        _, volume, position = await attached(api)
+        events = (await api.get(f"/v1/volumes/{volume}/history"))["events"]
+        [bound] = [e for e in events if e["topic"] == "BlockDeviceMapping.MappingCreated"]
+        assert bound["position"] <= int(position)
+
+
 @pytest.mark.further
 async def test_nothing_is_changed_there_and_agents_are_sent_elsewhere(both: TwoLeaders) -> None:
     async with standby(both) as client:
