@@ -163,7 +163,8 @@ async def test_a_moment_that_more_may_come_of_is_not_answered(both: TwoLeaders) 
     async with running_api(both.first.dsn) as api, standby(both) as client:
         _, volume, position = await attached(api)
         [(before, last)] = both.first.ask(
-            f"SELECT recorded_at, clock_timestamp() FROM events WHERE position = {position} - 1"
+            "SELECT max(recorded_at), clock_timestamp() FROM events WHERE recorded_at <"
+            f" (SELECT recorded_at FROM events WHERE position = {position})"
         )
         for at, status in ((before, 200), (last, 503)):
             query = {"at": at.isoformat()}
