@@ -128,7 +128,7 @@ class GuestCopies(Rules):
         self, server_id: str, disk: Disk, live: DiskSeen, mirror: Mirror, course: _CopyCourse
     ) -> None:
         if mirror.place != disk_xml.place(disk.source):
-            raise is_copied(server_id, live)
+            raise being_copied(server_id, live)
         course.begun = True
         if course.watch.cancelled() or course.switches >= CHANGES_MAX:
             self._end(server_id, live, switch=False)
@@ -192,7 +192,7 @@ def no_disk(server_id: str, serial: str) -> PortError:
     )
 
 
-def is_copied(server_id: str, live: DiskSeen) -> PortError:
+def being_copied(server_id: str, live: DiskSeen) -> PortError:
     text = f"Disk {live.target} of guest {server_id} is being copied to somewhere else."
     return PortError(ErrorKind.RETRYABLE, "guest_busy", text)
 

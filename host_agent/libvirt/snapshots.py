@@ -27,7 +27,7 @@ from dataclasses import dataclass
 import structlog
 
 from host_agent.libvirt import disk_xml
-from host_agent.libvirt.copies import GuestCopies, is_copied, no_disk
+from host_agent.libvirt.copies import GuestCopies, being_copied, no_disk
 from host_agent.libvirt.disk_xml import DiskSeen, Layer
 from host_agent.libvirt.hypervisor import HypervisorError
 from host_agent.libvirt.look import (
@@ -244,7 +244,7 @@ def _is_merged(server_id: str, live: DiskSeen, merge: Merge) -> bool:
 
 def _refuse_busy(server_id: str, live: DiskSeen) -> None:
     if live.mirror is not None:
-        raise is_copied(server_id, live)
+        raise being_copied(server_id, live)
 
 
 def _encrypted(live: DiskSeen) -> PortError:

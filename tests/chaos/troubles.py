@@ -124,7 +124,7 @@ class Troubles:
         """It answers nobody, and holds what it has; what it does when it goes on is late."""
         process = self._next_service()
         process.pause()
-        time.sleep(PAUSED_S)
+        time.sleep(PAUSED_S)  # this is the trouble, not a wait for something
         process.go_on()
 
     def _next_service(self) -> Process:
