@@ -1,4 +1,7 @@
-"""SIGUSR2 shows what a process is at at the moment, and it goes on; after SIGHUP, too."""
+"""SIGUSR2 shows what a process is at at the moment, and it goes on; after SIGHUP, too.
+
+SIGABRT, the signal of systemd's watchdog, shows the stacks as the process ends.
+"""
 
 from __future__ import annotations
 
@@ -41,6 +44,18 @@ def test_service_and_agent_go_on_after_a_hangup(stack: Stack) -> None:
         os.kill(process.pid, signal.SIGHUP)
         _shows(process, where)
     assert service.stop() == agent.stop() == 0
+
+
+def test_a_busy_process_that_is_asked_often_lives_on(tmp_path: Path) -> None:
+    """Their stacks change meanwhile: printed by C, twenty times were enough to kill the process."""
+    busy = Process(tmp_path / "log", "tests.doubles.busy")
+    eventually(lambda: "busy" in busy.log.read_text(), "its start")
+    for _ in range(100):
+        _shown(busy)
+    assert busy.running
+    os.kill(busy.pid, signal.SIGABRT)
+    eventually(partial(_ended, busy), "its end")
+    assert "Fatal Python error: Aborted" in busy.log.read_text()
 
 
 @pytest.mark.further
@@ -99,6 +114,7 @@ def _shown(process: Process) -> str:
     os.kill(process.pid, signal.SIGUSR2)
 
     def said() -> str | None:
+        assert process.running, "it died of being asked"
         new = process.log.read_bytes()[before:].decode()
         return new if re.search(r"Open calls: (0\n|\d+\n  .*\n)", new) else None
 
