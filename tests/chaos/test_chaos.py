@@ -193,11 +193,19 @@ class Chaos:
             open_ = self.troubles.findings()
             if not open_:
                 return found
+            self.confirm_resizes()
             found += [each["drift_class"] for each in open_]
             for each in open_:
                 self.troubles.repair(each)
             self.come_to_rest()
         raise AssertionError(f"cannot be repaired: {open_}")
+
+    def confirm_resizes(self) -> None:
+        """What a server has that may still be reverted is not repaired."""
+        for server in self.servers:
+            shown = self._answered(partial(self.operator.server, server))
+            if shown["status"] == "VERIFY_RESIZE":
+                assert self.operator.act(server, "confirmResize") == COMPLETED
 
     def settle(self) -> None:
         """Every server runs, and has a volume more than those that it had at first."""
