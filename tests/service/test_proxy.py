@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-import shutil
 import ssl
-import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -19,6 +17,7 @@ import pytest
 from aiohttp.test_utils import unused_port
 
 from ledger.http.components import HOLDS
+from tests import tools
 from tests.authority import Authority
 from tests.service.api_world import HOST, Api, eventually
 from tests.tokens import token_of
@@ -30,7 +29,7 @@ MOST, WRONG_MOST, LIMIT_S = 4, 3, 0.5
 HEAD = b"GET /healthz HTTP/1.1\r\nHost: x\r\n"
 
 #: Where it is installed, or put by .ci/run.
-HAPROXY = shutil.which("haproxy") or shutil.which("haproxy", path=Path(sys.executable).parent)
+HAPROXY = tools.found("haproxy")
 #: `.ci/run` unpacks it; a machine that only tests the service need not have a proxy.
 pytestmark = pytest.mark.skipif(HAPROXY is None, reason="haproxy is not installed")
 
