@@ -7,8 +7,7 @@ Keystone at our speed.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Protocol
@@ -59,9 +58,9 @@ class Asks(Protocol):
 class KeystoneLogin:
     """Gives tokens for passwords."""
 
-    def __init__(self, ask: Asks, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, ask: Asks) -> None:
         self._ask = ask
-        self._refused = Rate(REFUSED_MAX, REFUSED_S, ADDRESSES_MAX, clock)
+        self._refused = Rate(REFUSED_MAX, REFUSED_S, ADDRESSES_MAX)
         self._room = Room("keystone-login", THREADS, THREADS_PER_ADDRESS)
         self.close = self._room.close
 
@@ -114,9 +113,7 @@ def _refusal(error: Exception) -> str | None:
     return f"HTTP {error.http_status}"
 
 
-def by_password(
-    auth_url: str, *, cacert: str | None, insecure: bool, calls: Histogram | None = None
-) -> Asks:
+def by_password(auth_url: str, *, cacert: str | None, insecure: bool, calls: Histogram) -> Asks:
     """Asks the Keystone that is there."""
     url = f"{auth_url.rstrip('/').removesuffix('/v3')}/v3"
 
