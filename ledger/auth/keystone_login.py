@@ -7,10 +7,10 @@ Keystone at our speed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any, Protocol
+from typing import Any
 
 from keystoneauth1 import exceptions
 from keystoneauth1.identity import v3
@@ -49,10 +49,8 @@ class Login:
     password: str = field(repr=False)
 
 
-class Asks(Protocol):
-    """Gives a token for what was typed.  Blocks.  Raises what keystoneauth raises."""
-
-    def __call__(self, login: Login) -> str: ...
+#: Gives a token for what was typed.  Blocks.  Raises what keystoneauth raises.
+Asks = Callable[[Login], str]
 
 
 class KeystoneLogin:
