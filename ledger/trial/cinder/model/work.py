@@ -33,7 +33,7 @@ def end_backup(volume: StoredVolume) -> None:
     volume.status, volume.previous_status = volume.previous_status or volume.status, BACKING_UP
 
 
-def begin_extension(volume: StoredVolume, *, attached: bool) -> None:
+def begin_extension(volume: StoredVolume, *, attached: bool = False) -> None:
     """`attached`: the caller's microversion allows it of a volume in use (3.42)."""
     expected = "in-use" if attached and volume.status == "in-use" else "available"
     if volume.status != expected:
