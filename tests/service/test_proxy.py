@@ -20,10 +20,10 @@ from ledger.http.components import HOLDS
 from tests import tools
 from tests.authority import Authority
 from tests.service.api_world import HOST, Api, eventually
+from tests.service.test_api_connections import ended
 from tests.tokens import token_of
 
 CONFIGURATION = Path(__file__).parents[2] / "deploy/haproxy.cfg"
-SOON_S = 30.0
 #: In place of the file's own.
 MOST, WRONG_MOST, LIMIT_S = 4, 3, 0.5
 HEAD = b"GET /healthz HTTP/1.1\r\nHost: x\r\n"
@@ -108,15 +108,6 @@ async def proxy(api: Api, tmp_path: Path) -> AsyncIterator[Proxy]:
     finally:
         process.terminate()
         await process.wait()
-
-
-async def ended(reader: asyncio.StreamReader) -> bytes:
-    """What was told until the other side closed the connection."""
-    async with asyncio.timeout(SOON_S):
-        try:
-            return await reader.read()
-        except ConnectionError:
-            return b""
 
 
 @pytest.mark.parametrize("tls", [True, False], ids=["no request", "no handshake"])
