@@ -305,6 +305,12 @@ class World:
                 self.service.on_dispatcher_lost(operation_id)
                 return
 
+    def settle(self) -> None:
+        """Do all that is due."""
+        while running := self.running():
+            for operation_id in running:
+                self.run(str(operation_id))
+
     def done(self, operation_id: str) -> World:
         """Run it to its end, which has to be a good one."""
         operation = self.run(operation_id)

@@ -19,7 +19,7 @@ _LOG = structlog.get_logger(__name__)
 class Told:
     """`path`: a file of this host's agent; None: it is forgotten with the process."""
 
-    def __init__(self, path: Path | None = None) -> None:
+    def __init__(self, path: Path | None) -> None:
         self._path = path
         self._last = _read(path) if path else None
 

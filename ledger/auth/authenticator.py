@@ -48,7 +48,7 @@ def _tokens(
 
 
 def keystone_login(
-    settings: Settings, stack: AsyncExitStack, calls: Histogram | None = None
+    settings: Settings, stack: AsyncExitStack, calls: Histogram
 ) -> KeystoneLogin | None:
     """Who gives tokens for passwords, until the stack is left; None where Keystone is not asked."""
     options = settings.keystone_auth or {}

@@ -7,11 +7,10 @@ Keystone at our speed.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any, Protocol
+from typing import Any
 
 from keystoneauth1 import exceptions
 from keystoneauth1.identity import v3
@@ -50,18 +49,16 @@ class Login:
     password: str = field(repr=False)
 
 
-class Asks(Protocol):
-    """Gives a token for what was typed.  Blocks.  Raises what keystoneauth raises."""
-
-    def __call__(self, login: Login) -> str: ...
+#: Gives a token for what was typed.  Blocks.  Raises what keystoneauth raises.
+Asks = Callable[[Login], str]
 
 
 class KeystoneLogin:
     """Gives tokens for passwords."""
 
-    def __init__(self, ask: Asks, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, ask: Asks) -> None:
         self._ask = ask
-        self._refused = Rate(REFUSED_MAX, REFUSED_S, ADDRESSES_MAX, clock)
+        self._refused = Rate(REFUSED_MAX, REFUSED_S, ADDRESSES_MAX)
         self._room = Room("keystone-login", THREADS, THREADS_PER_ADDRESS)
         self.close = self._room.close
 
@@ -114,9 +111,7 @@ def _refusal(error: Exception) -> str | None:
     return f"HTTP {error.http_status}"
 
 
-def by_password(
-    auth_url: str, *, cacert: str | None, insecure: bool, calls: Histogram | None = None
-) -> Asks:
+def by_password(auth_url: str, *, cacert: str | None, insecure: bool, calls: Histogram) -> Asks:
     """Asks the Keystone that is there."""
     url = f"{auth_url.rstrip('/').removesuffix('/v3')}/v3"
 

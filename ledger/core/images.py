@@ -19,7 +19,6 @@ from host_agent.shared.cinder.session import load_auth
 from host_agent.shared.cinder.settings import CinderSettings
 from host_agent.shared.contract.messages import ErrorKind
 from host_agent.shared.contract.ports import GIB, PortError
-from host_agent.shared.platform.telemetry import call_seconds
 
 #: What Glance says of an image that there is not, at all or for whoever asks.
 _REFUSALS = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.FORBIDDEN, HTTPStatus.UNAUTHORIZED})
@@ -35,9 +34,8 @@ class Image:
 class Images:
     """Glance where the catalog of Cinder's Keystone has it.  May be shared by threads."""
 
-    def __init__(self, settings: CinderSettings, calls: Histogram | None = None) -> None:
+    def __init__(self, settings: CinderSettings, calls: Histogram) -> None:
         self._settings = settings
-        counted = calls or call_seconds()
         self._session = None
         if settings.auth is not None:
             auth = load_auth(settings.auth)
@@ -45,7 +43,7 @@ class Images:
 
             def note(url: str, outcome: str, took_s: float) -> None:
                 neighbour = "keystone" if keystone and url.startswith(keystone) else "glance"
-                counted.labels(neighbour, outcome).observe(took_s)
+                calls.labels(neighbour, outcome).observe(took_s)
 
             self._session = session.Session(
                 auth=auth,

@@ -241,14 +241,6 @@ class Service:
 
         return run_optimistically(self._store, change)
 
-    def unfence(self, name: str, reason: str, context: EventContext) -> int:
-        """Let the host work again, in its new epoch."""
-        return self.change_host(name, lambda host: host.unfence(reason), context)
-
-    def vouch(self, name: str, reason: str, context: EventContext) -> int:
-        """Believe the log of the host again, after a restore."""
-        return self.change_host(name, lambda host: host.vouch(reason), context)
-
     def change_host(self, name: str, act: Callable[[Host], None], context: EventContext) -> int:
         """Do an operator's act on a host; the position then."""
 

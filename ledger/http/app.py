@@ -88,6 +88,7 @@ def make_app(components: Components) -> web.Application:
     add_routes(app, ROUTES)
     app.on_response_prepare.append(_add_headers)
     app.on_shutdown.append(app[HOLDS].close)
+    app.on_cleanup.append(app[READINESS].close)
     app.cleanup_ctx.extend([app[BULKHEADS].open, app[HOLDS].open, app[AGENT_BATCHER].open])
     app.cleanup_ctx.append(app[REFUSALS].open)
     return app

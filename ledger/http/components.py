@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
-from aggregates.base import EventContext
 from host_agent.shared.contract.ports import Cinder
 from ledger.auth.keystone_login import KeystoneLogin
 from ledger.auth.policy import Policy
@@ -26,6 +24,7 @@ from ledger.log.clock import DatabaseClock
 from ledger.log.writer import Writer
 from ledger.nova_beside.adopting import Adopting
 from ledger.nova_beside.passing import Nova
+from ledger.reconcile.asking import LookRequests
 from ledger.reconcile.findings import Findings
 from projections.reads.queries import Queries
 from projections.running.runner import ProjectionRunner
@@ -35,22 +34,6 @@ Check = Callable[[], Awaitable[str | None]]
 
 #: How long a place may be held for a caller that is gone.
 SWEEP_INTERVAL_S = 1.0
-
-
-class Looker(Protocol):
-    """Who looks for drift (ledger.reconcile)."""
-
-    def ask(
-        self,
-        scope: Mapping[str, str],
-        why: str,
-        context: EventContext,
-        *,
-        believe: Sequence[str] = (),
-        reason: str | None = None,
-    ) -> str:
-        """Ask for a look; its id, or that of one at the same that nobody has begun yet."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +64,7 @@ class Components:
     adopting: Adopting | None = None
     keystone_login: KeystoneLogin | None = None
     policy: Policy = field(default_factory=Policy)
-    looker: Looker
+    looker: LookRequests
     checks: Mapping[str, Check] = field(default_factory=dict)
     warnings: Mapping[str, Check] = field(default_factory=dict)
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar, cast
 from uuid import UUID
 
@@ -113,9 +114,8 @@ class Ledger(Application[UUID]):
         relied_on = {each.id: each.version for each in aggregates if not each.unsaved}
         events = [event for aggregate in changed for event in aggregate.collect_events()]
         events.sort(key=lambda event: event.recording_order)
-        if context is not None and context.stored_sender is not None:
-            for event in events:
-                vars(event)["sender"] = context.stored_sender
+        if context is not None and (sender := context.stored_sender) is not None:
+            events = [replace(event, sender=sender) for event in events]
         cache = self._cache
         try:
             recordings = self.events.put(events, context=context, relied_on=relied_on)

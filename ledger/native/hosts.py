@@ -69,7 +69,7 @@ async def let_go(call: Call, name: str, position: int) -> None:
 async def unfence(call: Call, *, reason: str) -> web.StreamResponse:
     """POST unfence: it gets work again, in its new epoch."""
     name = (await host_row(call))["host"]
-    await call.operate(call.components.service.unfence, name, reason)
+    await call.operate(call.components.service.change_host, name, lambda each: each.unfence(reason))
     return await _answer_again(call)
 
 
@@ -79,7 +79,7 @@ async def vouch(call: Call, *, reason: str) -> web.StreamResponse:
     name = row["host"]
     if row["unvouched"]:
         await _refuse_unseen(call, name)
-    await call.operate(call.components.service.vouch, name, reason)
+    await call.operate(call.components.service.change_host, name, lambda each: each.vouch(reason))
     await look_again(call, {"host": name}, "vouch", "operator")
     return await _answer_again(call)
 

@@ -17,7 +17,7 @@ NAME = "reconcile"
 
 
 class LookRequests:
-    """Takes questions for a database; all calls block.  A `ledger.http.components.Looker`."""
+    """Takes questions for a database, which whoever looks for drift answers; all calls block."""
 
     def __init__(self, dsn: str) -> None:
         self.dsn = dsn

@@ -178,7 +178,7 @@ class DriftReads(LogReads):
             return row
         return _asked(look_id, row)
 
-    async def looks_asked(self, limit: int = PAGE_MAX) -> list[Row]:
+    async def looks_asked(self, limit: int) -> list[Row]:
         """Those that were asked for and have not begun, oldest first; as `look` has one."""
         rows = await self._all("looks_asked", limit=limit)
         return [_asked(row["asked_id"], row) for row in rows]

@@ -135,7 +135,7 @@ class BlockingSurveyReads:
 
     def standings(
         self,
-        hosts: Sequence[str] | None = None,
+        hosts: Sequence[str] | None,
         *,
         silent_after_s: float,
         age_max_s: float | None = None,

@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 from uuid import uuid4
 
 from aggregates.base import EventContext
+from ledger.reconcile.asking import LookRequests
 
 
-class AskedLooks:
-    """A `ledger.http.components.Looker`; `asked`: scope, why and who; `believed`: what, and why."""
+class AskedLooks(LookRequests):
+    """`asked`: scope, why and who; `believed`: what, and why."""
 
     def __init__(self) -> None:
+        super().__init__(dsn="")
         self.asked: list[tuple[dict[str, str], str, str]] = []
         self.believed: list[tuple[list[str], str | None]] = []
         self.id = str(uuid4())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import methodcaller
 from typing import Any
 from uuid import UUID
 
@@ -166,7 +167,7 @@ def test_a_fenced_host_that_was_to_remove_a_guest_is_to_clear_it_when_it_returns
     assert world.run(operation_id).outcome is Outcome.FAILED
     assert world.instance.host == HOST
     world.dead.discard(HOST)
-    world.service.unfence(HOST, "repaired", CONTEXT)
+    world.service.change_host(HOST, methodcaller("unfence", "repaired"), CONTEXT)
     world.register(HOST)
     guests, _ = world.store.load(Host, host_uuid(HOST)).leftovers
     assert set(guests) == {world.server_id}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import UTC, datetime
 from uuid import UUID
@@ -33,13 +34,20 @@ from tests.world import CONTEXT, HOST, World
 NOW = datetime(2026, 11, 28, 12, tzinfo=UTC)
 
 
-def _begins_at_rest(scenario: Scenario) -> bool:
-    world = prepared(scenario)
-    return not scenario.repairs and world.instance.version > 0 and can_be_adopted(world)
-
-
-_THEIRS = [each for each in SCENARIOS if _begins_at_rest(each)]
+#: Nova could not hand over the servers that they begin with, if there is one.
+_NOT_AT_REST = re.compile(
+    "boot.*|confirm|.*revert|.*evacuate|.*unshelve|.*offloaded|.*resized"
+    "|root-attach|delete-fenced|convert-reserved"
+)
+_LEFT_OUT = [each for each in SCENARIOS if _NOT_AT_REST.fullmatch(each.name)]
+_THEIRS = [each for each in SCENARIOS if not each.repairs and each not in _LEFT_OUT]
 each_flow = pytest.mark.parametrize("scenario", by_turns(_THEIRS, 1), ids=lambda each: each.name)
+
+
+def test_no_flow_is_left_out_that_could_begin_on_a_server_of_novas() -> None:
+    there = {each.name: prepared(each) for each in _LEFT_OUT if prepared(each).instance.version}
+    assert len(there) >= 20
+    assert [name for name, world in there.items() if can_be_adopted(world)] == []
 
 
 @each_flow

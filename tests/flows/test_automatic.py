@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from operator import methodcaller
 from typing import Any
 from uuid import uuid4
 
@@ -74,9 +75,9 @@ def test_after_a_restore_nothing_is_repaired_until_all_hosts_are_vouched_for() -
     policy, id_ = RepairPolicy(classes=frozenset({"connection_left"})), str(finding(world).id)
     for name in world.hosts:
         restored.doubt(world.store, name, 1, "disk lost", world.clock(), CONTEXT)
-    world.service.vouch(HOST, "looked at", CONTEXT)
+    world.service.change_host(HOST, methodcaller("vouch", "looked at"), CONTEXT)
     assert automatic(world, policy).confirmed(id_) is None
-    world.service.vouch(OTHER, "looked at", CONTEXT)
+    world.service.change_host(OTHER, methodcaller("vouch", "looked at"), CONTEXT)
     operation_id = automatic(world, policy).confirmed(id_)
     assert operation_id is not None
     world.done(operation_id)

@@ -25,13 +25,6 @@ def attached(volumes: int = 1) -> World:
     return world.done(world.attach())
 
 
-def settle(world: World) -> None:
-    """All that is due is done."""
-    while running := world.running():
-        for operation_id in running:
-            world.run(str(operation_id))
-
-
 def gone(world: World) -> bool:
     free = {world.cinder.volume(volume_id).status for volume_id in world.volumes} == {"available"}
     none = not any(connected_paths(host) for host in world.hosts.values())
@@ -46,7 +39,7 @@ def test_what_is_in_the_way_ends_first_and_the_deletion_begins_with_its_end(flow
     assert (world.instance.deleted, world.operation(deletion).started) == (False, None)
     world.done(first)
     assert world.instance.deleted, "in the transaction that ended the first"
-    settle(world)
+    world.settle()
     assert world.operation(deletion).outcome == "completed"
     assert gone(world), world.summary()
 
@@ -58,7 +51,7 @@ def test_of_many_in_the_way_the_last_one_to_end_begins_it() -> None:
     for operation_id in attaches:
         assert world.operation(deletion).started is None
         world.done(operation_id)
-    settle(world)
+    world.settle()
     assert gone(world), world.summary()
 
 
@@ -80,7 +73,7 @@ def test_a_host_that_dies_lets_the_deletion_begin_when_it_is_fenced() -> None:
     deletion = world.delete()
     assert world.operation(deletion).started is None
     world.fence(HOST)
-    settle(world)
+    world.settle()
     assert world.operation(deletion).outcome == "completed"
 
 
@@ -101,7 +94,7 @@ def test_meanwhile_nothing_else_begins_and_who_asks_again_is_told_the_same() -> 
     assert len(world.store.log) == stored
     assert world.requests.grow(world.server_id, world.volumes[0], CONTEXT) is None
     world.done(first)
-    settle(world)
+    world.settle()
     flows = [event.flow for event in events(world, Operation.OperationStarted)]
     assert flows == ["attach", "reboot", "delete"]
     assert len(events(world, Instance.DeletionAwaited)) == 1
@@ -180,7 +173,7 @@ def test_no_crash_and_no_race_around_a_save_loses_it(mode: str) -> None:
         world.trouble = Trouble({at: mode})
         deletion = world.delete()
         world.run(first)
-        settle(world)
+        world.settle()
         assert world.operation(deletion).state is OperationState.FINISHED
         assert gone(world), (at, world.summary())
         if len(world.trouble.met) <= at:

@@ -48,13 +48,6 @@ def grow(world: World, *, waits: bool = False) -> None:
     world.requests.grow(world.server_id, volume.id, CONTEXT)
 
 
-def settle(world: World) -> None:
-    """All that is due is done."""
-    while running := world.running():
-        for operation_id in running:
-            world.run(str(operation_id))
-
-
 def flows(world: World) -> list[str]:
     return [event.flow for event in events(world, Operation.OperationStarted)]
 
@@ -66,7 +59,7 @@ def test_what_is_told_while_an_operation_is_in_the_way_is_heard_at_its_end(flow:
     world.act(flow, **where)
     grow(world)
     assert flows(world)[-1] == flow
-    settle(world)
+    world.settle()
     assert flows(world)[-1] == "grow"
     [begun] = events(world, Instance.GrowthBegun)
     started = events(world, Operation.OperationStarted)[-1]
@@ -79,7 +72,7 @@ def test_cinder_that_waits_for_a_guest_hears_of_it_when_the_guest_did() -> None:
     world = attached(driver="nfs")
     world.act("reboot")
     grow(world, waits=True)
-    settle(world)
+    world.settle()
     assert flows(world)[-1] == "grow_for_cinder"
     assert world.cinder.volume(world.volumes[0]).status == "in-use"
     assert (guest_has(world), world.wrong()) == (2 * GIB, [])
@@ -107,7 +100,7 @@ def test_a_volume_that_grows_again_while_its_guest_hears_of_it_grows_again() -> 
     world = attached()
     grow(world)
     grow(world)
-    settle(world)
+    world.settle()
     assert flows(world)[-2:] == ["grow", "grow"]
     assert (guest_has(world), world.wrong()) == (3 * GIB, [])
 
@@ -136,7 +129,7 @@ def test_what_was_told_goes_with_the_server_or_its_volume() -> None:
         world = attached()
         away(world)
         grow(world)
-        settle(world)
+        world.settle()
         assert "grow" not in flows(world)
         assert (world.instance.growth, world.wrong()) == ({}, [])
 
@@ -180,7 +173,7 @@ def test_a_guest_of_a_fenced_host_has_the_size_where_it_is_started_next() -> Non
     fenced_before_it_grows(world)
     world.done(world.act("evacuate", destination=OTHER))
     assert guest_has(world, OTHER) == 2 * GIB
-    settle(world)
+    world.settle()
     assert (world.instance.growth, world.wrong()) == ({}, [])
 
 
@@ -195,12 +188,12 @@ def test_a_guest_that_outlives_a_fence_hears_it_when_its_host_is_back(
     else:
         world.fence(HOST)
         grow(world)
-        settle(world)
+        world.settle()
     world.register(HOST)
     assert list(world.instance.growth) == world.volumes
     assert (world.running(), guest_has(world)) == ([], GIB)
     host_returns(world, HOST, tmp_path)
-    settle(world)
+    world.settle()
     assert (guest_has(world), world.instance.growth, world.wrong()) == (2 * GIB, {}, [])
     assert [event.waiting for event in events(world, Instance.GrowthAwaited)] == [False]
     assert flows(world)[-1] == "grow"
@@ -220,7 +213,7 @@ def test_a_guest_that_another_host_shows_hears_it_where_it_belongs(order: tuple[
         assert flows(world)[-1] == "attach"
         assert list(world.instance.growth) == world.volumes
         say[host]()
-    settle(world)
+    world.settle()
     assert flows(world)[-1] == "grow"
     assert (guest_has(world), world.instance.growth, world.wrong()) == (2 * GIB, {}, [])
 

@@ -10,6 +10,7 @@ import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -161,7 +162,7 @@ def test_once_the_hosts_are_vouched_for_it_can_be_taken_up_where_it_was() -> Non
     put_back(world, backups[-1])
     mark(world)
     for name in world.hosts:
-        world.service.vouch(name, "looked at", CONTEXT)
+        world.service.change_host(name, methodcaller("vouch", "looked at"), CONTEXT)
     world.service.act(operation_id, "retry", "looked at", CONTEXT)
     world.done(operation_id)
     assert world.wrong() == []
@@ -196,7 +197,7 @@ def test_after_a_new_fence_all_other_hosts_have_to_be_vouched_for(tmp_path: Path
     world.fence(HOST)
     with pytest.raises(errors.HostUnvouchedError, match=OTHER):
         world.act("evacuate", destination=OTHER)
-    world.service.vouch(OTHER, "it has no guest", CONTEXT)
+    world.service.change_host(OTHER, methodcaller("vouch", "it has no guest"), CONTEXT)
     request = ActOnServer(server_id=world.server_id, flow="evacuate", destination=OTHER)
     third = replace(world.fleet, shown=lambda *_: OthersShown(in_doubt=["compute-3"]))
     with pytest.raises(errors.HostUnvouchedError, match="compute-3"):
@@ -285,7 +286,7 @@ def test_what_a_killed_command_did_not_park_is_parked_by_the_service() -> None:
     put_back(world, trouble.taken[-1])
     for name in world.hosts:
         restored.doubt(world.store, name, 1, REASON, world.clock(), CONTEXT)
-        world.service.vouch(name, "too early", CONTEXT)
+        world.service.change_host(name, methodcaller("vouch", "too early"), CONTEXT)
     world.service.on_host_fenced(operation_id, HOST)
     operation = world.operation(operation_id)
     assert operation.state is OperationState.PARKED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import methodcaller
 from uuid import UUID
 
 import pytest
@@ -69,7 +70,7 @@ def test_a_host_shows_its_guests_again_while_a_move_decides_whose_they_are() -> 
     world.done(world.attach())
     world.fence(HOST)
     operation_id = world.act("evacuate", destination=OTHER)
-    world.service.unfence(HOST, "repaired", CONTEXT)
+    world.service.change_host(HOST, methodcaller("unfence", "repaired"), CONTEXT)
     assert world.register(HOST)["again"]
     world.run(operation_id)  # it is not taken away any more: the host runs the guest again
     assert not world.register(HOST)["again"]

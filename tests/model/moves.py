@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
+from operator import methodcaller
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -415,7 +416,7 @@ def _fence(state: State, name: str, wire: Wire) -> None:
 
 
 def _unfence(state: State, name: str, wire: Wire) -> None:
-    Ledger(state, wire).service.unfence(name, "it is well", CONTEXT)
+    Ledger(state, wire).service.change_host(name, methodcaller("unfence", "it is well"), CONTEXT)
     state.world.host(name, told=None)
 
 

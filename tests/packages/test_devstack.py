@@ -5,7 +5,6 @@ Only what DevStack itself has is played: its functions note how they were called
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,8 +14,10 @@ import pytest
 from host_agent import config as agent_config
 from ledger import config
 from ledger.config import hash_token
+from tests import tools
 
 ROOT = Path(__file__).parents[2]
+SHELLCHECK = tools.found("shellcheck")
 #: `stack.sh` gives these to a plugin.
 GIVEN = {
     "DEST": "{0}/dest",
@@ -163,10 +164,10 @@ def test_it_goes_and_leaves_nothing(machine: Machine) -> None:
     assert left == []
 
 
-@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
+@pytest.mark.skipif(SHELLCHECK is None, reason="shellcheck is not installed")
 @pytest.mark.parametrize("script", ["devstack/plugin.sh", "devstack/settings", "sbom.sh"])
 def test_shellcheck_finds_nothing(script: str) -> None:
     """Of a plugin's settings others make use: SC2034 asks for a use in the file."""
-    asked = ["shellcheck", "--shell=bash", "--exclude=SC2034", str(ROOT / "deploy" / script)]
+    asked = [str(SHELLCHECK), "--shell=bash", "--exclude=SC2034", str(ROOT / "deploy" / script)]
     done = subprocess.run(asked, capture_output=True, text=True, check=False)
     assert done.stdout == ""

@@ -163,7 +163,7 @@ def test_an_evacuation_ends_with_the_fence_it_rests_on() -> None:
     fence(world, HOST)
     operation_id = world.act("evacuate", destination=OTHER)
     run_until(world, operation_id, lambda: len(rows(world)) == 2)
-    world.service.unfence(HOST, "it was only slow", CONTEXT)
+    world.service.change_host(HOST, methodcaller("unfence", "it was only slow"), CONTEXT)
     operation = world.run(operation_id)
     assert (operation.outcome, code_of(operation)) == (Outcome.FAILED, "fence_over")
     assert guests_on(world, OTHER) == {}
@@ -374,7 +374,7 @@ def test_a_fence_that_is_over_ends_what_was_begun_before_it_and_nothing_since() 
     operation_id = world.attach()
     world.service.carry_on(operation_id)
     world.service.fence(HOST, "lost power", "BMC says off", CONTEXT)
-    world.service.unfence(HOST, "repaired", CONTEXT)
+    world.service.change_host(HOST, methodcaller("unfence", "repaired"), CONTEXT)
     assert world.service.on_host_fenced(operation_id, HOST) > 0
     history = world.operation(operation_id).history
     assert {(run.host, run.epoch) for run in history.active.values()} == {(HOST, 1)}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 from uuid import uuid5
@@ -173,7 +174,7 @@ def _die(*_args: Any, **_kwargs: Any) -> None:
 def host_returns(world: World, host: str, lock_path: Path) -> None:
     """A fenced host is let in again: it registers, clears what it is told to, and shows that."""
     world.dead.discard(host)
-    world.service.unfence(host, "repaired", CONTEXT)
+    world.service.change_host(host, methodcaller("unfence", "repaired"), CONTEXT)
     unknown = world.register(host)["unknown"]
     state = world.store.load(Host, host_uuid(host))
     ports = {name: port for name, port in world.agents[host].items() if name != "multiattach"}

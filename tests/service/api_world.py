@@ -329,6 +329,15 @@ async def eventually(look: Callable[[], Awaitable[T]], what: str) -> T:
     return found
 
 
+async def so(holds: Callable[[], bool], what: str) -> None:
+    """Wait until it holds; fails with `what` at the deadline."""
+
+    async def look() -> bool:
+        return holds()
+
+    await eventually(look, what)
+
+
 class AskedInTime:
     """Cinder as requests may ask it: in the room for that, which sets an end to it."""
 

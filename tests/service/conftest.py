@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ledger.cli import shell, table
+from ledger.log.application import Ledger
 from tests.doubles.recording_nova import RecordingNova, recording_nova
 from tests.doubles.simulated_keystone import SimulatedKeystone, running_keystone
 from tests.doubles.simulated_nova import running_nova
@@ -23,6 +24,13 @@ async def api(database_url: str) -> AsyncIterator[Api]:
     """The API on a fresh database, with the dispatcher at work and no host yet."""
     async with running_api(database_url) as running:
         yield running
+
+
+@pytest.fixture
+def ledger(database_url: str) -> Iterator[Ledger]:
+    """What a look in another process records with."""
+    with Ledger(database_url) as ledger:
+        yield ledger
 
 
 @pytest.fixture

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
-import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,6 +22,7 @@ from host_agent.line.credentials import Expiry
 from host_agent.metrics import LineState, Numbers
 from ledger.auth.tls import gauges
 from ledger.log.application import Ledger
+from tests import tools
 from tests.service.api_world import Api
 from tests.service.test_api_v1 import parked_detach
 from tests.store.drifting import begin_look, end_look
@@ -40,7 +39,7 @@ SCRAPED = {"job", "instance"}
 PARTS = ("What you see", "What it means", "What to type", "When it is over")
 
 #: Where it is installed, or put by .ci/run.
-PROMTOOL = shutil.which("promtool") or shutil.which("promtool", path=Path(sys.executable).parent)
+PROMTOOL = tools.found("promtool")
 needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from operator import methodcaller
 from typing import Any
 from uuid import uuid4
 
@@ -299,7 +300,9 @@ async def test_what_was_under_way_ends_though_whoever_fenced_the_host_died_over_
         service = api.components.service
         await asyncio.to_thread(service.fence, HOST, "dead", "power is off", context)
         if unfenced:
-            await asyncio.to_thread(service.unfence, HOST, "repaired", context)
+            await asyncio.to_thread(
+                service.change_host, HOST, methodcaller("unfence", "repaired"), context
+            )
             await api.register(guest(server_id=server))
         await api.projected()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -22,13 +21,6 @@ from tests.world import CONTEXT
 
 SKIP = {"skip": {"step": "disconnect", "reason": "gone"}}
 WHY = {"reason": "known"}
-
-
-@pytest.fixture
-def ledger(database_url: str) -> Iterator[Ledger]:
-    """What a look in another process records with."""
-    with Ledger(database_url) as ledger:
-        yield ledger
 
 
 async def found(api: Api, ledger: Ledger, server: str | None = None, *, looks: int = 2) -> Seen:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
 
@@ -13,13 +12,6 @@ from ledger.log.application import Ledger
 from tests.service.api_world import HOST, Api, eventually
 from tests.store.drifting import WHY_BELIEVED, begin_look, end_look
 from tests.world import CONTEXT
-
-
-@pytest.fixture
-def ledger(database_url: str) -> Iterator[Ledger]:
-    """What a look in another process records with."""
-    with Ledger(database_url) as ledger:
-        yield ledger
 
 
 async def test_a_look_is_asked_for_at_everything_or_one_thing(api: Api) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from ledger.agents import contacts
 from ledger.agents.batches import AGENT_BATCHER, AgentBatcher
 from ledger.config import Settings
 from ledger.core.service import RegistrationResult, Service
-from tests.service.api_world import Api, eventually, guest, running_api
+from tests.service.api_world import Api, guest, running_api, so
 
 HOSTS = [f"compute-{number}" for number in range(40)]
 
@@ -35,13 +35,6 @@ async def poll(api: Api, host: str, wait_s: float = 0, after: int = 0, epoch: in
     path = f"/v1/hosts/{host}/commands?after={after}&epoch={epoch}&wait_s={wait_s}"
     answer = await api.ask("GET", path, None)
     return answer.status, await answer.json()
-
-
-async def so(holds: Callable[[], bool], what: str) -> None:
-    async def look() -> bool:
-        return holds()
-
-    await eventually(look, what)
 
 
 def desk_of(api: Api) -> AgentBatcher:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -29,13 +28,6 @@ from ledger.reconcile.automatic import ACTOR, Automatic
 from tests.doubles.direct_cinder import DirectCinder
 from tests.service.api_world import HOST, OUTPUTS, Api
 from tests.world import CONTEXT
-
-
-@pytest.fixture
-def ledger(database_url: str) -> Iterator[Ledger]:
-    """What a look in another process records with."""
-    with Ledger(database_url) as ledger:
-        yield ledger
 
 
 @dataclass

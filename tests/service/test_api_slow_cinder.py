@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -18,7 +18,7 @@ from ledger.http.limits import bulkheads
 from ledger.http.limits.bulkheads import BULKHEADS, CINDER_THREADS, CinderRoom
 from ledger.http.problem import ApiError
 from tests.doubles.direct_cinder import DirectCinder
-from tests.service.api_world import HOST, SETTINGS, Api, eventually, guest, running_api
+from tests.service.api_world import HOST, SETTINGS, Api, guest, running_api, so
 
 #: What a test may wait for without being wrong about anything.
 FOR_EVER_S = 1_000.0
@@ -66,13 +66,6 @@ def hang(monkeypatch: pytest.MonkeyPatch, hanging: Hanging) -> None:
 async def api(database_url: str) -> AsyncIterator[Api]:
     async with running_api(database_url, replace(SETTINGS)) as running:
         yield running
-
-
-async def so(holds: Callable[[], bool], what: str) -> None:
-    async def look() -> bool:
-        return holds()
-
-    await eventually(look, what)
 
 
 @pytest.mark.further

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -24,13 +23,6 @@ from tests.store.drifting import WHY_BELIEVED, begin_look, end_look
 from tests.world import CONTEXT
 
 WHY = "Cinder is mended"
-
-
-@pytest.fixture
-def ledger(database_url: str) -> Iterator[Ledger]:
-    """What a look in another process records with."""
-    with Ledger(database_url) as ledger:
-        yield ledger
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from projections.reads.database_trouble import in_words
 from projections.running.rights import RoleKind
 from tests.doubles.running_cinder import running_cinder
 from tests.doubles.served import Handler, served
-from tests.service.api_world import Api, eventually, running_api
+from tests.service.api_world import DEADLINE_S, Api, eventually, running_api
 from tests.service.test_metrics import shown
 from tests.stack import eventually as eventually_true
 from tests.stack import running_stack
@@ -366,3 +366,17 @@ async def test_checks_do_not_pile_up_behind_one_that_hangs() -> None:
     go_on.set()
     assert await check() == "it hung"
     assert len(begun) == 2
+
+
+async def test_the_threads_of_checks_end_with_the_service(database_url: str) -> None:
+    before = {*threading.enumerate()}
+    async with running_api(database_url) as api, AsyncExitStack() as stack:
+        found = neighbours.checks(settings_for("http://127.0.0.1:1/v3"), stack)
+        assert "cannot be reached" in (await found["cinder"]() or "")
+        assert not any((await checks(api)).values())
+        new = {*threading.enumerate()} - before
+        threads = [each for each in new if each.name.startswith("readiness")]
+        assert len(threads) == 2
+    for thread in threads:
+        thread.join(DEADLINE_S)
+    assert not any(each.is_alive() for each in threads)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-import shutil
 import ssl
-import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -19,18 +17,19 @@ import pytest
 from aiohttp.test_utils import unused_port
 
 from ledger.http.components import HOLDS
+from tests import tools
 from tests.authority import Authority
 from tests.service.api_world import HOST, Api, eventually
+from tests.service.test_api_connections import ended
 from tests.tokens import token_of
 
 CONFIGURATION = Path(__file__).parents[2] / "deploy/haproxy.cfg"
-SOON_S = 30.0
 #: In place of the file's own.
 MOST, WRONG_MOST, LIMIT_S = 4, 3, 0.5
 HEAD = b"GET /healthz HTTP/1.1\r\nHost: x\r\n"
 
 #: Where it is installed, or put by .ci/run.
-HAPROXY = shutil.which("haproxy") or shutil.which("haproxy", path=Path(sys.executable).parent)
+HAPROXY = tools.found("haproxy")
 #: `.ci/run` unpacks it; a machine that only tests the service need not have a proxy.
 pytestmark = pytest.mark.skipif(HAPROXY is None, reason="haproxy is not installed")
 
@@ -109,15 +108,6 @@ async def proxy(api: Api, tmp_path: Path) -> AsyncIterator[Proxy]:
     finally:
         process.terminate()
         await process.wait()
-
-
-async def ended(reader: asyncio.StreamReader) -> bytes:
-    """What was told until the other side closed the connection."""
-    async with asyncio.timeout(SOON_S):
-        try:
-            return await reader.read()
-        except ConnectionError:
-            return b""
 
 
 @pytest.mark.parametrize("tls", [True, False], ids=["no request", "no handshake"])

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
+from operator import methodcaller
 from typing import Any
 from uuid import UUID
 
@@ -338,7 +339,7 @@ class Storm:
     def _unfence(self, name: str) -> None:
         self.cloud.note(f"operator: unfence {name}")
         with suppress(Crash, ConflictError):
-            self.cloud.service.unfence(name, "it is well", CONTEXT)
+            self.cloud.service.change_host(name, methodcaller("unfence", "it is well"), CONTEXT)
 
     # ------------------------------------------------------------------- calm
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -60,7 +61,7 @@ class Months:
         assert world.run(self.detach).outcome is Outcome.COMPLETED
         ends.append((len(world.store.log), day(4, 20)))
         world.service.fence(OTHER, "burning", "seen from the door", OPERATOR)
-        world.service.unfence(OTHER, "new board", OPERATOR)
+        world.service.change_host(OTHER, methodcaller("unfence", "new board"), OPERATOR)
         ends.append((len(world.store.log), day(5, 20)))
         self.waiting = world.attach(self.other)
         while world.service.advance(self.waiting) is None:

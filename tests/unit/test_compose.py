@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from ledger import config
+from tests import tools
 from tests.tokens import write_private
 
 ROOT = Path(__file__).parents[2]
@@ -21,7 +21,7 @@ DEPLOY = ROOT / "deploy"
 COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 PAGE = (ROOT / "docs/containers.md").read_text()
-PROMTOOL = shutil.which("promtool") or shutil.which("promtool", path=Path(sys.executable).parent)
+PROMTOOL = tools.found("promtool")
 
 
 def mounts() -> dict[str, Path]:

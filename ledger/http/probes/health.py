@@ -135,6 +135,10 @@ class InThread:
     async def __call__(self) -> str | None:
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._check)
 
+    def close(self) -> None:
+        """Begin no more; one that hangs is not waited for."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
 
 class Remembered(Generic[T]):
     """What is looked for at most every ANSWER_AGE_S, however many ask: they need no token.
@@ -175,6 +179,10 @@ class Readiness(Remembered[HealthReport]):
         super().__init__(self._ask)
         self._components = components
         self._append = InThread(self._appends)
+
+    async def close(self, _: web.Application) -> None:
+        """No append is tried any more."""
+        self._append.close()
 
     async def _ask(self) -> HealthReport:
         checks: Mapping[str, Check] = {

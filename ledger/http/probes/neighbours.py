@@ -38,18 +38,18 @@ def checks(settings: Settings, stack: AsyncExitStack) -> dict[str, Check]:
             return error.message
         return None
 
-    found: dict[str, Check] = {"cinder": InThread(of_cinder)}
+    found: dict[str, Check] = {"cinder": _check(of_cinder, stack)}
     if settings.auth is AuthMode.KEYSTONE:
-        found["keystone"] = InThread(_keystone(settings, stack, _reached))
+        found["keystone"] = _check(_keystone(settings, stack, _reached), stack)
     return found
 
 
 def warnings(settings: Settings, stack: AsyncExitStack) -> dict[str, Check]:
     """What is to be mended, by whom it concerns."""
     cinder = _cinder(settings, stack)
-    found: dict[str, Check] = {"cinder": InThread(lambda: empty_lists(cinder))}
+    found: dict[str, Check] = {"cinder": _check(lambda: empty_lists(cinder), stack)}
     if settings.auth is AuthMode.KEYSTONE:
-        found["keystone"] = InThread(_keystone(settings, stack, _may_not_ask))
+        found["keystone"] = _check(_keystone(settings, stack, _may_not_ask), stack)
     return found
 
 
@@ -69,6 +69,12 @@ def empty_lists(cinder: CinderClient) -> str | None:
         "Its lists are empty to us, and other projects' volumes not found: the user of "
         f"[cinder.auth] has no role {ADMIN_ROLE!r}. Grant it in the user's project."
     )
+
+
+def _check(look: Callable[[], str | None], stack: AsyncExitStack) -> Check:
+    check = InThread(look)
+    stack.callback(check.close)
+    return check
 
 
 def _cinder(settings: Settings, stack: AsyncExitStack) -> CinderClient:

@@ -44,20 +44,12 @@ _TEXTS = {
 class ComputeCheck:
     """The compute endpoint (".../v2.1"); None counts as unreachable.
 
-    `token` replaces the user's token, for an endpoint that would not accept it;
-    `own_token` is Cinder's, for swaps.
+    `token` replaces the user's token, for an endpoint that would not accept it.
     """
 
-    def __init__(
-        self,
-        endpoint: str | None = None,
-        *,
-        token: str | None = None,
-        own_token: str = CINDER_TOKEN,
-    ) -> None:
+    def __init__(self, endpoint: str | None = None, *, token: str | None = None) -> None:
         self.endpoint = endpoint
         self._token = token
-        self._own_token = own_token
         self._session: aiohttp.ClientSession | None = None
 
     async def ask(self, row: StoredAttachment, user_token: str) -> None:
@@ -79,7 +71,7 @@ class ComputeCheck:
         """Raises CinderFault if the compute service does not accept it."""
         body = {"volumeAttachment": {"volumeId": new_id}}
         try:
-            await self._send("PUT", _url(server_id, old_id), "2.1", self._own_token, body)
+            await self._send("PUT", _url(server_id, old_id), "2.1", CINDER_TOKEN, body)
         except _Refused as refused:
             raise _fault(refused.status) from None
 
@@ -96,7 +88,7 @@ class ComputeCheck:
         ]
         with suppress(_Refused):
             await self._send(
-                "POST", "/os-server-external-events", version, self._own_token, {"events": events}
+                "POST", "/os-server-external-events", version, CINDER_TOKEN, {"events": events}
             )
 
     async def _send(self, method: str, url: str, version: str, token: str, body: Any = None) -> Any:

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from ledger.trial.cinder.call import CinderCall
 from ledger.trial.cinder.model.model import CinderModel
-from ledger.trial.cinder.model.rows import DEFAULT_USER, Backup, CinderFault, StoredVolume
+from ledger.trial.cinder.model.rows import Backup, CinderFault, StoredVolume
 
 
 def add(model: CinderModel, volume_id: str) -> Backup:
@@ -34,7 +34,7 @@ def restored(
     backup_id: str,
     *,
     project_id: str | None = None,
-    user_id: str = DEFAULT_USER,
+    user_id: str,
 ) -> StoredVolume:
     """A new volume with what the backup has."""
     backup = model.backups.get(backup_id)

@@ -395,7 +395,7 @@ class CinderModel:
             volume.status = "available"
 
     def row_to_ask_about(
-        self, *, attachment_id: str | None = None, volume_id: str | None = None
+        self, *, attachment_id: str | None, volume_id: str | None
     ) -> StoredAttachment | None:
         """The row that the compute service must be asked about before a user's deletion.
 
