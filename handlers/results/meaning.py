@@ -458,7 +458,8 @@ def _resized(done: StepDone) -> None:
 
 def _settled(done: StepDone) -> None:
     instance = done.instance
-    former, reverted = instance.source_definition, instance.host == instance.resize_source
+    resized, reverted = instance.resized, instance.host == instance.resize_source
+    former = resized and resized.source_definition
     instance.record(Instance.ResizeSettled)
     if reverted and former and former != instance.definition:
         instance.record(Instance.DefinitionChanged, definition=former)
