@@ -246,6 +246,8 @@ class Instance(Claimable):
     came_from: str | None = None  # whose it was, if it is adopted
     unshown = False  # adopted, and its host has not shown it yet as it is to be
     deletion: DeletionAwaited | None = None
+    locked: Locked | None = None
+    source_definition: str | None = None  # while a resize can be reverted
 
     def __init__(self, id: UUID) -> None:  # noqa: A002
         super().__init__(id)
@@ -260,7 +262,7 @@ class Instance(Claimable):
         self.growth: dict[str, Instance.GrowthAwaited] = {}  # by volume: its guest has to hear it
         self.definition: str | None = None
         self.dropped: list[str] | None = None
-        self.resized: Instance.Resized | None = None  # and neither confirmed nor reverted
+        self.resize_source: str | None = None
         self.left_on: set[str] = set()  # hosts that may still have a guest that is not theirs
         self.elsewhere: dict[str, Sighting] = {}  # by host: it shows the guest, and is not its own
         self.named = False  # by whoever asked for it, and not by what a host calls it
@@ -268,7 +270,6 @@ class Instance(Claimable):
         self.offloaded = False
         self.deleted = False
         self.details = DEFAULT_DETAILS
-        self.locked: Instance.Locked | None = None
         self._vm_state = VmState.BUILDING
 
     def about(self) -> About:
@@ -318,9 +319,10 @@ class Instance(Claimable):
                 self.left_on.discard(event.host)
                 self.faults.pop(RESET, None)
             case self.Resized():
-                self.resized = event
+                self.resize_source = event.source
+                self.source_definition = event.source_definition
             case self.ResizeSettled():
-                self.resized = None
+                self.resize_source = self.source_definition = None
             case self.Offloaded():
                 self.host, self.offloaded, self.seen = None, True, NO_DISKS
                 self._has_power("shutdown")
@@ -417,12 +419,7 @@ class Instance(Claimable):
             return VmState.ERROR
         if self.offloaded:
             return VmState.SHELVED_OFFLOADED
-        return VmState.RESIZED if self.resized else self._vm_state
-
-    @property
-    def resize_source(self) -> str | None:
-        """The host that it may still go back to; None: no resize is to be settled."""
-        return self.resized.source if self.resized else None
+        return VmState.RESIZED if self.resize_source else self._vm_state
 
     @property
     def vacant_root(self) -> str | None:

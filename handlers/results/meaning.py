@@ -458,8 +458,7 @@ def _resized(done: StepDone) -> None:
 
 def _settled(done: StepDone) -> None:
     instance = done.instance
-    resized, reverted = instance.resized, instance.host == instance.resize_source
-    former = resized and resized.source_definition
+    former, reverted = instance.source_definition, instance.host == instance.resize_source
     instance.record(Instance.ResizeSettled)
     if reverted and former and former != instance.definition:
         instance.record(Instance.DefinitionChanged, definition=former)

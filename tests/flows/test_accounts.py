@@ -223,11 +223,10 @@ def test_a_resized_server_keeps_its_former_definition_until_it_is_settled(then: 
     resized = world.instance.definition
     assert resized is not None
     assert resized != before
-    event = world.instance.resized
-    assert event is not None
-    assert (event.source, event.source_definition) == (HOST, before)
+    assert (world.instance.resize_source, world.instance.source_definition) == (HOST, before)
     world.done(world.act(then))
     assert world.instance.definition == (resized if then == "confirm_resize" else before)
+    assert (world.instance.resize_source, world.instance.source_definition) == (None, None)
     assert world.instance.host == (OTHER if then == "confirm_resize" else HOST)
 
 

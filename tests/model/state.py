@@ -198,6 +198,7 @@ _PAST = frozenset(
         "_last",
         "plan",
         "definition",
+        "source_definition",
         "capabilities",
     }
     | {"seen_at", "why", "name", "had", "last_server", "_left", "first_error", "left", "fenced_by"}

@@ -278,15 +278,16 @@ def test_a_server_is_where_and_as_its_events_say() -> None:
     }
     server.record(Instance.GuestLeft, host="there")
     server.record(Instance.Resized, source="h", source_definition="<was/>")
-    assert facts(server, "left_on", "resize_source", "vm_state") == {
+    assert facts(server, "left_on", "resize_source", "source_definition", "vm_state") == {
         "left_on": {"there"},
         "resize_source": "h",
+        "source_definition": "<was/>",
         "vm_state": VmState.RESIZED,
     }
     server.place("there", "running", 1)
     assert (server.left_on, server.epoch) == (set(), 1)
     server.record(Instance.ResizeSettled)
-    assert server.resize_source is None
+    assert (server.resize_source, server.source_definition) == (None, None)
     server.record(Instance.Offloaded)
     assert facts(server, "host", "offloaded", "seen", "power_state", "vm_state") == {
         "host": None,
