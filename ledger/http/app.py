@@ -128,7 +128,6 @@ def _handler(route: Route) -> Handler:
             version=request.get(VERSION, microversions.MIN),
             global_request_id=request.get(GLOBAL_ID),
             traceparent=request.get(TRACEPARENT),
-            sender=sender_of(request.transport, request.headers),
         )
         if READ_AFTER in request.headers:
             await call.read_after(request.headers[READ_AFTER])
@@ -268,7 +267,7 @@ def _note_refusal(request: web.Request, failure: Failure) -> None:
         global_request_id=request.get(GLOBAL_ID),
         method=request.method,
         route=route.name if route else "unknown",
-        **sender_of(transport, request.headers),
+        **sender_of(request),
     )
 
 

@@ -29,6 +29,7 @@ from ledger.core.wakeups import ANY_EVENT
 from ledger.http.body import Body, body_of, too_large
 from ledger.http.components import HOLDS, Components, Holds, is_gone
 from ledger.http.limits.bulkheads import BULKHEADS, Bulkheads
+from ledger.http.limits.connections import sender_of
 from ledger.http.microversions import Version
 from ledger.http.problem import RETRY_AFTER_S, ApiError, not_found
 from ledger.nova_beside.passing import BESIDE, Nova
@@ -76,7 +77,6 @@ class Call:
     global_request_id: str | None = None  # of the service that passed the request on
     sent: dict[str, Any] | None = None
     traceparent: str | None = None  # the caller's span, if it says one
-    sender: dict[str, str | None] | None = None  # from where: aggregates.base.EventContext
 
     @property
     def bulkheads(self) -> Bulkheads:
@@ -105,7 +105,7 @@ class Call:
             global_request_id=self.global_request_id,
             traceparent=self.traceparent,
             passes_locks=self.identity.everywhere,
-            sender=self.sender if cause in _PEOPLES else None,
+            sender=sender_of(self.request) if cause in _PEOPLES else None,
         )
 
     # --------------------------------------------------------------- who may do what

@@ -168,8 +168,8 @@ SELECT a.*, i.name AS server_name
 
 -- name: attachments
 -- Attachments in the order they were made or backwards ({way}), beyond a created_position, with
--- their servers' names.  The index of whichever filter is given; those of the old flow have one of
--- their own.
+-- their servers' names.  The index of whichever filter is given: attachments_by_volume,
+-- attachments_by_server, attachments_by_host, attachments_by_old_flow.
 SELECT a.*, (SELECT name FROM instances AS i WHERE i.server_id = a.server_id) AS server_name
   FROM attachments AS a
  WHERE (%(volume_id)s::uuid IS NULL OR volume_id = %(volume_id)s)
@@ -238,7 +238,8 @@ SELECT o.*, i.project_id AS owner_id, i.name AS server_name,
 
 -- name: operations
 -- Operations, newest first, before a started_position, with their servers' names; of a host those
--- that take a server to it, too.  The index of the filter given.
+-- that take a server to it, too.  The index of the filter given: operations_by_server,
+-- operations_by_volume, operations_by_host with operations_by_destination.
 SELECT o.*, (SELECT name FROM instances AS i WHERE i.server_id = o.server_id) AS server_name
   FROM operations AS o
  WHERE (%(state)s::text IS NULL OR state = %(state)s)
@@ -392,7 +393,8 @@ SELECT low AS position FROM search WHERE low = high;
 
 -- name: history
 -- Events about one thing, between two positions, in the order of these or backwards ({way}).
--- events_by_{column}.
+-- events_by_{column}: events_by_attachment, events_by_volume, events_by_server, events_by_host,
+-- events_by_operation.
 SELECT position, recorded_at, topic, originator_id, originator_version AS version,
        attachment_id, volume_id, server_id, host, operation_id, request_id, cause,
        actor, user_id, project_id, roles, body
@@ -902,7 +904,7 @@ SELECT * FROM refusals
 -- name: drift
 -- What differs, the newest first, before a found_position: of one state, of those that ask for
 -- somebody ('open'), or all.  `scope`: of the servers of a project.  The index of each table by its
--- positions; what is open has one of its own.
+-- positions, or of the filter given (findings_by_host); what is open has one of its own.
 SELECT d.* FROM drift AS d
  WHERE (%(state)s::text = 'all' OR state = %(state)s
         OR %(state)s = 'open' AND state IN ('suspected', 'confirmed'))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,19 @@ def test_every_query_of_the_ledger_has_a_description_and_a_text(group: str) -> N
     for query in sql.queries(group).values():
         assert query.description.endswith(".")
         assert query.text.endswith(";")
+
+
+def test_each_index_is_named_by_a_query_that_uses_it() -> None:
+    """The rest is written by each append or batch, and read by nobody: the next `.contract` is to
+    drop it.  By itself it is not worth one, for the version before would refuse the database.
+    """
+    made = re.findall(r"^CREATE (?:UNIQUE )?INDEX (\w+)", _texts("migrations"), re.MULTILINE)
+    told = re.findall(r"\w+", _texts("queries"))
+    assert set(made) - set(told) == {"events_by_time", "remnants_by_position"}
+
+
+def _texts(room: str) -> str:
+    return "\n".join(path.read_text() for path in (sql.HERE / room).glob("*.sql"))
 
 
 def test_includes_are_relative_to_the_including_file(tmp_path: Path) -> None:

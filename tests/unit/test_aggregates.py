@@ -49,6 +49,12 @@ def event_classes(kind: type[Aggregate]) -> list[type[Event]]:
     return [c for c in vars(kind).values() if isinstance(c, type) and issubclass(c, Event)]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_instances_of_a_class_share_the_names_of_their_attributes(kind: type[Aggregate]) -> None:
+    """CPython lets them up to 29.  One more makes each dict of the cache five times as large."""
+    assert len(vars(kind(uuid4()))) <= 29
+
+
 @pytest.mark.parametrize("kind", MACHINES)
 def test_an_event_that_has_no_place_in_a_state_is_refused(kind: type[Aggregate]) -> None:
     states = {None} | {after for _, after in kind.TRANSITIONS.values()}

@@ -14,7 +14,7 @@ import ipaddress
 import logging
 import socket
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -115,7 +115,8 @@ def _is_discreet(record: logging.LogRecord) -> bool:
 
 def address_of(transport: asyncio.BaseTransport) -> str:
     """What wrong tokens are counted by: the other end's address, of IPv6 its network."""
-    host = _peer(transport)
+    peer = transport.get_extra_info("peername")
+    host = str(peer[0]) if peer else ""
     if ":" not in host:
         return host
     address = ipaddress.IPv6Address(host.partition("%")[0])
@@ -124,20 +125,13 @@ def address_of(transport: asyncio.BaseTransport) -> str:
     return address.packed[:_NETWORK_BYTES].hex()
 
 
-def _peer(transport: asyncio.BaseTransport) -> str:
-    peer = transport.get_extra_info("peername")
-    return str(peer[0]) if peer else ""
-
-
-def sender_of(
-    transport: asyncio.BaseTransport | None, headers: Mapping[str, str]
-) -> dict[str, str | None]:
+def sender_of(request: web.BaseRequest) -> dict[str, str | None]:
     """From where a request comes: the other end's address, and what program it says it is.
 
     Behind a proxy the address is the proxy's.  What X-Forwarded-For says anybody can write.
     """
-    agent = one_line(headers.get("User-Agent", ""))[:AGENT_CHARS_MAX]
-    return {"address": (_peer(transport) if transport else "") or None, "agent": agent or None}
+    agent = one_line(request.headers.get("User-Agent", ""))[:AGENT_CHARS_MAX]
+    return {"address": request.remote or None, "agent": agent or None}
 
 
 def end_unread(listener: socket.socket) -> None:
