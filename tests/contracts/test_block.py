@@ -137,6 +137,32 @@ def test_lp1419577_a_number_used_again_at_once_is_the_new_volumes(brick: Make, t
     port.disconnect(stays, kept["device"])
 
 
+@iscsi
+def test_lp1419577_a_lun_used_again_under_the_host_is_not_the_former_volume(
+    brick: Make, target: Any
+) -> None:
+    """Taken away by the storage while it is connected here, and its number given to another one.
+
+    The kernel keeps the disk, with the identity and size of the former volume.
+    """
+    keeper, first, second, port = new(), new(), new(), brick()
+    stays, info = target.add(keeper, 2), target.add(first, 1)
+    kept, was = port.connect(stays), port.connect(info)
+    target.take(first)
+    again = target.add(second, 1, mib=128)
+    with pytest.raises(PortError) as refused:
+        port.connect(again)
+    assert refused.value.code == "stale_device"
+    port.disconnect(again)  # as an operation does that cannot go on
+    got = port.connect(again)
+    assert beginning(got["path"]) == second
+    assert got["path"] != was["path"]
+    assert port.size(got) == 128 * MIB
+    assert beginning(kept["path"]) == keeper
+    port.disconnect(again, got["device"])
+    port.disconnect(stays, kept["device"])
+
+
 @nvme
 def test_a_namespace_used_again_is_not_the_recorded_one(brick: Make, target: Any) -> None:
     """Taken away by the storage, and its number given to another volume, under the host."""
