@@ -6,6 +6,7 @@ virtual machine, and says so by LEDGER_LAB_KERNEL.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import uuid
 from collections.abc import Callable, Iterator
@@ -241,6 +242,19 @@ def test_what_is_held_is_not_disconnected(brick: Make, target: Any, tmp_path: Pa
     finally:
         run("umount", str(tmp_path))
     port.disconnect(info, connected["device"])
+
+
+def test_a_volume_without_a_path_is_disconnected_for_good(brick: Make, target: Any) -> None:
+    """At once or by another attempt, when its paths are back; nothing of it is left over."""
+    port, info = brick(), target.add(new(), 1)
+    connected = port.connect(info)
+    with targets.unreachable(), contextlib.suppress(PortError):
+        port.disconnect(info, connected["device"])
+    port.disconnect(info, connected["device"])
+    targets.until(lambda: not present(connected["device"], info), "the device to go")
+    got = port.connect(info)
+    assert beginning(got["path"]) == info["volume_id"]
+    port.disconnect(info, got["device"])
 
 
 def test_a_blank_device_becomes_luks_once(brick: Make, target: Any) -> None:

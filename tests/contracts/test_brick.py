@@ -304,7 +304,7 @@ def test_a_disk_that_is_another_volume_by_now_is_final(
     monkeypatch.setattr(LocalConnector, "connect_volume", lambda *_: disk)
     monkeypatch.setattr("host_agent.storage.brick._source", _block)
     monkeypatch.setattr("host_agent.storage.identity.other_volumes", others)
-    with pytest.raises(PortError, match="/dev/sdb at .*mpath-3 as another volume") as raised:
+    with pytest.raises(PortError, match=r"/dev/sdb at .*mpath-3 as another volume") as raised:
         real(tmp_path).connect(volume)
     assert (raised.value.kind, raised.value.code) == (ErrorKind.FINAL, "stale_device")
     assert asked == [disk["path"]]
