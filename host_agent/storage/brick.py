@@ -33,8 +33,11 @@ from host_agent.shared.contract.ports import ConnectionInfo, Encryption, PortErr
 from host_agent.storage import connection, identity, names
 from host_agent.storage.luks import format_device, payload_offset
 
+# oslo.privsep drags eventlet in, which complains at import, and would load a resolver of its own:
+# a fifth of the agent's start and of its memory, for nothing, as nothing is monkey-patched.
+os.environ.setdefault("EVENTLET_NO_GREENDNS", "yes")
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # oslo.privsep drags eventlet in, which complains at import
+    warnings.simplefilter("ignore")
     import os_brick
     import os_brick.exception
     import os_brick.initiator.connector

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -286,6 +287,12 @@ def test_what_no_guest_can_have_as_a_disk_is_final(
     with pytest.raises(PortError, match=words) as raised:
         real(tmp_path).connect(volume)
     assert (raised.value.kind, raised.value.code) == (ErrorKind.FINAL, code)
+
+
+def test_eventlets_resolver_is_not_loaded() -> None:
+    told = "import sys, host_agent.storage.brick; print({'eventlet', 'dns'} & {*sys.modules})"
+    done = subprocess.run([sys.executable, "-c", told], check=True, capture_output=True, text=True)
+    assert done.stdout == "{'eventlet'}\n"
 
 
 def test_a_disk_that_is_another_volume_by_now_is_final(
