@@ -5,11 +5,12 @@ Their volumes are logical volumes of the group `fab`, as Cinder's LVM driver has
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import subprocess
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,18 @@ def disks() -> list[str]:
     maps = {path.parts[4] for path in BLOCK.glob("dm-*/dm/uuid") if "mpath" in path.read_text()}
     plain = {path.name for path in BLOCK.iterdir() if path.name.startswith(("sd", "nvme"))}
     return sorted(maps | plain)
+
+
+@contextlib.contextmanager
+def unreachable() -> Iterator[None]:
+    """No path to any target, whatever the host knows of it so far."""
+    for address in ADDRESSES:
+        run("ip", "address", "del", f"{address}/32", "dev", "lo")
+    try:
+        yield
+    finally:
+        for address in ADDRESSES:
+            run("ip", "address", "replace", f"{address}/32", "dev", "lo")
 
 
 def beginning(path: str) -> str:
@@ -152,7 +165,7 @@ class NvmeTarget:
 
     kind = "nvmeof"
 
-    def __init__(self) -> None:
+    def __init__(self, port: int = 4420) -> None:
         self.nqn = f"nqn.2014-08.org.example:{uuid.uuid4()}"
         self._at = CONFIG / "nvmet/subsystems" / self.nqn
         self._volumes: dict[str, Path] = {}
@@ -160,8 +173,8 @@ class NvmeTarget:
         (self._at / "attr_allow_any_host").write_text("1")
         self._port = CONFIG / "nvmet/ports/1"
         self._port.mkdir()
-        address = {"adrfam": "ipv4", "trtype": "tcp", "traddr": ADDRESSES[0], "trsvcid": "4420"}
-        for name, value in address.items():
+        address = {"adrfam": "ipv4", "trtype": "tcp", "traddr": ADDRESSES[0]}
+        for name, value in ({**address, "trsvcid": str(port)}).items():
             (self._port / f"addr_{name}").write_text(value)
         (self._port / "subsystems" / self.nqn).symlink_to(self._at)
 

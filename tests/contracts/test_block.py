@@ -6,6 +6,7 @@ virtual machine, and says so by LEDGER_LAB_KERNEL.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import uuid
 from collections.abc import Callable, Iterator
@@ -137,6 +138,32 @@ def test_lp1419577_a_number_used_again_at_once_is_the_new_volumes(brick: Make, t
     port.disconnect(stays, kept["device"])
 
 
+@iscsi
+def test_lp1419577_a_lun_used_again_under_the_host_is_not_the_former_volume(
+    brick: Make, target: Any
+) -> None:
+    """Taken away by the storage while it is connected here, and its number given to another one.
+
+    The kernel keeps the disk, with the identity and size of the former volume.
+    """
+    keeper, first, second, port = new(), new(), new(), brick()
+    stays, info = target.add(keeper, 2), target.add(first, 1)
+    kept, was = port.connect(stays), port.connect(info)
+    target.take(first)
+    again = target.add(second, 1, mib=128)
+    with pytest.raises(PortError) as refused:
+        port.connect(again)
+    assert refused.value.code == "stale_device"
+    port.disconnect(again)  # as an operation does that cannot go on
+    got = port.connect(again)
+    assert beginning(got["path"]) == second
+    assert got["path"] != was["path"]
+    assert port.size(got) == 128 * MIB
+    assert beginning(kept["path"]) == keeper
+    port.disconnect(again, got["device"])
+    port.disconnect(stays, kept["device"])
+
+
 @nvme
 def test_a_namespace_used_again_is_not_the_recorded_one(brick: Make, target: Any) -> None:
     """Taken away by the storage, and its number given to another volume, under the host."""
@@ -215,6 +242,19 @@ def test_what_is_held_is_not_disconnected(brick: Make, target: Any, tmp_path: Pa
     finally:
         run("umount", str(tmp_path))
     port.disconnect(info, connected["device"])
+
+
+def test_a_volume_without_a_path_is_disconnected_for_good(brick: Make, target: Any) -> None:
+    """At once or by another attempt, when its paths are back; nothing of it is left over."""
+    port, info = brick(), target.add(new(), 1)
+    connected = port.connect(info)
+    with targets.unreachable(), contextlib.suppress(PortError):
+        port.disconnect(info, connected["device"])
+    port.disconnect(info, connected["device"])
+    targets.until(lambda: not present(connected["device"], info), "the device to go")
+    got = port.connect(info)
+    assert beginning(got["path"]) == info["volume_id"]
+    port.disconnect(info, got["device"])
 
 
 def test_a_blank_device_becomes_luks_once(brick: Make, target: Any) -> None:

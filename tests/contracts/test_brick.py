@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -286,6 +287,38 @@ def test_what_no_guest_can_have_as_a_disk_is_final(
     with pytest.raises(PortError, match=words) as raised:
         real(tmp_path).connect(volume)
     assert (raised.value.kind, raised.value.code) == (ErrorKind.FINAL, code)
+
+
+def test_eventlets_resolver_is_not_loaded() -> None:
+    told = "import sys, host_agent.storage.brick; print({'eventlet', 'dns'} & {*sys.modules})"
+    done = subprocess.run([sys.executable, "-c", told], check=True, capture_output=True, text=True)
+    assert done.stdout == "{'eventlet'}\n"
+
+
+def test_a_disk_that_is_another_volume_by_now_is_final(
+    volume: ConnectionInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nothing is given to a guest.  By a real kernel: test_block.py."""
+    from os_brick.initiator.connectors.local import LocalConnector
+
+    asked = []
+
+    def others(path: str) -> list[str]:
+        asked.append(path)
+        return ["/dev/sdb"]
+
+    disk = {"path": "/dev/disk/by-id/dm-uuid-mpath-3"}
+    monkeypatch.setattr(LocalConnector, "connect_volume", lambda *_: disk)
+    monkeypatch.setattr("host_agent.storage.brick._source", _block)
+    monkeypatch.setattr("host_agent.storage.identity.other_volumes", others)
+    with pytest.raises(PortError, match=r"/dev/sdb at .*mpath-3 as another volume") as raised:
+        real(tmp_path).connect(volume)
+    assert (raised.value.kind, raised.value.code) == (ErrorKind.FINAL, "stale_device")
+    assert asked == [disk["path"]]
+
+
+def _block(path: str) -> dict[str, Any]:
+    return {"type": "block", "path": path}
 
 
 @pytest.mark.parametrize("kind", ["rbd", "nfs"])

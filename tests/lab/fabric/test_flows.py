@@ -16,6 +16,7 @@ from tests.lab.fabric.world import (
     backend,
     beginning,
     cinder,
+    command,
     connected,
     dies,
     lv,
@@ -224,3 +225,26 @@ def test_both_paths_are_lost_for_a_while_and_one_is_down_when_it_is_detached(
     detach(server, volume)
     wait_free(volume)
     assert stored(volume, 1)
+
+
+def test_one_path_is_down_when_it_is_connected_and_the_other_is_down_afterwards(
+    server: Server, new_volume: Make
+) -> None:
+    """It is one path's then, until it is connected anew: what goes on has both."""
+    volume = new_volume("lio")
+    vm(f"ip address del {SECOND}/32 dev lo")
+    attach(server, volume)
+    has_its_data(server, volume, "lio")
+    assert len(sessions()) == 1
+    vm(f"ip address replace {SECOND}/32 dev lo")
+    command("attachment", "refresh", "--server", server.id, "--wait")
+    settled()
+    wait_until(lambda: vm("multipath -ll").count("active ready") == 2, "the second path")
+    vm("ip address del 10.90.0.1/32 dev lo")
+    wait_until(lambda: "failed" in vm("multipath -ll"), "multipathd to see it")
+    server.write(volume, 2)
+    vm("ip address replace 10.90.0.1/32 dev lo")
+    wait_until(lambda: vm("multipath -ll").count("active ready") == 2, "both paths to be back")
+    detach(server, volume)
+    wait_free(volume)
+    assert stored(volume, 2)

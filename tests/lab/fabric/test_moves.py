@@ -12,11 +12,13 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.lab.fabric.world import (
+    HOSTS,
     Server,
     beginning,
     cinder,
     command,
     connected,
+    dies,
     guests,
     host_name,
     ledger,
@@ -26,6 +28,7 @@ from tests.lab.fabric.world import (
     sessions,
     settled,
     vm,
+    volumes,
     wait_until,
     wait_written,
     written,
@@ -52,6 +55,29 @@ class Moving:
         server.wait_status("ACTIVE")
         wait_written(self.boots)
         server.write(self.other, PATTERN)
+
+    def assert_on(self, number: int) -> None:
+        """There and nowhere else: the guest, its volumes, all that is connected; and it writes."""
+        settled()
+        assert self.server.host == number
+        self.server.wait_status("ACTIVE")
+        assert self.server.name in guests(number, running=True)
+        assert self.server.name not in guests(3 - number)
+        assert connected(3 - number) == ""
+        for volume in self.volumes:
+            assert attached_hosts(volume) == [host_name(number)]
+        assert self.server.sources() == self.server.sources(inactive=True)
+        wait_written(self.boots)
+        assert self.server.reads(self.other, PATTERN)
+
+    def assert_whole(self) -> None:
+        """Deleted, it has let go of all, and all that it wrote is there."""
+        ledger("DELETE", f"/v2.1/servers/{self.server.id}")
+        settled()
+        for volume in self.volumes:
+            assert volumes()[volume] == "available"
+        assert connected() == ""
+        assert missing(self.boots) == ""
 
 
 def attached_hosts(volume: str) -> list[str]:
@@ -124,3 +150,86 @@ def assert_kept(server: Server, kept: dict[str, str]) -> None:
         assert beginning(server.sources()[volume], on=2) == volume
     wait_until(lambda: len(set(sessions(2))) == 1, "only its own target to be logged in")
     assert kept["lio"] in sessions(2)[0]
+
+
+def test_a_hypervisor_loses_power_and_its_server_is_started_again(
+    new_moving: Callable[..., Moving],
+) -> None:
+    """Nobody fences it, and nothing that it had connected is there when it is back."""
+    moving = new_moving(2)
+    script("vm.sh", "off", on=2)
+    last = written(moving.boots)
+    script("vm.sh", "up", on=2)
+    assert connected(2).count("json") == len(moving.volumes), "records alone"
+    script("ledger.sh", "agent", on=2)
+    moving.server.wait_status("SHUTOFF")
+    assert set(moving.server.attachments()) == set(moving.volumes)
+    moving.server.act("os-start")
+    moving.assert_on(2)
+    assert written(moving.boots) > last
+    moving.assert_whole()
+
+
+@pytest.mark.parametrize("kind", ["lio", "nvmet"])
+def test_two_hypervisors_have_one_volume_and_one_lets_go(
+    kind: str, new_server: NewServer, new_volume: Make
+) -> None:
+    volume = new_volume(f"{kind}-multi")
+    here, there = (new_server(number) for number in HOSTS)
+    for server in (here, there):
+        server.ask_attach(volume)
+        settled()
+        server.act("os-start")
+        server.wait_status("ACTIVE")
+    assert attached_hosts(volume) == [host_name(1), host_name(2)]
+    here.write(volume, 3)
+    assert there.reads(volume, 3)
+    there.write(volume, 4)
+    assert here.reads(volume, 4)
+    here.ask_detach(volume)
+    settled()
+    assert connected(1) == ""
+    assert attached_hosts(volume) == [host_name(2)]
+    assert beginning(there.sources()[volume], on=2) == volume
+    there.write(volume, 5)
+    there.ask_detach(volume)
+    settled()
+    assert volumes()[volume] == "available"
+    assert connected() == ""
+
+
+@contextlib.contextmanager
+def killed(when: str, *, on: int) -> Iterator[None]:
+    """The agent there dies at that point of what is begun here, and is started again."""
+    vm(f"echo {when} >/run/die", on=on)
+    yield
+    dies(on)
+    script("ledger.sh", "agent", on=on)
+
+
+def test_a_guest_is_shelved_and_comes_back_on_the_other_hypervisor_though_agents_die(
+    new_moving: Callable[..., Moving],
+) -> None:
+    moving = new_moving(1)
+    with killed("after remove", on=1):
+        moving.server.act("shelve")
+    settled()
+    assert moving.server.status == "SHELVED_OFFLOADED"
+    assert connected() == ""
+    assert [volumes()[each] for each in moving.volumes] == ["reserved"] * 2
+    with killed("after login", on=2):
+        moving.server.act("unshelve", {"host": host_name(2)})
+    moving.assert_on(2)
+    moving.assert_whole()
+
+
+def test_a_guest_is_moved_cold(new_moving: Callable[..., Moving]) -> None:
+    moving = new_moving(1)
+    moving.server.act("migrate", {"host": host_name(2)})
+    settled()
+    assert moving.server.status == "VERIFY_RESIZE"
+    assert moving.server.name in guests(2, running=True)
+    wait_written(moving.boots)
+    moving.server.act("confirmResize")
+    moving.assert_on(2)
+    moving.assert_whole()

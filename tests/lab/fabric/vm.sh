@@ -18,7 +18,7 @@ up() {
     fi
     rm -f "$LAB_DIR/run/ssh-$FAB_VM" "$WIRE-$FAB_VM"; : >"$CONSOLE"
     # The kernel is an ELF file (PVH): nothing is decompressed.
-    spawn "$VM" nice -n 10 qemu-system-x86_64 -M q35,hpet=off -nodefaults -no-reboot -display none \
+    spawn "$VM" qemu-system-x86_64 -M q35,hpet=off -nodefaults -no-reboot -display none \
       -accel tcg,thread=multi,tb-size=256 -cpu Nehalem,+aes,+rdrand -smp "$FAB_CPUS" -m "$FAB_MEMORY" \
       -kernel "$LAB_DIR/guest/vmlinux" -initrd "$FAB_IMAGE/initramfs" \
       -append "fabric=$FAB_VM console=ttyS0 quiet loglevel=3 panic=-1 nokaslr mitigations=off no_timer_check random.trust_cpu=on audit=0 hardened_usercopy=off nowatchdog rcupdate.rcu_expedited=1 cryptomgr.notests net.ifnames=0" \

@@ -1,0 +1,80 @@
+"""Whether a SCSI disk is still the volume that the kernel took it for.
+
+The kernel asks a disk once who it is, when it finds it, and keeps the answer.  If the storage gives
+the number of the LUN to another volume meanwhile, all that the host knows (WWID, size, names in
+/dev, the multipath map) stays the former one's, while every read and write goes to the other.
+os-brick takes such a disk for the one that it looks for (LP 1419577 and its kind).  So before a
+guest gets it, the disk is asked again, by the page that the kernel keeps (SPC-4, 7.8.5), and both
+are compared.  A disk that cannot be asked, and an agent that is not root, change nothing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+_SG_IO, _FROM_DEVICE = 0x2285, -3
+#: struct sg_io_hdr of linux <scsi/sg.h>.
+_HEAD = struct.Struct("iiBBHIPPPIIiPBBBBHHiII0P")
+_STATUS = slice(13, 19)  # of its fields: all zero if the disk has answered
+_PAGE, _PAGE_BYTES = 0x83, 252
+_INQUIRY = bytes((0x12, 1, _PAGE, 0, _PAGE_BYTES, 0))
+_LIMIT_MS = 5000
+#: Kinds of names that are the volume's alone: EUI-64, NAA, SCSI name string.
+_UNIQUE = frozenset({2, 3, 8})
+
+#: What the disk at a path answers; None: nothing.
+Ask = Callable[[str], bytes | None]
+
+
+def asked(path: str) -> bytes | None:
+    """Its page of names now, from the disk itself; waits 5 s at most for one that answers."""
+    command, page = ctypes.create_string_buffer(_INQUIRY), ctypes.create_string_buffer(_PAGE_BYTES)
+    sense, at = ctypes.create_string_buffer(32), ctypes.addressof
+    buffers = (_PAGE_BYTES, at(page), at(command), at(sense), _LIMIT_MS, 0, 0, 0)
+    head = bytearray(_HEAD.size)
+    asked_for = (ord("S"), _FROM_DEVICE, len(_INQUIRY), len(sense), 0, *buffers)
+    _HEAD.pack_into(head, 0, *asked_for, *(0,) * 9)
+    with suppress(OSError):
+        disk = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        try:
+            fcntl.ioctl(disk, _SG_IO, head)
+        finally:
+            os.close(disk)
+        return None if any(_HEAD.unpack(head)[_STATUS]) else page.raw
+    return None
+
+
+def other_volumes(path: str, root: Path = Path("/"), ask: Ask = asked) -> list[str]:
+    """The disks at `path`, or below the map there, that are another volume by now."""
+    blocks = root / "sys/class/block"
+    name = Path(os.path.realpath(root / path[1:])).name
+    below = sorted(each.name for each in blocks.glob(f"{name}/slaves/*")) or [name]
+    return [f"/dev/{disk}" for disk in below if _is_other(blocks / disk, ask(f"/dev/{disk}"))]
+
+
+def _is_other(block: Path, now: bytes | None) -> bool:
+    """Only if both have names, and not one in common."""
+    with suppress(OSError):
+        kept, told = ({*_names(page or b"")} for page in ((block / _KEPT).read_bytes(), now))
+        return bool(kept and told) and kept.isdisjoint(told)
+    return False
+
+
+_KEPT = f"device/vpd_pg{_PAGE:x}"
+
+
+def _names(page: bytes) -> Iterator[tuple[int, bytes]]:
+    """Of the logical unit itself, and not of the port by which it was asked."""
+    end = 4 + int.from_bytes(page[2:4], "big")
+    rest = page[4:end]
+    while len(rest) > 4:  # noqa: PLR2004
+        kind, whose, size = rest[1] & 0xF, rest[1] >> 4 & 3, rest[3]
+        if kind in _UNIQUE and whose == 0:
+            yield kind, rest[4 : 4 + size]
+        rest = rest[4 + size :]
