@@ -56,9 +56,11 @@ def test_what_is_seen_again_is_recorded_once(store: MemoryStore) -> None:
 
 def test_what_was_asked_before_is_recorded_once_and_says_how_far_back(store: MemoryStore) -> None:
     days = {9: "attach_volume", 3: "create", 5: "reboot", 7: "attach_volume.error"}
-    asked = [NovaTold(event=event, at=f"2026-11-0{day}T12:00:00+00:00") for day, event in days.items()]
+    moments = {f"2026-11-0{day}T12:00:00+00:00": what for day, what in days.items()}
+    asked = [NovaTold(event=what, at=at) for at, what in moments.items()]
     look(store, actions=asked)
-    assert "Instance.ActionsSeen" not in look(store, actions=asked, server=replace(SERVER, name="x"))
+    renamed = replace(SERVER, name="x")
+    assert look(store, actions=asked, server=renamed) == ["Instance.ServerSeen"]
     [event] = [e for e, _ in store.log if isinstance(e, Instance.ActionsSeen)]
     told = [each["event"] for each in event.actions]
     assert told == ["create", "attach_volume.error", "attach_volume"]
