@@ -25,6 +25,8 @@ INTERVAL_S = 1.0
 URL = ENV["LAB_LEDGER_URL"]
 NOVA_URL = f"http://127.0.0.1:{ENV['LAB_NOVA_PORT']}"
 DOWN_AFTER_S = 10.0
+#: For a script of the lab's: longer than it waits for Nova itself (ready.py).
+SCRIPT_S = 300
 OURS = f"""
 [cinder.auth]
 auth_type = "password"
@@ -169,4 +171,4 @@ def _catalog_names(url: str) -> Iterator[None]:
 def lab(command: str) -> None:
     """By the lab's own scripts."""
     script = f". nova/env.sh && . ./lib.sh && {command}"
-    subprocess.run(["bash", "-ec", script], cwd=LAB_SRC, check=True, timeout=SETTLE_S)
+    subprocess.run(["bash", "-ec", script], cwd=LAB_SRC, check=True, timeout=SCRIPT_S)
