@@ -14,6 +14,8 @@ from typing import Any
 
 import requests
 
+from ledger.nova_beside.adapters import TIMEOUT_S
+from ledger.nova_beside.observer import REST
 from tests.benchmarks.servers import server
 from tests.lab.nova.cloud import read_only, wait_until
 from tests.lab.people import person
@@ -136,7 +138,9 @@ class Beside:
             found = [each for each in self.history(volume_id) if each["topic"] == topic]
             return found[-1] if len(found) >= number else None
 
-        return dict(wait_until(seen, f"{topic} of {volume_id}, {number} times"))
+        # The look before may wait for an answer, as of a Nova that just starts, and then rests.
+        what = f"{topic} of {volume_id}, {number} times"
+        return dict(wait_until(seen, what, SETTLE_S + (1 + REST) * TIMEOUT_S))
 
 
 @contextlib.contextmanager
