@@ -189,14 +189,16 @@ class NovaCloud:
     def set_status(self, volume_id: str, status: str) -> None:
         self.cinder_row("UPDATE volumes SET status = ? WHERE id = ?", status, volume_id)
 
-    def openstack(self, command: str) -> str:
-        """A command line as it was printed, by an administrator: the unmodified client."""
+    def openstack(self, command: str, code: int = 0) -> str:
+        """A command line as it was printed, by an administrator: the unmodified client.  It ends
+        with `code`.
+        """
         env = {**ENV, "OS_CLOUD": "admin", "PATH": f"{LAB_DIR}/venv-client/bin:{ENV['PATH']}"}
         words = ["bash", "-ec", command]
         done = subprocess.run(
             words, env=env, capture_output=True, text=True, timeout=CLI_S, check=False
         )
-        assert done.returncode == 0, f"{command}: {done.stderr}"
+        assert done.returncode == code, f"{command}: {done.returncode}, {done.stderr}"
         return done.stdout
 
     def clear(self) -> None:
