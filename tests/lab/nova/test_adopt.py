@@ -14,6 +14,7 @@ from host_agent.shared.contract.ports import Disk
 from host_agent.shared.faults import Faults
 from host_agent.simulated.adapters import SimulatedBrick, SimulatedGuests
 from host_agent.simulated.host_state import HostState
+from ledger.cli.errors import ExitCode
 from tests.lab.nova.beside import NOVA_URL, Beside, beside, lab
 from tests.lab.nova.cloud import NovaCloud, survey, wait_until
 from tests.lab.settings import ENV
@@ -21,8 +22,6 @@ from tests.lab.settings import ENV
 pytestmark = pytest.mark.lab
 
 HOST = ENV["LAB_HOST"]
-#: How an act on a host ends that leaves servers whose they are (docs/cli.md).
-SOME_STAY = 10
 
 
 @pytest.fixture
@@ -97,7 +96,7 @@ def test_a_host_is_adopted_worked_on_and_handed_back(cloud: NovaCloud, ledger: B
         cloud.openstack(f"openstack server reboot --hard --wait {server}")
     wait_until(lambda: not ledger.get(f"/hosts/{HOST}").get("alive"), "it to be known as away")
 
-    refused = act(cloud, f"hand-back {HOST} --dry-run", server, code=SOME_STAY)
+    refused = act(cloud, f"hand-back {HOST} --dry-run", server, code=ExitCode.NOT_ALL)
     assert refused["state"] == "stays"
     cloud.nova_row(refused["sql"])
     given = act(cloud, f"hand-back {HOST} --reason 'not yet after all'", server)
