@@ -149,7 +149,8 @@ def record(sight: ServerSeen, book: Book) -> bool:
     if sight.server is not None:
         new = instance.version == 0
         _server(sight.server, instance, sight.begun() if new else sight.seen, book)
-        if new and sight.actions is not None:
+        # Nova shows a server that it builds before it notes who asked for it.
+        if new and sight.actions is not None and (sight.actions or not sight.server.busy):
             _actions(sight.actions, instance, sight.seen)
     fresh = {each.id for each in sight.attachments if _attachment(each, sight, book)}
     _mappings(sight, fresh, book)

@@ -73,6 +73,13 @@ def test_what_nova_has_cleared_away_is_not_said_to_be_whole(store: MemoryStore) 
     assert (event.actions, event.back_to, event.whole) == ([], None, False)
 
 
+def test_of_a_server_that_nova_builds_nothing_is_said_to_be_cleared_away(
+    store: MemoryStore,
+) -> None:
+    building = replace(SERVER, vm_state="building", task_state="scheduling")
+    assert "Instance.ActionsSeen" not in look(store, server=building, actions=[])
+
+
 def test_an_attachment_whose_host_no_list_names_stays_where_it_was(store: MemoryStore) -> None:
     look(store)
     nowhere = replace(SERVER, host=None, vm_state="shelved_offloaded")

@@ -128,8 +128,10 @@ class Beside:
         return answer.json() if answer.ok else {}
 
     def history(self, volume_id: str) -> list[dict[str, Any]]:
-        found = self.get(f"/volumes/{volume_id}/history?limit=1000")
-        return list(found.get("events", ()))
+        return self.events(f"/volumes/{volume_id}")
+
+    def events(self, path: str) -> list[dict[str, Any]]:
+        return list(self.get(f"{path}/history?limit=1000").get("events", ()))
 
     def until(self, volume_id: str, topic: str, number: int = 1) -> dict[str, Any]:
         """The last event of that topic, once there are so many."""

@@ -113,6 +113,13 @@ def test_what_began_while_the_ledger_was_down_is_told_in_an_interval(
     holds(gone, begun, ended)
     assert gone["body"]["seen"]["after"] is not None
     holds(ledger.until(other, "BlockDeviceMapping.DevicePlugged"), begun, ended)
+    (told,) = [
+        each["body"]
+        for each in ledger.events(f"/servers/{server}")
+        if each["topic"] == "Instance.ActionsSeen"
+    ]
+    assert told["actions"][0]["event"] == "create"
+    assert told["whole"]
 
 
 def test_the_unmodified_client_works_through_it(cloud: NovaCloud) -> None:
