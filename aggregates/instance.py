@@ -75,6 +75,15 @@ class Instance(Claimable):
         project_id: str | None
         user_id: str | None
 
+    class ActionsSeen(Event):
+        """What was asked of it before it was watched, as far back as Nova still knows (its instance
+        actions, which name no volume): those that touch volumes, the oldest first.
+        """
+
+        actions: list[dict[str, Any]]  # as NovaTold; `event` ends with .error if it failed
+        back_to: str | None  # when the oldest was that Nova told, of any kind
+        whole: bool  # one of them made the server: none is missing before it
+
     class Adopted(Event):
         """It was somebody else's (`came_from`), and is the ledger's from here on."""
 

@@ -46,6 +46,13 @@ _POWERS = {
 #: What tells that a volume is attached, or is no more; a server's boot and its end go for all.
 _BEGINS = {"instance.volume_attach", "instance.create"}
 _ENDS = {"instance.volume_detach", "instance.delete"}
+#: Nova's instance actions that give a server a volume, take one, or bring its volumes to another
+#: host (nova/compute/instance_actions.py).
+_OF_VOLUMES = {
+    *("create", "delete", "restore", "rebuild", "attach_volume", "detach_volume", "swap_volume"),
+    *("live-migration", "migrate", "resize", "confirmResize", "revertResize", "evacuate"),
+    *("shelve", "unshelve"),
+}
 #: Of an action that failed nothing is confirmed by what is there.
 _PHASES = {"start", "end"}
 #: How far a clock of Nova's may be from the database's; what is further off is of another time.
@@ -96,7 +103,8 @@ class ServerSeen:
 
     `seen`: of what Nova's and Cinder's lists show; `asked`: of mappings whose change no list shows,
     if nobody has asked for them since another moment.  `notices`: what Nova has told of it
-    lately, in any order, some twice.
+    lately, in any order, some twice.  `actions`: all that was asked of it, as far as Nova keeps
+    that; None: Nova was not asked, or did not tell.
     """
 
     server_id: str
@@ -108,6 +116,7 @@ class ServerSeen:
     seen: Seen
     asked: Seen
     notices: Collection[Notice] = ()
+    actions: Collection[NovaTold] | None = None
 
     def begun(self, volume_id: str | None = None) -> Seen:
         """With who attached the volume, or made the server, if Nova has told it."""
@@ -138,10 +147,13 @@ def record(sight: ServerSeen, book: Book) -> bool:
     if sight.server is None and instance.version == 0:
         return True
     if sight.server is not None:
-        seen = sight.begun() if instance.version == 0 else sight.seen
-        _server(sight.server, instance, seen, book)
-    new = {each.id for each in sight.attachments if _attachment(each, sight, book)}
-    _mappings(sight, new, book)
+        new = instance.version == 0
+        _server(sight.server, instance, sight.begun() if new else sight.seen, book)
+        # Nova shows a server that it builds before it notes who asked for it.
+        if new and sight.actions is not None and (sight.actions or not sight.server.busy):
+            _actions(sight.actions, instance, sight.seen)
+    fresh = {each.id for each in sight.attachments if _attachment(each, sight, book)}
+    _mappings(sight, fresh, book)
     for attachment_id in sight.gone:
         _gone(book.get(Attachment, attachment_id), sight, book)
     if sight.server is None and not instance.deleted:
@@ -178,6 +190,17 @@ def _server(server: SeenServer, instance: Instance, seen: Seen, book: Book) -> N
     known["vm_state"] = instance.own_state.value
     if instance.version == 0 or now != known:
         instance.record(Instance.ServerSeen, **now, seen=seen.stored())
+
+
+def _actions(actions: Collection[NovaTold], instance: Instance, seen: Seen) -> None:
+    asked = sorted(actions, key=lambda each: each.at)
+    instance.record(
+        Instance.ActionsSeen,
+        actions=[vars(each) for each in asked if each.event.partition(".")[0] in _OF_VOLUMES],
+        back_to=asked[0].at if asked else None,
+        whole=any(each.event == "create" for each in asked),
+        seen=seen.stored(),
+    )
 
 
 def _attachment(seen: SeenAttachment, sight: ServerSeen, book: Book) -> bool:

@@ -8,6 +8,7 @@ Theory of operation
 * A look reads the lists (`reads`), compares each server with what the ledger has of it (`known`),
   and asks Nova for the mappings of those alone that differ, or that are just being worked on: in a
   live migration no list shows which attachment a mapping names.
+* A server that is new to the ledger is asked for its instance actions, once: what was before that.
 * Each server is recorded by itself, by one append (handlers.results.observed).
 * What is seen became so after the beginning of the last look that told of its server, and before
   the answer of this one.  A server that a look cannot tell of keeps the moment of the last that
@@ -313,6 +314,8 @@ class Observer:
         gone = [id_ for id_ in sorted(missing) if self._reader.is_gone(id_)]
         if len(gone) < len(missing):
             look.left.add(server_id)
+        is_new = had is None and server is not None
+        actions = self._reader.actions(server_id) if is_new else None
         before = self._now()
         sight = ServerSeen(
             server_id=server_id,
@@ -324,6 +327,7 @@ class Observer:
             seen=seen_between(state.after(server_id), before),
             asked=seen_between(state.asked.get(server_id), before),
             notices=self._notices.of(server_id),
+            actions=actions,
         )
         self._record(sight, look)
 

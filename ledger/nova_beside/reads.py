@@ -19,13 +19,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
+import msgspec
 from keystoneauth1 import exceptions
 from keystoneauth1.adapter import Adapter
 
+from aggregates.base import NovaTold
 from handlers.drift.beside_nova import (
     Cloud,
     SeenAttachment,
@@ -43,6 +45,8 @@ PAGE_ROWS = 500
 MARKERS = 5
 #: How many single things of each sort one round asks for; of others nothing is said.
 SINGLES_MAX = 2000
+#: Nova's answer has no more of a server's actions; the oldest are left out.
+ACTIONS_MAX = 1000
 #: Nova tells attachments of mappings from 2.89 on; Cinder has what we read from 3.44 on (S1).
 NOVA = {"OpenStack-API-Version": "compute 2.89"}
 CINDER = {"OpenStack-API-Version": "volume 3.44"}
@@ -51,6 +55,26 @@ _EVERY = {"all_tenants": "1"}
 Json = Mapping[str, Any]
 Servers = dict[str, SeenServer | Unknown | None]
 Volumes = dict[str, SeenVolume | Unknown | None]
+
+
+class _Action(msgspec.Struct):
+    """What we read of an instance action of Nova's; its times are UTC, and do not say so."""
+
+    action: str
+    start_time: datetime
+    message: str | None = None
+    user_id: str | None = None
+    project_id: str | None = None
+    request_id: str | None = None
+
+    def told(self) -> NovaTold:
+        return NovaTold(
+            event=f"{self.action}.error" if self.message else self.action,
+            at=self.start_time.replace(tzinfo=UTC).isoformat(),
+            user_id=self.user_id,
+            project_id=self.project_id,
+            request_id=self.request_id,
+        )
 
 
 class CutListError(Exception):
@@ -233,6 +257,18 @@ class CloudReader:
                 found[id_] = UNKNOWN
         return found
 
+    def actions(self, server_id: str) -> list[NovaTold] | None:
+        """What was asked of a server lately, ACTIONS_MAX at most.  None: Nova did not tell."""
+        path = f"/servers/{server_id}/os-instance-actions"
+        rows = self.single(self.nova, path, "instanceActions", limit=ACTIONS_MAX)
+        if not isinstance(rows, list):
+            return None
+        try:
+            return [each.told() for each in msgspec.convert(rows, list[_Action])]
+        except msgspec.ValidationError as error:
+            self.unread.append(f"{path}: {error}")
+            return None
+
     def few(self, every: Iterable[str], what: str, most: int | None = None) -> list[str]:
         """As many as one round asks for (None: SINGLES_MAX); that others are not is told."""
         ids, most = sorted(every), SINGLES_MAX if most is None else most
@@ -240,10 +276,10 @@ class CloudReader:
             self.unread.append(f"{len(ids) - most} of {len(ids)} {what}")
         return ids[:most]
 
-    def single(self, of: Adapter, path: str, name: str) -> Any:
+    def single(self, of: Adapter, path: str, name: str, **query: Any) -> Any:
         """What is there; None: the service itself says 404; UNKNOWN: it did not tell."""
         try:
-            return self.get(of, path)[name]
+            return self.get(of, path, **query)[name]
         except exceptions.NotFound as error:
             # A proxy's 404 says nothing: the service's own names what is not there.
             if _is_its_own(error):

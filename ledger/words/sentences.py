@@ -31,6 +31,9 @@ BOOKKEEPING = frozenset(
     }
 )
 
+#: How many of the actions of before a server was watched its sentence names.
+ACTIONS_TOLD = 5
+
 
 def is_bookkeeping(topic: str, body: Body) -> bool:
     """Whether the story is told without this event; not where a volume gets another id."""
@@ -82,6 +85,16 @@ class _Blank(dict[str, Any]):
 def _watched(body: Body) -> str:
     where = f"on {body['host']}" if body.get("host") else "on no host"
     return f"Server {body.get('name', '?')} is {body.get('vm_state', '?')} {where}"
+
+
+def _asked_before(body: Body) -> str:
+    """The latest of them; all are in the event."""
+    asked = [f"{_as_told(each)[2:]}" for each in body.get("actions", [])]
+    more = [f"{len(asked) - ACTIONS_TOLD} before these"] if len(asked) > ACTIONS_TOLD else []
+    what = "; ".join([*more, *asked[-ACTIONS_TOLD:]]) or "nothing of volumes"
+    back_to = _second(body["back_to"]) if body.get("back_to") else "no moment"
+    made = "its making" if body.get("whole") else "what was before, nobody says"
+    return f"Nova's instance actions, which name no volume, go back to {back_to} ({made}): {what}"
 
 
 def _waived(template: str) -> Callable[[Body], str]:
@@ -382,6 +395,7 @@ SENTENCES: dict[str, Callable[[Body], str]] = {
     "Instance.InstanceRegistered": _seen,
     "Instance.InstanceObserved": _seen,
     "Instance.ServerSeen": _watched,
+    "Instance.ActionsSeen": _asked_before,
     "Instance.Adopted": _text("Server ADOPTED from {came_from}: {reason}"),
     "Instance.HandedBack": _text("Server handed back to {to}: {reason}"),
     "Instance.Defined": _text("Server {name} requested, to be built on {host}"),

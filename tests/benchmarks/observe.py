@@ -29,9 +29,13 @@ class WithMappings:
         self._lists, self.session = lists, lists.session
 
     def get(self, path: str, params: dict[str, Any], headers: dict[str, str]) -> Any:
-        if not path.endswith("/os-volume_attachments"):
+        if "/os-" not in path:
             return self._lists.get(path, params, headers)
         nth = int(path.split("/")[2].replace("-", ""), 16) & 0xFFFF_FFFF
+        if "/os-instance-actions" in path:
+            told = {"instanceActions": [_action(nth, each) for each in _ASKED]}
+            text = json.dumps(told)
+            return SimpleNamespace(headers=HEADERS, json=lambda: json.loads(text))
         rows = [
             {
                 "volumeId": id_of(1, number),
@@ -45,6 +49,14 @@ class WithMappings:
         ]
         text = json.dumps({"volumeAttachments": rows})
         return SimpleNamespace(headers=HEADERS, json=lambda: json.loads(text))
+
+
+_ASKED = [*["attach_volume"] * PER_SERVER, "create"]
+
+
+def _action(nth: int, action: str) -> dict[str, Any]:
+    who = {"user_id": id_of(5, nth), "project_id": id_of(6, nth), "request_id": f"req-{nth}"}
+    return {"action": action, "start_time": "2026-11-01T12:00:00.000000", "message": None, **who}
 
 
 def main(volumes: int) -> None:

@@ -60,6 +60,13 @@ class Server:
     mappings: list[Mapping] = field(default_factory=list)
     image: str = ""  # "": it boots from a volume
     locked: bool = False
+    actions: list[Row] = field(default_factory=list)  # the newest first
+
+    def asked(self, action: str, at: str, message: str | None = None) -> None:
+        """What Nova keeps of it; `at`: UTC, in whole seconds."""
+        row = {"action": action, "instance_uuid": self.id, "start_time": at, "message": message}
+        who = {"user_id": "somebody", "project_id": self.project_id}
+        self.actions.insert(0, row | who | {"request_id": f"req-{uuid4()}", "updated_at": None})
 
     def shown(self) -> Row:
         return {
@@ -199,6 +206,8 @@ class SimulatedNova:
         if parts[2:] == ["os-volume_attachments"]:
             shown = [each.shown(server.id) for each in server.mappings if not each.old]
             return 200, {"volumeAttachments": shown}
+        if parts[2:] == ["os-instance-actions"]:
+            return 200, {"instanceActions": server.actions[: int(query["limit"])]}
         return 200, {"server": server.shown()}
 
     def _services(self, query: dict[str, str]) -> list[Row]:

@@ -92,6 +92,33 @@ def test_what_nova_does_is_in_the_history_and_nothing_is_done_to_it(watched: Wat
 
 
 @pytest.mark.further
+def test_what_was_asked_before_the_first_look_is_told_as_far_back_as_nova_knows(
+    watched: Watched,
+) -> None:
+    nova, stack = watched.nova, watched.stack
+    whole, cleared, garbled = (nova.boot(name) for name in ("whole", "cleared", "garbled"))
+    whole.asked("create", "2026-11-01T12:00:00.000000")
+    whole.asked("attach_volume", "2026-11-02T12:00:00.000000")
+    cleared.asked("detach_volume", "2026-11-03T12:00:00.000000", "Error")
+    garbled.asked("attach_volume", "yesterday")
+    stack.start_service()
+
+    told = watched.until("servers", whole.id, "Instance.ActionsSeen")
+    assert told["body"]["actions"][1]["at"] == "2026-11-02T12:00:00+00:00"
+    assert told["body"]["actions"][1]["request_id"].startswith("req-")
+    assert told["body"]["whole"]
+    assert told["body"]["seen"]["after"] is None
+    told = watched.until("servers", cleared.id, "Instance.ActionsSeen")
+    assert [each["event"] for each in told["body"]["actions"]] == ["detach_volume.error"]
+    assert not told["body"]["whole"]
+    watched.until("servers", garbled.id, "Instance.ServerSeen")
+    watched.next_looks()
+    assert "Instance.ActionsSeen" not in watched.topics("servers", garbled.id)
+    asked = [each for each in nova.asked if "/os-instance-actions" in each]
+    assert len(asked) == 3, "once each"
+
+
+@pytest.mark.further
 def test_a_live_migration_is_seen_as_it_goes_and_no_look_finds_drift_meanwhile(
     watched: Watched,
 ) -> None:

@@ -54,6 +54,32 @@ def test_what_is_seen_again_is_recorded_once(store: MemoryStore) -> None:
     assert (attachment.state, attachment.origin) == (AttachmentState.ATTACHED, "nova")
 
 
+def test_what_was_asked_before_is_recorded_once_and_says_how_far_back(store: MemoryStore) -> None:
+    days = {9: "attach_volume", 3: "create", 5: "reboot", 7: "attach_volume.error"}
+    moments = {f"2026-11-0{day}T12:00:00+00:00": what for day, what in days.items()}
+    asked = [NovaTold(event=what, at=at) for at, what in moments.items()]
+    look(store, actions=asked)
+    renamed = replace(SERVER, name="x")
+    assert look(store, actions=asked, server=renamed) == ["Instance.ServerSeen"]
+    [event] = [e for e, _ in store.log if isinstance(e, Instance.ActionsSeen)]
+    told = [each["event"] for each in event.actions]
+    assert told == ["create", "attach_volume.error", "attach_volume"]
+    assert (event.back_to, event.whole) == ("2026-11-03T12:00:00+00:00", True)
+
+
+def test_what_nova_has_cleared_away_is_not_said_to_be_whole(store: MemoryStore) -> None:
+    look(store, actions=[])
+    [event] = [e for e, _ in store.log if isinstance(e, Instance.ActionsSeen)]
+    assert (event.actions, event.back_to, event.whole) == ([], None, False)
+
+
+def test_of_a_server_that_nova_builds_nothing_is_said_to_be_cleared_away(
+    store: MemoryStore,
+) -> None:
+    building = replace(SERVER, vm_state="building", task_state="scheduling")
+    assert "Instance.ActionsSeen" not in look(store, server=building, actions=[])
+
+
 def test_an_attachment_whose_host_no_list_names_stays_where_it_was(store: MemoryStore) -> None:
     look(store)
     nowhere = replace(SERVER, host=None, vm_state="shelved_offloaded")

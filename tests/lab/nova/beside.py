@@ -14,6 +14,8 @@ from typing import Any
 
 import requests
 
+from ledger.nova_beside.adapters import TIMEOUT_S
+from ledger.nova_beside.observer import REST
 from tests.benchmarks.servers import server
 from tests.lab.nova.cloud import read_only, wait_until
 from tests.lab.people import person
@@ -25,6 +27,8 @@ INTERVAL_S = 1.0
 URL = ENV["LAB_LEDGER_URL"]
 NOVA_URL = f"http://127.0.0.1:{ENV['LAB_NOVA_PORT']}"
 DOWN_AFTER_S = 10.0
+#: For a script of the lab's: longer than it waits for Nova itself (ready.py).
+SCRIPT_S = 300
 OURS = f"""
 [cinder.auth]
 auth_type = "password"
@@ -124,8 +128,10 @@ class Beside:
         return answer.json() if answer.ok else {}
 
     def history(self, volume_id: str) -> list[dict[str, Any]]:
-        found = self.get(f"/volumes/{volume_id}/history?limit=1000")
-        return list(found.get("events", ()))
+        return self.events(f"/volumes/{volume_id}")
+
+    def events(self, path: str) -> list[dict[str, Any]]:
+        return list(self.get(f"{path}/history?limit=1000").get("events", ()))
 
     def until(self, volume_id: str, topic: str, number: int = 1) -> dict[str, Any]:
         """The last event of that topic, once there are so many."""
@@ -134,7 +140,9 @@ class Beside:
             found = [each for each in self.history(volume_id) if each["topic"] == topic]
             return found[-1] if len(found) >= number else None
 
-        return dict(wait_until(seen, f"{topic} of {volume_id}, {number} times"))
+        # The look before may wait for an answer, as of a Nova that just starts, and then rests.
+        what = f"{topic} of {volume_id}, {number} times"
+        return dict(wait_until(seen, what, SETTLE_S + (1 + REST) * TIMEOUT_S))
 
 
 @contextlib.contextmanager
@@ -169,4 +177,4 @@ def _catalog_names(url: str) -> Iterator[None]:
 def lab(command: str) -> None:
     """By the lab's own scripts."""
     script = f". nova/env.sh && . ./lib.sh && {command}"
-    subprocess.run(["bash", "-ec", script], cwd=LAB_SRC, check=True, timeout=SETTLE_S)
+    subprocess.run(["bash", "-ec", script], cwd=LAB_SRC, check=True, timeout=SCRIPT_S)

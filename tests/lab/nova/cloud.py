@@ -6,9 +6,10 @@ import contextlib
 import json
 import sqlite3
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Self
 
 from cinderclient import exceptions as cinder_errors
 from keystoneauth1 import adapter
@@ -188,14 +189,16 @@ class NovaCloud:
     def set_status(self, volume_id: str, status: str) -> None:
         self.cinder_row("UPDATE volumes SET status = ? WHERE id = ?", status, volume_id)
 
-    def openstack(self, command: str) -> str:
-        """A command line as it was printed, by an administrator: the unmodified client."""
+    def openstack(self, command: str, code: int = 0) -> str:
+        """A command line as it was printed, by an administrator: the unmodified client.  It ends
+        with `code`.
+        """
         env = {**ENV, "OS_CLOUD": "admin", "PATH": f"{LAB_DIR}/venv-client/bin:{ENV['PATH']}"}
         words = ["bash", "-ec", command]
         done = subprocess.run(
             words, env=env, capture_output=True, text=True, timeout=CLI_S, check=False
         )
-        assert done.returncode == 0, f"{command}: {done.stderr}"
+        assert done.returncode == code, f"{command}: {done.returncode}, {done.stderr}"
         return done.stdout
 
     def clear(self) -> None:
@@ -226,6 +229,58 @@ def _nova(name: str, endpoint: str | None) -> adapter.Adapter:
         interface="public",
         endpoint_override=endpoint,
     )
+
+
+#: How long a cloud is at work for a test: for rounds of each kind, and for minutes.
+ROUNDS, MINUTES = 3, float(ENV.get("LAB_WORK_MINUTES", "0"))
+
+
+class Work:
+    """Servers are made, given volumes, moved, shelved and deleted, by one thread for each kind of
+    volume.  `done`: the volumes of rounds that have ended.
+    """
+
+    def __init__(self, cloud: NovaCloud) -> None:
+        self._cloud, self._enough = cloud, threading.Event()
+        self._until = time.monotonic() + MINUTES * 60
+        self._failed: list[BaseException] = []
+        self.done: dict[str, list[str]] = {"fake": [], "fake-multi": []}
+
+    def goes_on(self) -> bool:
+        lasts = time.monotonic() < self._until
+        return not self._failed and (lasts or any(len(e) < ROUNDS for e in self.done.values()))
+
+    def _work(self, kind: str) -> None:
+        try:
+            while not self._enough.is_set():
+                self._round(kind)
+        except BaseException as error:
+            self._failed.append(error)
+            raise
+
+    def _round(self, kind: str) -> None:
+        cloud = self._cloud
+        server, volume = cloud.server(), cloud.volume(kind)
+        cloud.attach(server, volume)
+        cloud.migrate(server)
+        cloud.bring(server, "SHELVED_OFFLOADED", shelve=None)
+        cloud.bring(server, "ACTIVE", unshelve=None)
+        cloud.detach(server, volume)
+        cloud.delete_server(server)
+        cloud.cinder.volumes.delete(volume)
+        self.done[kind].append(volume)
+
+    def __enter__(self) -> Self:
+        self._threads = [threading.Thread(target=self._work, args=[kind]) for kind in self.done]
+        for each in self._threads:
+            each.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._enough.set()
+        for each in self._threads:
+            each.join()
+        assert not self._failed
 
 
 @contextlib.contextmanager

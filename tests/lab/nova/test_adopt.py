@@ -14,6 +14,7 @@ from host_agent.shared.contract.ports import Disk
 from host_agent.shared.faults import Faults
 from host_agent.simulated.adapters import SimulatedBrick, SimulatedGuests
 from host_agent.simulated.host_state import HostState
+from ledger.cli.errors import ExitCode
 from tests.lab.nova.beside import NOVA_URL, Beside, beside, lab
 from tests.lab.nova.cloud import NovaCloud, survey, wait_until
 from tests.lab.settings import ENV
@@ -68,9 +69,10 @@ def as_connected(state: Path, cloud: NovaCloud, server: str) -> None:
         )
 
 
-def act(cloud: NovaCloud, words: str, server: str) -> dict[str, Any]:
+def act(cloud: NovaCloud, words: str, server: str, code: int = 0) -> dict[str, Any]:
     """What is said of the server by an act on the host, of the command line."""
-    told = cloud.openstack(f"{ENV['LAB_VENV']}/bin/attachment-ledger host {words} -f json")
+    command = f"{ENV['LAB_VENV']}/bin/attachment-ledger host {words} -f json"
+    told = cloud.openstack(command, code)
     [found] = [each for each in json.loads(told)["servers"] if each["server_id"] == server]
     return dict(found)
 
@@ -94,7 +96,7 @@ def test_a_host_is_adopted_worked_on_and_handed_back(cloud: NovaCloud, ledger: B
         cloud.openstack(f"openstack server reboot --hard --wait {server}")
     wait_until(lambda: not ledger.get(f"/hosts/{HOST}").get("alive"), "it to be known as away")
 
-    refused = act(cloud, f"hand-back {HOST} --dry-run", server)
+    refused = act(cloud, f"hand-back {HOST} --dry-run", server, code=ExitCode.NOT_ALL)
     assert refused["state"] == "stays"
     cloud.nova_row(refused["sql"])
     given = act(cloud, f"hand-back {HOST} --reason 'not yet after all'", server)

@@ -4,7 +4,6 @@ under its class, and nothing else; the command that is printed mends it; a cloud
 
 from __future__ import annotations
 
-import threading
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.lab.nova.cloud import NovaCloud, read_only, survey
+from tests.lab.nova.cloud import NovaCloud, Work, read_only, survey
 
 pytestmark = pytest.mark.lab
 
@@ -239,43 +238,12 @@ def test_a_mapping_of_before_attachments_is_clean(cloud: NovaCloud) -> None:
     assert (code, rows) == (0, []), words
 
 
-ROUNDS = 3
-
-
 def test_a_cloud_at_work_is_clean(cloud: NovaCloud) -> None:
     """Servers are made, given volumes, moved, shelved and deleted while the survey looks."""
-    failed: list[BaseException] = []
-    done: list[str] = []
-    enough = threading.Event()
-
-    def work(kind: str) -> None:
-        try:
-            while not enough.is_set():
-                server, volume = cloud.server(), cloud.volume(kind)
-                cloud.attach(server, volume)
-                cloud.migrate(server)
-                cloud.bring(server, "SHELVED_OFFLOADED", shelve=None)
-                cloud.bring(server, "ACTIVE", unshelve=None)
-                cloud.detach(server, volume)
-                cloud.delete_server(server)
-                cloud.cinder.volumes.delete(volume)
-                done.append(kind)
-        except BaseException as error:
-            failed.append(error)
-            raise
-
-    threads = [threading.Thread(target=work, args=[each]) for each in ("fake", "fake-multi")]
-    for each in threads:
-        each.start()
     found: list[tuple[int, Any]] = []
-    try:
-        while not failed and (len(found) < ROUNDS or len(done) < ROUNDS):
+    with Work(cloud) as work:
+        while work.goes_on():
             found.append(survey("--apart", "3s")[:2])
-    finally:
-        enough.set()
-        for each in threads:
-            each.join()
-    assert not failed
     assert found == [(0, [])] * len(found)
 
 
