@@ -83,9 +83,10 @@ class LogReads:
 
         `at` leaves out what was recorded later than that moment; MomentToComeError if it is
         not over.  `known_at`, of one thing and not before `at`: but for what was seen by then, and
-        had been so at `at`, or perhaps had.  Bodies are in the newest form that their classes know, and each event says who
-        asked for its operation (`asked_by`) and when it was (`occurred_at`).  Raises
-        DetachedError where events of the whole log would be passed over; for one thing
+        had been so at `at`, or perhaps had.  Bodies are in the newest form that their classes know,
+        and each event says who asked for its operation (`asked_by`) and when it was
+        (`occurred_at`).  Raises DetachedError where events of the whole log would be passed over;
+        for one thing
         `detached_to` says where some may be.
         """
         until = POSITION_MAX if at is None else await self.settled_at(at)
@@ -103,9 +104,15 @@ class LogReads:
         )
         if about is not None and known_at is not None:
             known = await self.settled_at(known_at)
-            asked = {"id": about[1], "after": max(after, until), "before": min(before, known + 1)}
-            parts = _of(about[0], newest_first=newest_first)
-            learnt = await self._all("learnt", parts, at=at, limit=limit, **asked)
+            learnt = await self._all(
+                "learnt",
+                _of(about[0], newest_first=newest_first),
+                id=about[1],
+                after=max(after, until),
+                before=min(before, known + 1),
+                at=at,
+                limit=limit,
+            )
             rows = ([*learnt, *rows] if newest_first else [*rows, *learnt])[:limit]
         if about is None:
             await self._refuse_holes([row["position"] for row in rows], after, newest_first)

@@ -166,7 +166,8 @@ async def test_a_history_tells_what_was_learnt_later_of_what_had_been_so(
     backwards = await watching.history(queries, begun + MINUTE, known, newest_first=True)
     assert backwards == whole[::-1]
     for newest_first, end in ((False, "after"), (True, "before")):
-        pages, cursor = [], {}
+        pages: list[int] = []
+        cursor: dict[str, int] = {}
         while page := await watching.history(
             queries, begun + MINUTE, known, newest_first=newest_first, limit=2, **cursor
         ):

@@ -155,9 +155,7 @@ def _operations_of(archive: Path | None, subject: HistorySubject, as_of: AsOf) -
     return {
         event["operation_id"]
         for event in _archived(archive)
-        if event["volume_id"] == subject.id
-        and event["operation_id"]
-        and as_of.tells(event)
+        if event["volume_id"] == subject.id and event["operation_id"] and as_of.tells(event)
     }
 
 

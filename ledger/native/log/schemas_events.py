@@ -100,6 +100,7 @@ class Activity(Shown):
     `lag_events`, `lag_s`: of the projection that is furthest behind and that nothing holds back.
     `minutes`: by what is counted a number for each `each_minutes` minutes, the oldest first; not
     `complete` where more operations moved than are counted, so that the first ones lack some.
+    `ages_s`: likewise, how old the oldest became there of what was not over, in seconds; 0: none.
     """
 
     at: datetime
@@ -110,6 +111,7 @@ class Activity(Shown):
     period: Period
     each_minutes: int
     minutes: dict[str, list[int]]
+    ages_s: dict[str, list[int]]
 
 
 class Verification(Shown):
