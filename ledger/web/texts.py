@@ -25,7 +25,7 @@ LOOKS = {
     "bad": {"parked", "failed", "ERROR", "error", "critical", "fenced", "silent", "failing"}
     | {"refused"},
     "open": {"running", "warning", "confirmed", "suspected", "suspect", "unvouched", "under_way"}
-    | {"reserved", "connecting", "stays", "in part"},
+    | {"reserved", "connecting", "stays", "in part", "perhaps"},
     "good": {"completed", "attached", "ok", "ACTIVE", "done", "alive"}
     | {"adoptable", "adopted", "returnable", "ready"},
 }

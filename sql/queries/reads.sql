@@ -882,20 +882,21 @@ SELECT 'moved', 0, count(*) FROM moved;
 
 -- name: ages
 -- How old the oldest became of what was not over, in each so many minutes (`each`) before now, in
--- seconds: operations but those that are parked now, how long others were parked, findings that nobody
--- ignores.  Of what has ended since, the newest so many; of what is not over, the oldest.  operations_by_position, operations_open,
--- parked_by_position, parked_now, findings_by_end, findings_open.
-WITH lasting (what, begun, over) AS (
-    (SELECT 'under_way', started_at, finished_at FROM operations
-      WHERE position > %(after)s AND finished_at IS NOT NULL
-      ORDER BY position DESC LIMIT %(most)s)
+-- seconds: operations that ran (not those that are parked now), that were parked, findings that
+-- nobody ignores.  Of what has ended behind a position the newest, of what lasts the oldest, so many
+-- at most.  operations_by_position, operations_open, parked_now, findings_by_end, findings_open.
+WITH moved AS (
+    SELECT operation_id, started_at, finished_at FROM operations
+     WHERE position > %(after)s ORDER BY position DESC LIMIT %(most)s
+),
+lasting (what, begun, over) AS (
+    SELECT 'under_way', started_at, finished_at FROM moved WHERE finished_at IS NOT NULL
     UNION ALL
     (SELECT 'under_way', started_at, NULL FROM operations
       WHERE state = 'running' ORDER BY started_position LIMIT %(most)s)
     UNION ALL
-    (SELECT 'parked', from_at, to_at FROM parked
-      WHERE from_position > %(after)s AND to_position IS NOT NULL
-      ORDER BY from_position DESC LIMIT %(most)s)
+    SELECT 'parked', p.from_at, p.to_at FROM moved JOIN parked AS p USING (operation_id)
+     WHERE p.to_position IS NOT NULL
     UNION ALL
     (SELECT 'parked', from_at, NULL FROM parked
       WHERE to_position IS NULL ORDER BY from_position LIMIT %(most)s)

@@ -227,7 +227,7 @@ def test_a_history_as_it_was_known_later(
     at, known = "2026-11-20T10:00:00Z", "2026-11-20T10:09:00Z"
     seen = {"origin": "nova", "after": None, "before": "2026-11-20T10:01:00Z"}
     stub.answers[f"GET /v1/volumes/{VOLUME}/history"] = page(
-        event(1, "Volume.Reserved", {"seen": seen}, recorded_at="2026-11-20T10:02:00Z")
+        event(1, "Attachment.Completed", {"seen": seen}, recorded_at="2026-11-20T10:02:00Z")
     )
     told = ("history", "volume", VOLUME)
     assert run(*told, "--at", at, "--known-at", known) == 0

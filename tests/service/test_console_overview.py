@@ -93,6 +93,11 @@ async def test_how_old_the_oldest_was_is_told_of_each_part_of_an_hour(
     assert waits == [*range(11)]
     assert not any(ages["drift"])
     page = await shown(api, "/ui/")
+    with psycopg.connect(database_url) as db:  # it began before the hour, and is over in it
+        ended = "to_at = now() - interval '5 min 30 s', to_position = from_position + 1"
+        db.execute(f"UPDATE parked SET from_at = now() - interval '2 hours', {ended}".encode())
+    waited = [*_of((await api.get(ACTIVITY))["ages_s"]["parked"])]
+    assert (waited[0][0], waited[-1][0]) == (0, HOUR - 6)
     assert "oldest 10 min 30" in page.text
     titles = {str(each["aria-label"]) for each in page.all("svg")}
     assert "the oldest was at most 30 min 0 s old in 60 minutes" in titles, titles
