@@ -17,7 +17,6 @@ from ledger.config import AuthMode
 from ledger.http.call import Call
 from ledger.http.components import COMPONENTS, Components
 from ledger.http.problem import Failure
-from ledger.upkeep.long_work import duration
 from ledger.web import drawn, texts
 from ledger.web.browser import gone_to, path_here, wants_stream
 from ledger.web.pages import AS_OF, PAGES, Page
@@ -119,7 +118,7 @@ def _templates() -> Environment:
         "look": texts.look,
         "story": texts.story,
         "by_volume": texts.by_volume,
-        "duration": duration,
+        "since": texts.since,
         "with_ids": texts.with_ids,
     }
     made.globals |= {"timeline": drawn.timeline, "plot": drawn.plot}

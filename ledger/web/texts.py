@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from typing import Any
 
@@ -42,6 +42,11 @@ def ago(text: str | None, now: datetime) -> str:
         return ""
     seconds = (now - _parsed(text)).total_seconds()
     return f"{duration(seconds)} ago" if seconds >= 0 else f"in {duration(-seconds)}"
+
+
+def since(age_s: float, now: datetime) -> str:
+    """When what is so old began, as the API tells a moment."""
+    return (now - timedelta(seconds=age_s)).isoformat()
 
 
 def short(id_: str | None) -> str:
