@@ -44,9 +44,9 @@ def ago(text: str | None, now: datetime) -> str:
     return f"{duration(seconds)} ago" if seconds >= 0 else f"in {duration(-seconds)}"
 
 
-def since(age_s: float, now: datetime) -> str:
-    """When what is so old began, as the API tells a moment."""
-    return (now - timedelta(seconds=age_s)).isoformat()
+def since(age_s: int, at: str) -> str:
+    """When what was so old at a moment began."""
+    return (_parsed(at) - timedelta(seconds=age_s)).isoformat()
 
 
 def short(id_: str | None) -> str:

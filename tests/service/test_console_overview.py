@@ -98,7 +98,7 @@ async def test_how_old_the_oldest_was_is_told_of_each_part_of_an_hour(
         db.execute(f"UPDATE parked SET from_at = now() - interval '2 hours', {ended}".encode())
     waited = [*_of((await api.get(ACTIVITY))["ages_s"]["parked"])]
     assert (waited[0][0], waited[-1][0]) == (0, HOUR - 6)
-    assert "oldest 10 min 30" in page.text
+    assert "oldest 10 min 3" in page.text
     titles = {str(each["aria-label"]) for each in page.all("svg")}
     assert "the oldest was at most 30 min 0 s old in 60 minutes" in titles, titles
 

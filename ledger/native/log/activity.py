@@ -4,6 +4,7 @@ is what was stored.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -64,7 +65,7 @@ def _in_order(
     for row in rows:
         ago = row["ago"]
         if row["what"] in found and 0 <= ago < numbers:
-            found[row["what"]][numbers - 1 - ago] += int(row.get("count") or row.get("age_s") or 0)
+            found[row["what"]][numbers - 1 - ago] += row.get("count") or math.ceil(row["age_s"])
     return found
 
 
