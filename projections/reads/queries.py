@@ -363,7 +363,8 @@ class Queries(SurveyReads, DriftReads, OperationReads, ServerLists, RequestReads
         self, now: datetime, after: int, each: int, numbers: int, most: int
     ) -> list[Row]:
         """How old (`age_s`) the oldest of `what` was not over became, `ago` (times `each` minutes),
-        so many `numbers` of them; of each kind `most` are looked at.
+        so many `numbers` of them, and -1 for what is not over now; of each kind `most` are
+        looked at.
         """
         return await self._all("ages", now=now, after=after, each=each, numbers=numbers, most=most)
 

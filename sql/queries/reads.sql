@@ -884,7 +884,8 @@ SELECT 'moved', 0, count(*) FROM moved;
 -- How old the oldest became of what was not over, in each so many minutes (`each`) before now, in
 -- seconds: operations that ran (not those that are parked now), that were parked, findings that
 -- nobody ignores.  Of what has ended behind a position the newest, of what lasts the oldest, so many
--- at most.  operations_by_position, operations_open, parked_now, findings_by_end, findings_open.
+-- at most.  `ago` is -1 for what is not over now.
+-- operations_by_position, operations_open, parked_now, findings_by_end, findings_open.
 WITH moved AS (
     SELECT operation_id, started_at, finished_at FROM operations
      WHERE position > %(after)s ORDER BY position DESC LIMIT %(most)s
@@ -916,7 +917,10 @@ SELECT what, ago, max(extract(epoch FROM least(coalesce(over, %(now)s), %(now)s 
        greatest(floor(extract(epoch FROM %(now)s - coalesce(over, %(now)s)) / 60 / %(each)s), 0)::int,
        least(floor(extract(epoch FROM %(now)s - begun) / 60 / %(each)s),
              %(numbers)s - 1)::int) AS ago
- GROUP BY 1, 2;
+ GROUP BY 1, 2
+UNION ALL
+SELECT what, -1, max(extract(epoch FROM %(now)s - begun))::float8
+  FROM lasting WHERE over IS NULL GROUP BY 1;
 
 -- name: remnants
 -- What was left behind, newest first, filtered; remnants_by_age.

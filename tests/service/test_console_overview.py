@@ -96,7 +96,9 @@ async def test_how_old_the_oldest_was_is_told_of_each_part_of_an_hour(
     with psycopg.connect(database_url) as db:  # it began before the hour, and is over in it
         ended = "to_at = now() - interval '5 min 30 s', to_position = from_position + 1"
         db.execute(f"UPDATE parked SET from_at = now() - interval '2 hours', {ended}".encode())
-    waited = [*_of((await api.get(ACTIVITY))["ages_s"]["parked"])]
+    told = await api.get(ACTIVITY)
+    assert told["oldest_s"] == {"under_way": 0, "parked": 0, "drift": 0}, "all of it is over"
+    waited = [*_of(told["ages_s"]["parked"])]
     assert (waited[0][0], waited[-1][0]) == (0, HOUR - 6)
     assert "oldest 10 min 3" in page.text
     titles = {str(each["aria-label"]) for each in page.all("svg")}

@@ -53,6 +53,8 @@ async def activity(call: Call) -> web.StreamResponse:
             each_minutes=each,
             minutes=_in_order(COUNTED, rows, numbers),
             ages_s=_in_order(AGING, ages, numbers),
+            oldest_s=dict.fromkeys(AGING, 0)
+            | {row["what"]: math.ceil(row["age_s"]) for row in ages if row["ago"] < 0},
         )
     )
 
