@@ -318,6 +318,22 @@ def add_at(parser: argparse._ActionsContainer, what: str) -> None:
     )
 
 
+def add_known_at(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument(
+        "--known-at",
+        type=moment,
+        metavar="TIME",
+        help="with --at: as it was known by this time; without, as it was known then",
+    )
+
+
+def known_at(parsed_args: argparse.Namespace) -> str | None:
+    """What was said.  CliError if that is of no moment."""
+    if parsed_args.known_at and not parsed_args.at:
+        raise usage("--known-at needs --at: known of which moment?")
+    return cast("str | None", parsed_args.known_at)
+
+
 def moment(text: str) -> str:
     """A time as the API takes it."""
     try:

@@ -358,6 +358,17 @@ async def refuse_to_come(call: Call, at: datetime, name: str = "at") -> None:
     await projected(call.components, position)
 
 
+async def refuse_unknowable(call: Call, at: datetime | None, known_at: datetime | None) -> None:
+    """As `refuse_to_come`, of the later one; ApiError 400 for what nobody can have known."""
+    if known_at is not None and (at is None or known_at < at):
+        text = "'known_at' needs 'at', and is not before it: nobody knows what is to come."
+        raise ApiError(400, "invalid", text)
+    if known_at is not None:
+        await refuse_to_come(call, known_at, "known_at")
+    elif at is not None:
+        await refuse_to_come(call, at)
+
+
 async def projected(components: Components, position: int) -> None:
     """Return when the projections have come to a position; 0: at once.  ApiError 503."""
     if position > 0:

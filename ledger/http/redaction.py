@@ -47,8 +47,8 @@ def redacted(identity: Identity, redact: Callable[[Row], Row], row: Row) -> Row:
 
 
 def attachment(row: Row) -> Row:
-    """An attachment without its place."""
-    return {**row, **dict.fromkeys(("host", "device_path", "target_digest"))}
+    """An attachment without its place, and what differs: others may have the volume, too."""
+    return {**row, **dict.fromkeys(("host", "device_path", "target_digest", "open_drift"))}
 
 
 def operation(row: Row) -> Row:

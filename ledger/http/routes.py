@@ -189,7 +189,14 @@ _OWN = (
         schemas_refusals.RefusalShown,
         rules=("attachment-ledger:requests:show",),
     ),
-    get("hosts", "/v1/hosts", hosts.hosts, schemas.Hosts, rules=("attachment-ledger:hosts:list",)),
+    get(
+        "hosts",
+        "/v1/hosts",
+        hosts.hosts,
+        schemas.Hosts,
+        query=schemas.HostsQuery,
+        rules=("attachment-ledger:hosts:list",),
+    ),
     get(
         "host",
         "/v1/hosts/{host}",

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any
 
 from aiohttp import web
 
 from ledger.http import redaction
-from ledger.http.call import Call, answer, refuse_to_come
+from ledger.http.call import Call, answer, refuse_unknowable
 from ledger.http.paging import page_limit
 from ledger.http.problem import ApiError, not_found
 from ledger.http.redaction import redacted
@@ -59,10 +58,7 @@ async def _attachments_at(call: Call, query: AttachmentsQuery) -> web.StreamResp
         text = "With 'at' or 'since', give 'volume', 'host' or 'flow=old', and no cursor."
         raise ApiError(400, "invalid", text)
     refuse_past(call)
-    if query.known_at is not None:
-        await _refuse_unknowable(call, query.at, query.known_at)
-    elif query.at is not None:
-        await refuse_to_come(call, query.at)
+    await refuse_unknowable(call, query.at, query.known_at)
     rows = await call.components.queries.attachments_at(
         query.at,
         since=query.since,
@@ -75,14 +71,6 @@ async def _attachments_at(call: Call, query: AttachmentsQuery) -> web.StreamResp
     )
     spans = [SpanShown.model_validate({**row, "flow": _flow(row)}) for row in rows]
     return answer(AttachmentsAt(at=query.at, known_at=query.known_at, attachments=spans))
-
-
-async def _refuse_unknowable(call: Call, at: datetime | None, known_at: datetime) -> None:
-    """ApiError 400 for what nobody can have known, else as `refuse_to_come`."""
-    if at is None or known_at < at:
-        text = "'known_at' needs 'at', and is not before it: nobody knows what is to come."
-        raise ApiError(400, "invalid", text)
-    await refuse_to_come(call, known_at, "known_at")
 
 
 async def attachment(call: Call) -> web.StreamResponse:

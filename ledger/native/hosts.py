@@ -17,7 +17,7 @@ from ledger.agents.looking import look_again
 from ledger.http.call import Call, answer, caught_up
 from ledger.http.components import Components
 from ledger.http.problem import ApiError
-from ledger.native.schemas import ActQuery, HostPassed, Hosts, HostShown
+from ledger.native.schemas import ActQuery, HostObserved, HostPassed, Hosts, HostShown, HostsQuery
 from ledger.nova_beside.adopting import Adopting, AdoptionReport
 from ledger.nova_beside.reads import CutListError
 
@@ -29,13 +29,20 @@ NAMED_MAX = 5
 
 async def hosts(call: Call) -> web.StreamResponse:
     """GET /v1/hosts."""
-    rows = await call.components.queries.hosts()
-    return answer(Hosts(hosts=[_shown(call.components, row) for row in rows]))
+    queries, observed = call.components.queries, None
+    rows = await queries.hosts()
+    if call.query(HostsQuery).observed:
+        seen = await queries.hosts_observed()
+        observed = [HostObserved.model_validate(row) for row in seen]
+    shown = [_shown(call.components, row) for row in rows]
+    return answer(Hosts(hosts=shown, observed=observed))
 
 
 async def host(call: Call) -> web.StreamResponse:
     """GET /v1/hosts/{host}."""
-    return answer(_shown(call.components, await host_row(call)))
+    row = await host_row(call)
+    known = await asyncio.to_thread(call.components.service.host, row["host"])
+    return answer(_shown(call.components, {**row, "came_from": known.came_from}))
 
 
 async def fence(call: Call, *, reason: str, evidence: str, force: bool) -> web.StreamResponse:

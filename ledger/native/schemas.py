@@ -39,7 +39,7 @@ class Order(StrEnum):
     NEWEST = "desc"
 
 
-class HistoryQuery(Asked):
+class PositionsQuery(Asked):
     """`at`: as of this moment.  `after`, `before`: positions, in the order asked for."""
 
     at: Instant | None = None
@@ -49,12 +49,26 @@ class HistoryQuery(Asked):
     order: Order = Order.OLDEST
 
 
-class EventsQuery(HistoryQuery):
+class HistoryQuery(PositionsQuery):
+    """`known_at`: as it was known then, not before `at` (null: at `at` itself): with what was seen
+    only later, and had been so by `at`, or perhaps had (its `seen.before` is later).
+    """
+
+    known_at: Instant | None = None
+
+
+class EventsQuery(PositionsQuery):
     """`topic`: events of this kind alone.  A page of them may be short of `limit`, even empty,
     before the end: `next` is null there, and nowhere else.
     """
 
     topic: Topic | None = None
+
+
+class HostsQuery(Asked):
+    """`observed`: also hosts of a Nova that is watched."""
+
+    observed: bool = False
 
 
 class StreamQuery(Asked):
@@ -176,7 +190,8 @@ class HostShown(Shown):
 
     `suspect`: it was fenced, and has not released its leftovers yet; until then it gets no
     commands.  `unvouched`: the ledger was restored from an older backup, and nobody has vouched for
-    the host since; until then it gets none, either.
+    the host since; until then it gets none, either.  `came_from`: whose it was before it was
+    adopted, of a host that is asked for by itself.
     """
 
     host: str
@@ -188,6 +203,7 @@ class HostShown(Shown):
     fence_evidence: str | None = None
     suspect: bool = False
     unvouched: bool | None = None
+    came_from: str | None = None
     disabled: bool = False  # no servers are to come
     disabled_reason: str | None = None
     leftovers: Leftovers | None = None
@@ -202,8 +218,20 @@ class HostShown(Shown):
     guests: int = 0
 
 
+class HostObserved(Shown):
+    """A host of a Nova that is watched, on which servers were seen."""
+
+    host: str
+    origin: str
+    guests: int
+    open_attachments: int
+
+
 class Hosts(Shown):
+    """`observed`: null, if these were not asked for."""
+
     hosts: list[HostShown]
+    observed: list[HostObserved] | None = None
 
 
 class ServerPassed(Shown):

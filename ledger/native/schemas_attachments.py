@@ -41,7 +41,10 @@ class AttachmentsQuery(Asked):
 
 
 class AttachmentShown(Shown):
-    """An attachment: where it is, and which operation touched it last."""
+    """An attachment: where it is, and which operation touched it last.
+
+    `open_drift`: of a list, how many findings of its volume are open, and operations parked there.
+    """
 
     attachment_id: UUID
     volume_id: UUID
@@ -57,6 +60,7 @@ class AttachmentShown(Shown):
     flow: Made
     operation_id: UUID | None
     origin: str | None  # whose it is, if it was only seen
+    open_drift: int | None = None
     created_at: datetime
     ended_at: datetime | None
     updated_at: datetime

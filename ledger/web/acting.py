@@ -22,7 +22,7 @@ from ledger.web.browser import SESSIONS
 from ledger.web.pages import Page
 from ledger.web.reads import BY_NAME, answer_of, answer_to, read_all
 from ledger.web.rendering import rendered
-from ledger.words.acts import ACTS, Act
+from ledger.words.acts import ACTS, NOVA_HOST, Act
 from ledger.words.consequences import (
     DRY_RUN_REASON,
     ActFacts,
@@ -51,6 +51,8 @@ def offered(call: Call, page: Page, read: Mapping[str, Any]) -> list[dict[str, s
 
 
 def _may(call: Call, act: Act) -> bool:
+    if act.of is NOVA_HOST and call.components.adopting is None:
+        return False  # no Nova is watched
     return any(map(call.permits, BY_NAME[act.route].rules))
 
 
@@ -133,6 +135,8 @@ async def _would(call: Call, act: Act, read: Mapping[str, Any]) -> dict[str, Any
         return {"would": await _on_operation(call, act, read["operation"])}
     if act.name == "repair":
         return {"plan": await _repair(call), "other": await _other_repair(call, read["finding"])}
+    if act.of is NOVA_HOST:
+        return {"passing": await answer_to(call, act.route, {}, query={"dry_run": "true"})}
     return {}
 
 

@@ -35,8 +35,11 @@ def reads(act: Act) -> dict[str, Read]:
 
 
 def possible(act: Act, read: Mapping[str, Any]) -> bool:
-    """By what was read."""
-    return act.of.seen not in read or act.offered(read[act.of.seen])
+    """By what was read; of what is shown by no route, no act that a route would show it for."""
+    if act.of.seen not in read:
+        return True
+    thing = read[act.of.seen]
+    return act.offered(thing) if thing or not act.of.read else False
 
 
 def ids(act: Act, of_page: Mapping[str, str]) -> dict[str, str]:

@@ -22,7 +22,7 @@ from ledger.http.problem import ApiError
 from ledger.http.route import Route
 from ledger.web import acting, drawn, live, login, texts
 from ledger.web.browser import SESSIONS, as_session, gone_to, over_tls, wants_stream
-from ledger.web.pages import PAGES, TIME, Page
+from ledger.web.pages import AS_OF, PAGES, TIME, Page
 from ledger.web.reads import BY_NAME, answer_of, read_all
 from ledger.web.rendering import error_page, moving_part, rendered
 from ledger.web.search import search
@@ -87,18 +87,21 @@ async def _page(call: Call, page: Page) -> web.StreamResponse:
     """One of the pages' table; what moves of it, for who asks for that."""
     given = call.request.query
     for name in given:
-        if name not in page.given | {"at"}:
+        if name not in page.given.union(AS_OF):
             raise ApiError(400, "invalid", f"This page has no parameter {name[:100]!r}.")
     at = texts.as_moment(given.get("at"))
     span = [texts.as_moment(given.get(name)) for name in TIME]
-    asked = {**given, "at": at.isoformat() if at else ""}
+    known_at = texts.as_moment(given.get("known_at")) if at else None
+    then = zip(AS_OF, (at, known_at), strict=True)
+    asked = {**given, **{name: each.isoformat() if each else "" for name, each in then}}
 
     async def read() -> dict[str, Any]:
         now = datetime.fromtimestamp(call.components.clock(), UTC)
         part = drawn.part(span, page.line, at, now)
         ends = {name: end.isoformat() if end else "" for name, end in zip(_ENDS, part, strict=True)}
         answers = await read_all(call, page.reads, asked, ends)
-        context = {**call.request.match_info, **answers, "query": dict(given), "span": part}
+        named = dict(call.request.match_info)
+        context = {**named, **answers, "named": named, "query": dict(given), "span": part}
         # What is past is not acted on.
         return context | {"acts": () if at else acting.offered(call, page, answers)}
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from ledger.upkeep.long_work import duration
+
 WIDTH, ROW, TOP = 960, 28, 24
 #: What is shorter is as wide as this, so that it can be seen and pointed at.
 BAR_MIN = 3
@@ -238,8 +240,10 @@ class Plot:
     height: int = PLOT_HEIGHT
 
 
-def plot(numbers: Sequence[int], each_minutes: int) -> Plot:
-    """Of each so many minutes a number, the oldest first."""
+def plot(numbers: Sequence[int], each_minutes: int, *, ages: bool = False) -> Plot:
+    """Of each so many minutes a number, or with `ages` the seconds that something became old, the
+    oldest first.
+    """
     most, place = max(numbers, default=0), PLOT_WIDTH / max(len(numbers), 1)
     heights = [PLOT_HEIGHT * number / max(most, 1) for number in numbers]
     bars = [
@@ -254,7 +258,10 @@ def plot(numbers: Sequence[int], each_minutes: int) -> Plot:
     ]
     each = "one" if each_minutes == 1 else f"{each_minutes}"
     minutes = len(numbers) * each_minutes
-    return Plot(bars=bars, title=f"{sum(numbers)} in {minutes} minutes, at most {most} in {each}")
+    title = f"{sum(numbers)} in {minutes} minutes, at most {most} in {each}"
+    if ages:
+        title = f"the oldest was at most {duration(most)} old in {minutes} minutes"
+    return Plot(bars=bars, title=title)
 
 
 def _moment(text: str) -> datetime:

@@ -12,6 +12,8 @@ from datetime import timedelta
 
 #: Rows of the tables on a page that has several, and of those that have only one.
 FEW, MANY = "20", "100"
+#: A moment, and when it was known what was so then; where there is none, the second is not asked.
+AS_OF = ("at", "known_at")
 #: From when to when a time line is.
 TIME = ("from", "to")
 #: Of pages that move: what many look at alike is shown at once; of a single thing, which each
@@ -96,7 +98,7 @@ def _servers(**more: str) -> Read:
 def _history(route: str, *, needed: bool = False) -> Read:
     """The newest events first, by pages."""
     query = {"limit": MANY, "order": "desc"}
-    return Read(route=route, query=query, given=("at", "after"), needed=needed)
+    return Read(route=route, query=query, given=(*AS_OF, "after"), needed=needed)
 
 
 PAGES = (
@@ -133,6 +135,19 @@ PAGES = (
         reads={
             "operation": Read(route="operation", given=("at",), needed=True),
             "history": _history("operation_history"),
+        },
+    ),
+    Page(
+        name="volumes",
+        path="/ui/volumes",
+        menu="Volumes",
+        reads={
+            "attachments": Read(
+                route="attachments",
+                query={"limit": MANY, "order": "desc"},
+                given=("flow", "host", "server", "volume", "after"),
+                needed=True,
+            )
         },
     ),
     Page(
@@ -175,7 +190,7 @@ PAGES = (
         own=TIME,
         reads={
             "attachments": _ever("volume"),
-            "then": Read(route="attachments", query={"volume": "{volume_id}"}, given=("at",)),
+            "then": Read(route="attachments", query={"volume": "{volume_id}"}, given=AS_OF),
             "marks": _marks("volume"),
             "operations": Read(route="operations", query=_of("volume"), given=("at",)),
             "drift": Read(route="drift", query=_of("volume"), given=("at",)),
@@ -190,7 +205,7 @@ PAGES = (
         reads={
             "attachment": Read(route="attachment", needed=True),
             "then": Read(
-                route="attachments", query={"volume": "{attachment[volume_id]}"}, given=("at",)
+                route="attachments", query={"volume": "{attachment[volume_id]}"}, given=AS_OF
             ),
             "spans": Read(
                 route="attachments",
@@ -216,7 +231,7 @@ PAGES = (
         name="hosts",
         path="/ui/hosts",
         menu="Hosts",
-        reads={"hosts": Read(route="hosts", needed=True)},
+        reads={"hosts": Read(route="hosts", query={"observed": "true"}, needed=True)},
     ),
     Page(
         name="host",
@@ -225,9 +240,9 @@ PAGES = (
         own=TIME,
         line=timedelta(days=1),
         reads={
-            "host": Read(route="host", needed=True),
+            "host": Read(route="host"),  # of one of Nova's, or whose agent has yet to come, nothing
             "attachments": Read(
-                route="attachments", query={"host": "{host}", "limit": MANY}, given=("at",)
+                route="attachments", query={"host": "{host}", "limit": MANY}, given=AS_OF
             ),
             "spans": Read(
                 route="attachments",
@@ -236,7 +251,7 @@ PAGES = (
             "marks": _marks("host"),
             "operations": Read(route="operations", query=_of("host"), given=("at",)),
             "drift": Read(route="drift", query=_of("host"), given=("at",)),
-            "history": _history("host_history"),
+            "history": _history("host_history", needed=True),
         },
     ),
     Page(

@@ -19,18 +19,19 @@ from ledger.http.components import COMPONENTS, Components
 from ledger.http.problem import Failure
 from ledger.web import drawn, texts
 from ledger.web.browser import gone_to, path_here, wants_stream
-from ledger.web.pages import PAGES, Page
+from ledger.web.pages import AS_OF, PAGES, Page
 
 
 @dataclass(frozen=True)
 class _At:
-    """What links of a page carry on: the moment that it is as of."""
+    """What links of a page carry on: the moment that it is as of, and when that was known."""
 
     at: str | None
+    known_at: str | None
 
     def url(self, path: str, **query: Any) -> str:
         """A link with what is asked for, and the moment."""
-        asked = {"at": self.at, **query}
+        asked = {"at": self.at, "known_at": self.known_at, **query}
         asked = {name: value for name, value in asked.items() if value not in {None, ""}}
         return f"{path}?{urlencode(asked)}" if asked else path
 
@@ -45,7 +46,8 @@ def rendered(
     status: int = HTTPStatus.OK,
 ) -> web.Response:
     """A page."""
-    context = context | {"page": page, "at": at, "who": _who(call)}
+    known_at = texts.as_moment(call.request.query.get("known_at")) if at else None
+    context = context | {"page": page, "at": at, "known_at": known_at, "who": _who(call)}
     return _html(call.components, template, context, status)
 
 
@@ -82,14 +84,16 @@ def _html(
 
 
 def _text(components: Components, template: str, context: dict[str, Any]) -> str:
-    at: datetime | None = context["at"]
+    at, known_at = (context.get(name) for name in AS_OF)
+    then = _At(*(each.isoformat() if each else None for each in (at, known_at)))
     shown = {
         "acts": (),
         "here": None,
         "moving": False,
+        "known_at": None,
         **context,
         "now": datetime.fromtimestamp(components.clock(), UTC),
-        "url": _At(at.isoformat() if at else None).url,
+        "url": then.url,
         "sessions": components.settings.auth is not AuthMode.NOAUTH,
     }
     return _templates().get_template(template).render(shown)
@@ -113,6 +117,8 @@ def _templates() -> Environment:
         "does": texts.does,
         "look": texts.look,
         "story": texts.story,
+        "by_volume": texts.by_volume,
+        "since": texts.since,
         "with_ids": texts.with_ids,
     }
     made.globals |= {"timeline": drawn.timeline, "plot": drawn.plot}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from typing import Any
 
@@ -22,10 +22,12 @@ _ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 #: How a state looks; the word beside it says the same.
 LOOKS = {
-    "bad": {"parked", "failed", "ERROR", "error", "critical", "fenced", "silent", "failing"},
+    "bad": {"parked", "failed", "ERROR", "error", "critical", "fenced", "silent", "failing"}
+    | {"refused"},
     "open": {"running", "warning", "confirmed", "suspected", "suspect", "unvouched", "under_way"}
-    | {"reserved"},
-    "good": {"completed", "attached", "ok", "ACTIVE", "done", "alive"},
+    | {"reserved", "connecting", "stays", "in part", "perhaps"},
+    "good": {"completed", "attached", "ok", "ACTIVE", "done", "alive"}
+    | {"adoptable", "adopted", "returnable", "ready"},
 }
 
 
@@ -40,6 +42,11 @@ def ago(text: str | None, now: datetime) -> str:
         return ""
     seconds = (now - _parsed(text)).total_seconds()
     return f"{duration(seconds)} ago" if seconds >= 0 else f"in {duration(-seconds)}"
+
+
+def since(age_s: int, at: str) -> str:
+    """When what was so old at a moment began."""
+    return (_parsed(at) - timedelta(seconds=age_s)).isoformat()
 
 
 def short(id_: str | None) -> str:
@@ -66,12 +73,22 @@ def look(state: str | None) -> str:
     return next((look for look, states in LOOKS.items() if state in states), "plain")
 
 
-def story(events: Iterable[Mapping[str, Any]]) -> list[tuple[str | None, list[Entry]]]:
+def story(
+    events: Iterable[Mapping[str, Any]], at: datetime | None = None
+) -> list[tuple[str | None, list[Entry]]]:
     """Events as they came, newest first, in the operations they are part of; no bookkeeping."""
-    all_ = (Entry.of(dict(event)) for event in events)
+    all_ = (Entry.of(dict(event), at.isoformat() if at else None) for event in events)
     entries = [entry for entry in all_ if not entry.bookkeeping]
     grouped = groupby(entries, key=lambda entry: entry.operation_id)
     return [(operation_id, list(group)) for operation_id, group in grouped]
+
+
+def by_volume(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+    """Attachments by their volume, in the order of the first of each."""
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for each in rows:
+        found.setdefault(each["volume_id"], []).append(each)
+    return found
 
 
 def begun(rows: Iterable[Mapping[str, Any]], at: datetime | None) -> list[Mapping[str, Any]]:

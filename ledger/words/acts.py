@@ -149,10 +149,15 @@ HOST = Thing(
     command="host {act}",
     shown="servers.host:shown",
 )
-#: A host that goes from the Nova beside us to the ledger, or back; the console shows no host that
-#: is not the ledger's.
+#: A host that goes from the Nova beside us to the ledger, or back.  What is known of it its dry run
+#: says: before an agent of ours has come there, no route shows it.
 NOVA_HOST = replace(
-    HOST, answers={200: "schemas:HostPassed"}, ends="servers.host:passed", dry_run=True, slow=True
+    HOST,
+    answers={200: "schemas:HostPassed"},
+    read="",
+    ends="servers.host:passed",
+    dry_run=True,
+    slow=True,
 )
 LOOK = Thing(
     kind="look",
@@ -255,8 +260,17 @@ class Act:
 
 
 _SAID = {FieldKind.TEXT, FieldKind.MOMENT}
+
+
+def _is_novas(host: Shown) -> bool:
+    """It was, or no agent of ours has come there yet: the log has the last word."""
+    return not host or bool(host["came_from"])
+
+
 _REASON_TO_DO = Field(
-    name="reason", help="why; stored permanently in the history; needed but for a dry run"
+    name="reason",
+    help="why; stored permanently in the history; needed but for a dry run",
+    label="Why; stored permanently in the history",
 )
 STEP = Field(name="step", kind=FieldKind.STEP, help="the first step that is left", needed=True)
 LANE = Field(
@@ -486,14 +500,13 @@ differs in, the next look finds.""",
 
 Nova and Cinder are looked at twice, and nothing is sent to them; no guest is touched. A server is
 taken if it is at rest and both say the same of it; what stays Nova's is told, and why. Nova's
-compute service there has to be disabled. The exit code is 10 if a server stays. See docs/adopt.md
-for what to do before and after.""",
+compute service there has to be disabled. See docs/adopt.md for what to do before and after.""",
         fields=(_REASON_TO_DO,),
         body="Passing",
         note="`reason`: why; needed but for a dry run.",
-        possible=lambda _: False,
+        possible=_is_novas,
         examples=(
-            ("hv1 --dry-run", "which servers could be taken, and why not the others"),
+            ("hv1 --dry-run", "which servers could be taken; exit code 10 if one stays"),
             ('hv1 --reason "rack 3 goes first"', "take them"),
         ),
     ),
@@ -504,13 +517,16 @@ for what to do before and after.""",
         words="""Give an adopted host back to Nova, server by server.
 
 A server goes back once Nova says of it what the ledger has. Until then the SQL is told that makes
-Nova's database say so, to be read and executed by a person: Nova has no API for it. The exit code
-is 10 if a server stays. The agent has to be stopped before.""",
+Nova's database say so, to be read and executed by a person: Nova has no API for it. The agent has
+to be stopped before.""",
         fields=(_REASON_TO_DO,),
         body="Passing",
-        possible=lambda _: False,
+        possible=_is_novas,
         examples=(
-            ("hv1 --dry-run -f json", "what Nova lacks, with the SQL for it"),
+            (
+                "hv1 --dry-run -f json",
+                "what Nova lacks, as SQL; exit code 10 if a server stays",
+            ),
             ('hv1 --reason "it goes back"', "give back what Nova has as it is"),
         ),
     ),

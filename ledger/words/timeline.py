@@ -35,10 +35,14 @@ class Entry:
     asked_by: str | None = None  # who asked for the operation, and through which request
 
     @classmethod
-    def of(cls, event: dict[str, Any]) -> Entry:
+    def of(cls, event: dict[str, Any], as_of: str | None = None) -> Entry:
+        """`as_of`: the moment that is asked about: what was seen had perhaps not been so yet."""
         at = _moment(event["recorded_at"])
         occurred_at = _moment(event["occurred_at"]) if event.get("occurred_at") else None
         what = sentence(event["topic"], event["body"], host=event["host"])
+        seen = event["body"].get("seen")
+        if as_of and seen and _moment(seen["before"]) > _moment(as_of):
+            what = f"Perhaps: {what}"
         return cls(
             position=event["position"],
             at=at,

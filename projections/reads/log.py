@@ -75,30 +75,45 @@ class LogReads:
         after: int = 0,
         before: int | None = None,
         at: datetime | None = None,
+        known_at: datetime | None = None,
         limit: int = PAGE_MAX,
         newest_first: bool = False,
     ) -> list[Row]:
         """Events about one thing, or all, strictly between two positions.
 
         `at` leaves out what was recorded later than that moment; MomentToComeError if it is
-        not over.  Bodies are in the newest form that their classes know, and each event says who
-        asked for its operation (`asked_by`) and when it was (`occurred_at`).  Raises
-        DetachedError where events of the whole log would be passed over; for one thing
+        not over.  `known_at`, of one thing and not before `at`: but for what was seen by then, and
+        had been so at `at`, or perhaps had.  Bodies are in the newest form that their classes know,
+        and each event says who asked for its operation (`asked_by`) and when it was
+        (`occurred_at`).  Raises DetachedError where events of the whole log would be passed over;
+        for one thing
         `detached_to` says where some may be.
         """
         until = POSITION_MAX if at is None else await self.settled_at(at)
-        before = min(POSITION_MAX if before is None else before, until + 1)
+        before = POSITION_MAX if before is None else before
         name, parts = _query(about and about[0], newest_first=newest_first)
         rows = await self._all(
             name,
             parts,
             id=about[1] if about else None,
             after=after,
-            before=before,
+            before=min(before, until + 1),
             until=until,
             of_the_whole=OF_THE_WHOLE,
             limit=limit,
         )
+        if about is not None and known_at is not None:
+            known = await self.settled_at(known_at)
+            learnt = await self._all(
+                "learnt",
+                _of(about[0], newest_first=newest_first),
+                id=about[1],
+                after=max(after, until),
+                before=min(before, known + 1),
+                at=at,
+                limit=limit,
+            )
+            rows = ([*learnt, *rows] if newest_first else [*rows, *learnt])[:limit]
         if about is None:
             await self._refuse_holes([row["position"] for row in rows], after, newest_first)
         return await self._told(rows)
@@ -292,10 +307,15 @@ def _query(
     """Which query has the events of a subject (None: all), and what is put into its text."""
     if subject == "volume_id":
         return f"volume_history{'_backwards' if newest_first else ''}", _NO_PARTS
-    way = {"way": compose.SQL("DESC" if newest_first else "ASC")}
     if subject is None:
-        return "feed", {**way, "only": compose.SQL("")}
-    return "history", {**way, "column": compose.Identifier(subject)}
+        way = compose.SQL("DESC" if newest_first else "ASC")
+        return "feed", {"way": way, "only": compose.SQL("")}
+    return "history", _of(subject, newest_first=newest_first)
+
+
+def _of(subject: Subject, *, newest_first: bool) -> Mapping[str, compose.Composable]:
+    way = compose.SQL("DESC" if newest_first else "ASC")
+    return {"way": way, "column": compose.Identifier(subject)}
 
 
 def occurred_at(body: Row) -> datetime | None:

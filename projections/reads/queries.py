@@ -228,6 +228,12 @@ class Queries(SurveyReads, DriftReads, OperationReads, ServerLists, RequestReads
         """
         return await self._all("hosts", host=None)
 
+    async def hosts_observed(self) -> list[Row]:
+        """Those that only somebody else's servers were seen on: `host`, `origin`, `guests`,
+        `open_attachments`.
+        """
+        return await self._all("hosts_observed")
+
     async def host(self, host: str) -> Row | None:
         return await self._one("hosts", host=host)
 
@@ -352,6 +358,15 @@ class Queries(SurveyReads, DriftReads, OperationReads, ServerLists, RequestReads
         each kind the newest `most`; and `moved`, how many operations that is of.
         """
         return await self._all("activity", now=now, after=after, each=each, most=most)
+
+    async def ages(
+        self, now: datetime, after: int, each: int, numbers: int, most: int
+    ) -> list[Row]:
+        """How old (`age_s`) the oldest of `what` was not over became, `ago` (times `each` minutes),
+        so many `numbers` of them, and -1 for what is not over now; of each kind `most` are
+        looked at.
+        """
+        return await self._all("ages", now=now, after=after, each=each, numbers=numbers, most=most)
 
     async def oldest_due(self) -> Row | None:
         """The operation that is due first, now or later: `operation_id`, `flow`, `due_at`."""

@@ -168,9 +168,14 @@ SELECT a.*, i.name AS server_name
 
 -- name: attachments
 -- Attachments in the order they were made or backwards ({way}), beyond a created_position, with
--- their servers' names.  The index of whichever filter is given: attachments_by_volume,
--- attachments_by_server, attachments_by_host, attachments_by_old_flow.
-SELECT a.*, (SELECT name FROM instances AS i WHERE i.server_id = a.server_id) AS server_name
+-- their servers' names, and what of their volumes is open: findings, and operations that are parked.
+-- The index of whichever filter is given: attachments_by_volume, attachments_by_server,
+-- attachments_by_host, attachments_by_old_flow.  findings_by_volume, parked_now.
+SELECT a.*, (SELECT name FROM instances AS i WHERE i.server_id = a.server_id) AS server_name,
+       (SELECT count(*) FROM findings AS f
+         WHERE f.volume_id = a.volume_id AND f.over_position IS NULL)
+       + (SELECT count(*) FROM parked AS p
+           WHERE p.volume_id = a.volume_id AND p.to_position IS NULL) AS open_drift
   FROM attachments AS a
  WHERE (%(volume_id)s::uuid IS NULL OR volume_id = %(volume_id)s)
    AND (%(server_id)s::uuid IS NULL OR server_id = %(server_id)s)
@@ -364,6 +369,17 @@ SELECT h.*, c.seen_at, c.clock_ahead_s,
  WHERE %(host)s::text IS NULL OR h.host = %(host)s
  ORDER BY h.host;
 
+-- name: hosts_observed
+-- Hosts that somebody else's servers were seen on, and that no agent of ours has come to.
+-- instances_observed, attachments_open_by_host.
+SELECT i.host, i.origin, count(*) AS guests,
+       (SELECT count(*) FROM attachments AS a
+         WHERE a.host = i.host AND a.state <> 'deleted') AS open_attachments
+  FROM instances AS i
+ WHERE i.origin IS NOT NULL AND NOT i.deleted AND i.host IS NOT NULL
+   AND NOT EXISTS (SELECT FROM hosts AS h WHERE h.host = i.host)
+ GROUP BY i.host, i.origin ORDER BY i.host;
+
 -- name: older_agents
 -- Whether the agent of a host that is not fenced is of an older version, silent or not: it may
 -- come back as it was.  hosts_by_version has next to nothing below the present version.
@@ -400,6 +416,22 @@ SELECT position, recorded_at, topic, originator_id, originator_version AS versio
        actor, user_id, project_id, roles, body
   FROM events
  WHERE {column} = %(id)s AND position > %(after)s AND position < %(before)s
+ ORDER BY position {way}
+ LIMIT %(limit)s;
+
+-- name: learnt
+-- Events about one thing between two positions, of what was seen and had been so by a moment (`at`),
+-- or perhaps had.  events_by_{column}.
+SELECT position, recorded_at, topic, originator_id, originator_version AS version,
+       attachment_id, volume_id, server_id, host, operation_id, request_id, cause,
+       actor, user_id, project_id, roles, body
+  FROM events
+ WHERE {column} = %(id)s AND position > %(after)s AND position < %(before)s
+   -- Most have not been seen: they are told without being read as JSON.
+   AND CASE WHEN position('"seen"'::bytea IN body) = 0 THEN false
+            ELSE coalesce((convert_from(body, 'UTF8')::json #>> '{{seen,after}}')::timestamptz,
+                          '-infinity') <= %(at)s
+                 AND convert_from(body, 'UTF8')::json #>> '{{seen,before}}' IS NOT NULL END
  ORDER BY position {way}
  LIMIT %(limit)s;
 
@@ -849,6 +881,48 @@ SELECT what, floor(extract(epoch FROM %(now)s - at) / 60 / %(each)s)::int AS ago
   FROM happened GROUP BY 1, 2
 UNION ALL
 SELECT 'moved', 0, count(*) FROM moved;
+
+-- name: ages
+-- How old the oldest became of what was not over, in each so many minutes (`each`) before now, in
+-- seconds: operations that ran (not those that are parked now), that were parked, findings that
+-- nobody ignores.  Of what has ended behind a position the newest, of what lasts the oldest, so many
+-- at most.  `ago` is -1 for what is not over now.
+-- operations_by_position, operations_open, parked_now, findings_by_end, findings_open.
+WITH moved AS (
+    SELECT operation_id, started_at, finished_at FROM operations
+     WHERE position > %(after)s ORDER BY position DESC LIMIT %(most)s
+),
+lasting (what, begun, over) AS (
+    SELECT 'under_way', started_at, finished_at FROM moved WHERE finished_at IS NOT NULL
+    UNION ALL
+    (SELECT 'under_way', started_at, NULL FROM operations
+      WHERE state = 'running' ORDER BY started_position LIMIT %(most)s)
+    UNION ALL
+    SELECT 'parked', p.from_at, p.to_at FROM moved JOIN parked AS p USING (operation_id)
+     WHERE p.to_position IS NOT NULL
+    UNION ALL
+    (SELECT 'parked', from_at, NULL FROM parked
+      WHERE to_position IS NULL ORDER BY from_position LIMIT %(most)s)
+    UNION ALL
+    (SELECT 'drift', found_at, over_at FROM findings
+      WHERE over_position > %(after)s ORDER BY over_position DESC LIMIT %(most)s)
+    UNION ALL
+    (SELECT 'drift', found_at, NULL FROM findings
+      WHERE over_position IS NULL AND state <> 'ignored'
+      ORDER BY found_position LIMIT %(most)s)
+)
+SELECT what, ago, max(extract(epoch FROM least(coalesce(over, %(now)s), %(now)s - ago * i.length)
+                                         - begun))::float8 AS age_s
+  FROM lasting
+ CROSS JOIN LATERAL (SELECT make_interval(mins => %(each)s)) AS i (length)
+ CROSS JOIN LATERAL generate_series(
+       greatest(floor(extract(epoch FROM %(now)s - coalesce(over, %(now)s)) / 60 / %(each)s), 0)::int,
+       least(floor(extract(epoch FROM %(now)s - begun) / 60 / %(each)s),
+             %(numbers)s - 1)::int) AS ago
+ GROUP BY 1, 2
+UNION ALL
+SELECT what, -1, max(extract(epoch FROM %(now)s - begun))::float8
+  FROM lasting WHERE over IS NULL GROUP BY 1;
 
 -- name: remnants
 -- What was left behind, newest first, filtered; remnants_by_age.

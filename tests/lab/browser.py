@@ -12,8 +12,8 @@ from tests.lab.settings import ENV, LOG_DIR, SETTLE_S
 
 #: Pictures of the pages, for people.
 PICTURES = LOG_DIR
-#: A desk, and a telephone at night.
-SIZES = ((1280, 800), (400, 800))
+#: A desk, a telephone at night, and a wall.
+SIZES = ((1280, 800), (400, 800), (2560, 1300))
 #: For what the service does by itself, and for a page that is to show it.
 SHOWN_MS = SETTLE_S * 1000.0
 #: A script that comes so late has been waited for.

@@ -86,8 +86,9 @@ def _moves(lab: Lab, browser: Browser, server_id: str, volume_id: str) -> None:
     assert lab.ledger.detach(server_id, volume_id).ok
     deleted.wait_for()
     browser.looked_at("log")
-    page.goto("/ui/")
-    browser.looked_at("overview")
+    for name, path in (("volumes", "/ui/volumes"), ("hosts", "/ui/hosts"), ("overview", "/ui/")):
+        page.goto(path)
+        browser.looked_at(name)
 
 
 def test_an_incident_is_found_understood_and_mended_by_the_console_alone(

@@ -71,6 +71,42 @@ def server_of(report: dict[str, Any], server: Server) -> dict[str, Any]:
     return next(each for each in report["servers"] if each["server_id"] == server.id)
 
 
+def test_the_console_shows_the_preflight_and_then_adopts_once(watched: Watched) -> None:
+    nova, stack = watched.nova, watched.stack
+    server, busy = nova.boot("db"), nova.boot("busy")
+    volume = watched.volume()
+    nova.attach(server, volume)
+    busy.task_state = "rebooting"
+    server.locked = busy.locked = True
+    stack.start_service()
+    watched.until("volumes", volume, "BlockDeviceMapping.DevicePlugged")
+    page = f"/ui/hosts/{HOST}/adopt"
+    assert f'href="/ui/hosts/{HOST}"' in stack.get("/ui/hosts").text, "seen, and Nova's"
+    assert f'href="{page}"' in stack.get(f"/ui/hosts/{HOST}").text
+
+    before = watched.head()
+    assert "<button class" not in stack.get(page).text, "nova-compute is not disabled"
+    nova.disabled.add(HOST)
+    told = stack.get(page).text
+    assert "adoptable" in told
+    assert "Nova is at it: rebooting." in told
+    assert watched.head() == before, "nothing is done yet"
+    [form] = re.findall(r'name="form" value="([^"]+)"', told)
+    sent = {"form": form, "reason": WHY}
+    for _ in range(2):
+        answer = stack.http.post(stack.url(page), data=sent, allow_redirects=False)
+        assert (answer.status_code, answer.headers["Location"]) == (303, f"/ui/hosts/{HOST}")
+    assert watched.until("servers", server.id, "Instance.Adopted")["body"]["reason"] == WHY
+    assert watched.topics("servers", server.id).count("Instance.Adopted") == 1
+    assert "Instance.Adopted" not in watched.topics("servers", busy.id)
+    told = stack.get(page).text
+    assert "adopted" in told
+    assert "<button class" not in told, "what is left stays"
+    back = stack.get(f"/ui/hosts/{HOST}/hand_back").text
+    assert "returnable" in back
+    assert "<button class" in back
+
+
 @pytest.mark.further
 def test_a_host_goes_over_and_its_volumes_are_worked_on(watched: Watched) -> None:
     nova, stack = watched.nova, watched.stack

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from ledger.cli.log.archived import AsOf
 from ledger.cli.operations import waiting
 from ledger.http.schemas import Leftovers
 from ledger.native import acts, schemas, schemas_attachments
@@ -218,6 +219,41 @@ def test_attachments_at_a_moment_as_they_were_known_later(
     assert (stub.asked[0].query["at"], stub.asked[0].query["known_at"]) == (at, known)
     assert run(*listed, "--known-at", known) == 2
     assert "--known-at needs --at" in capsys.readouterr().err
+
+
+def test_a_history_as_it_was_known_later(
+    run: Run, stub: Stub, capsys: pytest.CaptureFixture[str]
+) -> None:
+    at, known = "2026-11-20T10:00:00Z", "2026-11-20T10:09:00Z"
+    seen = {"origin": "nova", "after": None, "before": "2026-11-20T10:01:00Z"}
+    stub.answers[f"GET /v1/volumes/{VOLUME}/history"] = page(
+        event(1, "Attachment.Completed", {"seen": seen}, recorded_at="2026-11-20T10:02:00Z")
+    )
+    told = ("history", "volume", VOLUME)
+    assert run(*told, "--at", at, "--known-at", known) == 0
+    assert "Perhaps: Seen at Nova" in capsys.readouterr().out
+    assert (stub.asked[0].query["at"], stub.asked[0].query["known_at"]) == (at, known)
+    assert run(*told, "--known-at", known) == 2
+    assert "--known-at needs --at" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("recorded", "after", "told"),
+    [(0, None, True), (5, None, True), (5, 1, False), (5, 0, True), (9, 0, False)],
+)
+def test_an_archived_event_is_told_of_as_the_service_does(
+    recorded: int, after: int | None, told: bool
+) -> None:
+    def moment(minute: int) -> str:
+        return f"2026-11-20T10:0{minute}:00+00:00"
+
+    seen = {"after": None if after is None else moment(after), "before": moment(recorded)}
+    archived = {"recorded_at": moment(recorded), "body": {"seen": seen}}
+    assert AsOf(moment(0), moment(8)).tells(archived) == told
+    done = {**archived, "body": {}}
+    assert AsOf(moment(0), moment(8)).tells(done) == (recorded == 0)
+    assert AsOf(moment(0)).tells(archived) == (recorded == 0)
+    assert AsOf().tells(archived)
 
 
 def test_an_attachment_as_it_was(run: Run, stub: Stub, capsys: pytest.CaptureFixture[str]) -> None:

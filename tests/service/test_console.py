@@ -19,6 +19,7 @@ from ledger.web.console import HEADERS
 from ledger.web.login import LOGINS_MAX, LOGINS_S
 from ledger.web.pages import PAGES
 from tests.service.api_world import HOST, SETTINGS, Api, running_api
+from tests.service.test_api_builds import built
 from tests.service.test_api_drift import found
 from tests.service.test_api_record import refused
 from tests.service.test_api_v1 import parked_detach
@@ -322,6 +323,36 @@ async def test_that_keystone_is_away_says_nothing_of_the_token(
     answer = await log_in(api, token_of("member"))
     assert (answer.status, "Set-Cookie" in answer.headers) == (503, False)
     assert "Keystone does not answer." in await answer.text()
+
+
+async def test_volumes_are_listed_with_who_has_them_and_what_differs(
+    api: Api, busy: dict[str, str]
+) -> None:
+    volume = busy["volume_id"]
+    html = await shown(api, "/ui/volumes")
+    links = [str(each.get("href")) for each in html.all("a")]
+    for link in (f"/ui/volumes/{volume}", f"/ui/servers/{busy['server_id']}", f"/ui/hosts/{HOST}"):
+        assert links.count(link) == 1, link
+    assert f"/ui/drift?volume={volume}" in links, "a detach of it is parked"
+    assert "1 open" in html.text
+    assert "attached" in html.text
+    assert "done" in html.cells
+    assert volume not in str((await shown(api, "/ui/volumes?flow=old")).tags)
+    [row] = (await api.get("/v1/attachments"))["attachments"]
+    assert row["open_drift"] == 1
+    asked = f"/v1/attachments?server={busy['server_id']}"
+    [row] = (await api.get(asked, who="member"))["attachments"]
+    assert row["open_drift"] is None, "others may have it, too"
+
+
+async def test_a_volume_of_several_is_one_row_of_its_list(api: Api) -> None:
+    volume = api.volume(multiattach=True)
+    for _ in range(2):
+        done = await api.played(await built(api, {"volume_id": volume}))
+        assert done["outcome"] == "completed", done
+    html = await shown(api, "/ui/volumes")
+    assert [str(each.get("href")) for each in html.all("a")].count(f"/ui/volumes/{volume}") == 1
+    assert [each["rowspan"] for each in html.all("td") if "rowspan" in each] == ["2", "2"]
 
 
 async def test_attachments_are_listed_and_filtered(api: Api, busy: dict[str, str]) -> None:

@@ -10,11 +10,13 @@ import orjson
 import psycopg
 import pytest
 
+from ledger.log.application import Ledger
 from ledger.log.chain import GENESIS
 from ledger.native.log import activity
 from ledger.native.log.schemas_events import Period
 from ledger.upkeep.verify import Statement, verify
 from tests.service.api_world import Api
+from tests.service.test_api_drift import found
 from tests.service.test_api_v1 import parked_detach
 from tests.service.test_console import shown
 
@@ -69,6 +71,56 @@ async def test_a_day_and_a_week_are_counted_too(
         each["aria-label"] for each in page.all("svg")
     }
     assert "?period=hour" in str(page.all("a"))
+
+
+async def test_how_old_the_oldest_was_is_told_of_each_part_of_an_hour(
+    api: Api, database_url: str
+) -> None:
+    """One operation ran from 50 to 20 minutes ago; another has been parked for 10."""
+    await parked_detach(api)
+    api.components.runner.stop()
+    ran = (
+        "started_at = now() - interval '50 min 30 s', finished_at = now() - interval '20 min 30 s'"
+    )
+    with psycopg.connect(database_url) as db:
+        db.execute(f"UPDATE operations SET {ran} WHERE flow = 'attach'".encode())
+        db.execute("UPDATE parked SET from_at = now() - interval '10 min 30 s'")
+    ages = (await api.get(ACTIVITY))["ages_s"]
+    old = [*_of(ages["under_way"])]
+    assert [HOUR - 1 - nth for nth, _ in old] == [*range(50, 19, -1)], "before and after: none"
+    assert [age // 60 for _, age in old] == [*range(30), 30]
+    waits = [age // 60 for _, age in _of(ages["parked"])]
+    assert waits == [*range(11)]
+    assert not any(ages["drift"])
+    page = await shown(api, "/ui/")
+    with psycopg.connect(database_url) as db:  # it began before the hour, and is over in it
+        ended = "to_at = now() - interval '5 min 30 s', to_position = from_position + 1"
+        db.execute(f"UPDATE parked SET from_at = now() - interval '2 hours', {ended}".encode())
+    told = await api.get(ACTIVITY)
+    assert told["oldest_s"] == {"under_way": 0, "parked": 0, "drift": 0}, "all of it is over"
+    waited = [*_of(told["ages_s"]["parked"])]
+    assert (waited[0][0], waited[-1][0]) == (0, HOUR - 6)
+    assert "oldest 10 min 3" in page.text
+    titles = {str(each["aria-label"]) for each in page.all("svg")}
+    assert "the oldest was at most 30 min 0 s old in 60 minutes" in titles, titles
+
+
+async def test_drift_grows_old_until_it_is_over_or_ignored(api: Api, database_url: str) -> None:
+    server, _, _ = await parked_detach(api)
+    with Ledger(database_url) as ledger:
+        await found(api, ledger, server)
+    await api.projected()
+    api.components.runner.stop()
+
+    async def age(change: str) -> int:
+        with psycopg.connect(database_url) as db:
+            db.execute(f"UPDATE findings SET {change}".encode())
+        return int((await api.get(f"{ACTIVITY}?period=week"))["ages_s"]["drift"][-1])
+
+    assert await age("found_at = now() - interval '9 days'") // 86_400 == 9, "older than a week"
+    assert await age("state = 'ignored'") == 0
+    assert await age("state = 'over', over_at = now(), over_position = position") // 86_400 == 9
+    assert await age("over_at = now() - interval '3 hours'") == 0
 
 
 async def test_a_period_that_is_none_is_refused(api: Api) -> None:

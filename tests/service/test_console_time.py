@@ -5,10 +5,47 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import quote
 
+import psycopg
+
 from ledger.log.application import Ledger
 from tests.service.api_world import HOST, Api
 from tests.service.test_api_drift import found
 from tests.service.test_console import Html, shown
+from tests.store.test_known_at import MINUTE, Watching
+from tests.world import CONTEXT
+
+
+async def test_what_was_learnt_later_is_told_to_who_asks_for_that(
+    api: Api, database_url: str
+) -> None:
+    with Ledger(database_url) as ledger, psycopg.connect(database_url, autocommit=True) as db:
+        watching = Watching(ledger, database_url, db)
+        at = watching.now() - 5 * MINUTE
+        watching.sees(True, at - MINUTE, at + MINUTE)
+        known = watching.now()
+    moment, later = quote(at.isoformat()), quote(known.isoformat())
+    for path in (f"volumes/{watching.volume}", "hosts/hv1"):
+        asked = f"/ui/{path}?at={moment}&known_at={later}"
+        html = await shown(api, asked)
+        assert "as it was known at" in html.text
+        assert "Perhaps: Seen at Nova" in html.text, path
+        assert "perhaps" in html.text
+        links = [str(each.get("href")) for each in html.all("a")]
+        [server] = {link for link in links if link.startswith("/ui/servers/")}
+        assert server.endswith(f"?at={moment}&known_at={later}")
+    path = f"/ui/volumes/{watching.volume}"
+    then = await shown(api, f"{path}?at={moment}")
+    assert "Nothing had happened to it until then" in then.text
+    assert any(each.get("name") == "known_at" for each in then.all("input"))
+    assert not any(each.get("name") == "known_at" for each in (await shown(api, path)).all("input"))
+    await shown(api, f"{path}?at={later}&known_at={moment}", status=400)
+    for history in (f"volumes/{watching.volume}", f"servers/{watching.server}", "hosts/hv1"):
+        page = f"/v1/{history}/history?at={moment}"
+        told = (await api.get(f"{page}&known_at={later}"))["events"]
+        assert {each["cause"] for each in told} == {CONTEXT.cause}
+        assert all(each["body"]["seen"] for each in told)
+        assert (await api.ask("GET", page)).status in {200, 404}
+        assert (await api.ask("GET", f"/v1/{history}/history?known_at={later}")).status == 400
 
 
 async def moved_on(api: Api) -> tuple[str, str, str, str]:

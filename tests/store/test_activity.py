@@ -54,8 +54,9 @@ def reads(filled: psycopg.Connection[Any], query: str, asked: Any) -> list[dict[
 
 @pytest.mark.further
 def test_an_overview_reads_what_it_counts(filled: psycopg.Connection[Any]) -> None:
-    for query, rows_max in (("activity", MOST), ("oldest_due", 1)):
+    for query, rows_max in (("activity", MOST), ("ages", MOST), ("oldest_due", 1)):
         asked = {"now": "2026-01-31T12:00:00Z", "after": AFTER, "each": 1, "most": MOST}
+        asked["numbers"] = 60
         for each in reads(filled, query, asked):
             assert each["Node Type"].startswith("Index"), each
             assert each["Actual Rows"] * each["Actual Loops"] <= rows_max, each

@@ -99,8 +99,8 @@ def column(rows: list[dict[str, Any]], *names: str) -> list[Any]:
     return [tuple(row[name] for name in names) if names[1:] else row[names[0]] for row in rows]
 
 
-def test_the_page_has_nine_questions() -> None:
-    assert len(QUESTIONS) == PAGE.count("```sql") == 9
+def test_the_page_has_ten_questions() -> None:
+    assert len(QUESTIONS) == PAGE.count("```sql") == 10
 
 
 def test_the_page_has_the_columns_of_each_view_and_no_others(db: Db) -> None:
@@ -113,13 +113,13 @@ def test_the_page_has_the_columns_of_each_view_and_no_others(db: Db) -> None:
 
 
 def test_who_held_a_volume_on_which_host(months: Months, ask: Ask) -> None:
-    held = ask("Who held", volume=months.volume, since=day(3, 1), until=day(5, 1))
+    held = ask("on which host", volume=months.volume, since=day(3, 1), until=day(5, 1))
     assert column(held, "host", "server_id", "flow") == [
         (HOST, SERVER, "old"),
         (HOST, SERVER, "new"),
     ]
-    assert ask("Who held", volume=months.volume, since=day(5, 1), until=day(6, 1)) == []
-    assert ask("Who held", volume=months.volume, since=day(1, 1), until=day(2, 1)) == []
+    assert ask("on which host", volume=months.volume, since=day(5, 1), until=day(6, 1)) == []
+    assert ask("on which host", volume=months.volume, since=day(1, 1), until=day(2, 1)) == []
 
 
 def test_what_was_on_the_old_flow(months: Months, ask: Ask) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
 from itertools import product
@@ -21,10 +22,12 @@ from ledger.log.unit import Unit
 from projections.catalog import ALL
 from projections.reads.queries import Queries, read_pool
 from projections.running.runner import catch_up
+from tests.store.test_auditors import QUESTIONS
 from tests.world import CONTEXT
 
 TICK = timedelta(microseconds=1)
 MINUTE = timedelta(minutes=1)
+[QUESTION] = [text for asked, text in QUESTIONS.items() if "as it was known later" in asked]
 
 
 @pytest.fixture
@@ -78,7 +81,25 @@ class Watching:
         of_volume = await queries.attachments_at(at, known_at=known_at, volume_id=self.volume)
         of_host = await queries.attachments_at(at, known_at=known_at, host="hv1")
         assert of_volume == of_host
+        if known_at is not None:
+            assert self.audited(at, known_at) == [
+                (row["host"], str(row["attachment_id"]), row["certain"]) for row in of_volume
+            ]
         return of_volume
+
+    def audited(self, at: datetime, known_at: datetime) -> list[tuple[str, str, bool]]:
+        """The same, as docs/audit.md asks."""
+        statement: Any = re.sub(r":'(\w+)'", r"%(\1)s", QUESTION)
+        asked = {"volume": self.volume, "at": at, "known_at": known_at}
+        rows = self._db.execute(statement, asked).fetchall()
+        return [(host, str(attachment), certain) for host, _, attachment, _, certain in rows]
+
+    async def history(
+        self, queries: Queries, at: datetime, known_at: datetime | None, **how: Any
+    ) -> list[int]:
+        """Positions of what is told of the volume."""
+        rows = await queries.events(("volume_id", self.volume), at=at, known_at=known_at, **how)
+        return [row["position"] for row in rows]
 
 
 @pytest.fixture
@@ -125,6 +146,41 @@ async def test_a_moment_within_an_interval_has_no_certain_answer(
     assert span["to_at"] > now
 
 
+async def test_a_history_tells_what_was_learnt_later_of_what_had_been_so(
+    queries: Queries, watching: Watching
+) -> None:
+    begun = watching.now() - 5 * MINUTE
+    watching.sees(True, begun - TICK, begun)
+    attached = watching.now()
+    watching.sees(False, begun + MINUTE, begun + 3 * MINUTE)
+    known = watching.now()
+    whole = await watching.history(queries, known, None)
+    seen = await watching.history(queries, attached, None)
+    assert await watching.history(queries, begun, None) == []
+    assert await watching.history(queries, begun - TICK * 2, known) == []
+    assert await watching.history(queries, begun, attached) == seen
+    assert await watching.history(queries, begun, known) == seen, "not yet over then"
+    assert await watching.history(queries, begun + MINUTE, attached) == seen
+    assert await watching.history(queries, begun + MINUTE, known) == whole, "perhaps over"
+    assert await watching.history(queries, attached, known) == whole
+    backwards = await watching.history(queries, begun + MINUTE, known, newest_first=True)
+    assert backwards == whole[::-1]
+    for newest_first, end in ((False, "after"), (True, "before")):
+        pages: list[int] = []
+        cursor: dict[str, int] = {}
+        while page := await watching.history(
+            queries, begun + MINUTE, known, newest_first=newest_first, limit=2, **cursor
+        ):
+            pages += page
+            cursor = {end: page[-1]}
+        assert pages == (whole[::-1] if newest_first else whole), "by pages"
+    others = (("server_id", watching.server), ("host", "hv1"))
+    for about in others:
+        told = await queries.events(about, at=begun + MINUTE, known_at=known)  # type: ignore[arg-type]
+        assert told == await queries.events(about, at=known)  # type: ignore[arg-type]
+        assert await queries.events(about, at=begun - MINUTE, known_at=known) == []  # type: ignore[arg-type]
+
+
 Given = tuple[datetime, datetime | None, datetime]  # recorded, after, before
 
 
@@ -165,7 +221,7 @@ async def test_an_answer_as_it_was_known_then_stays_the_answer(
     """Asked after each look, of moments about each border, and again at the end."""
     watching = Watching(ledger, database_url, db)
     spans: list[list[Given]] = []
-    asked: list[tuple[datetime, datetime, list[Any]]] = []
+    asked: list[tuple[datetime, datetime, list[Any], list[int]]] = []
     borders: set[datetime] = set()
     for number, (ago_s, width_s) in enumerate(looks):
         before = watching.now() - timedelta(seconds=ago_s)
@@ -181,7 +237,11 @@ async def test_an_answer_as_it_was_known_then_stays_the_answer(
             if at <= known <= recorded:
                 told = await queries.attachments_at(at, known_at=known, volume_id=watching.volume)
                 assert [span["certain"] for span in told] == held(spans, at, known)
-                asked.append((at, known, told))
-    for at, known, told in asked:
+                assert watching.audited(at, known) == [
+                    (span["host"], str(span["attachment_id"]), span["certain"]) for span in told
+                ]
+                asked.append((at, known, told, await watching.history(queries, at, known)))
+    for at, known, told, history in asked:
         again = await queries.attachments_at(at, known_at=known, volume_id=watching.volume)
         assert again == told
+        assert await watching.history(queries, at, known) == history

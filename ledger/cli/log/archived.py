@@ -100,8 +100,29 @@ class HistorySubject(NamedTuple):
         return self.noun == "volume" and whole and event["operation_id"] in operations
 
 
+class AsOf(NamedTuple):
+    """A moment, and the later one at which it was known what was so; as the API takes them."""
+
+    at: str | None = None
+    known_at: str | None = None
+
+    def tells(self, event: dict[str, Any]) -> bool:
+        """Whether an event is told of, as the service has it (its query `learnt`)."""
+        if self.at is None:
+            return True
+        at, recorded = datetime.fromisoformat(self.at), _at(event)
+        seen = event["body"].get("seen")
+        if recorded <= at or self.known_at is None or not seen:
+            return recorded <= at
+        begun = seen["after"] is None or datetime.fromisoformat(seen["after"]) <= at
+        return begun and recorded <= datetime.fromisoformat(self.known_at)
+
+
+NOW = AsOf()
+
+
 def history_of(
-    client: Client, subject: HistorySubject, limit: int, at: str | None, archive: Path | None
+    client: Client, subject: HistorySubject, limit: int, as_of: AsOf, archive: Path | None
 ) -> list[dict[str, Any]]:
     """The last events of one thing, newest first: the service's, and those archived.
 
@@ -109,16 +130,15 @@ def history_of(
     """
     found: dict[int, dict[str, Any]] = {}
     detached_to = 0
-    for page in client.pages(subject.path, "events", limit, at=at, order="desc"):
+    for page in client.pages(subject.path, "events", limit, order="desc", **as_of._asdict()):
         found |= {event["position"]: event for event in page["events"]}
         detached_to = page.get("detached_to", 0)
     if archive is None:
         _note_archived(detached_to)
-    until = datetime.fromisoformat(at) if at else None
     operations = {event["operation_id"] for event in found.values()} - {None}
-    operations |= _operations_of(archive, subject, until)
+    operations |= _operations_of(archive, subject, as_of)
     for event in _archived(archive):
-        if subject.concerns(event, operations) and (until is None or _at(event) <= until):
+        if subject.concerns(event, operations) and as_of.tells(event):
             found[event["position"]] = event
     return [found[position] for position in sorted(found, reverse=True)[:limit]]
 
@@ -128,18 +148,14 @@ def _note_archived(detached_to: int) -> None:
         note(f"Up to position {detached_to}, some is in the archive only: --archive shows it.")
 
 
-def _operations_of(
-    archive: Path | None, subject: HistorySubject, until: datetime | None
-) -> set[str]:
+def _operations_of(archive: Path | None, subject: HistorySubject, as_of: AsOf) -> set[str]:
     """The operations that worked on a volume, as far as the archive tells."""
     if subject.noun != "volume":
         return set()
     return {
         event["operation_id"]
         for event in _archived(archive)
-        if event["volume_id"] == subject.id
-        and event["operation_id"]
-        and (until is None or _at(event) <= until)
+        if event["volume_id"] == subject.id and event["operation_id"] and as_of.tells(event)
     }
 
 

@@ -5,9 +5,15 @@ from __future__ import annotations
 import argparse
 from typing import Any, cast
 
-from ledger.cli.base import Lister, add_at, add_limit, clock, note
+from ledger.cli.base import Lister, add_at, add_known_at, add_limit, clock, known_at, note
 from ledger.cli.errors import CliError, ExitCode
-from ledger.cli.log.archived import HistorySubject, add_archive, archive_errors, history_of
+from ledger.cli.log.archived import (
+    AsOf,
+    HistorySubject,
+    add_archive,
+    archive_errors,
+    history_of,
+)
 from ledger.cli.naming import named
 
 TIMELINE = "timeline"
@@ -39,6 +45,7 @@ class ShowHistory(Lister):
         what = "name" if self.noun == "host" else "id"
         parser.add_argument("id", metavar=f"<{self.noun} {what}>", type=named(self.noun))
         add_at(parser, "only events until that time")
+        add_known_at(parser)
         add_limit(parser, "the newest N events")
         add_archive(parser, "also what is in an archive's files")
         parser.add_argument("--reverse", action="store_true", help="newest first")
@@ -53,16 +60,17 @@ class ShowHistory(Lister):
         from ledger.words.timeline import COLUMNS, Entry
 
         subject = HistorySubject(self.noun, parsed_args.id)
+        as_of = AsOf(parsed_args.at, known_at(parsed_args))
         try:
             with archive_errors():
                 events = history_of(
-                    self.client, subject, parsed_args.limit, parsed_args.at, parsed_args.archive
+                    self.client, subject, parsed_args.limit, as_of, parsed_args.archive
                 )
         except ServiceError as error:
             if error.status == 404 and parsed_args.at:  # noqa: PLR2004
                 self._refuse_before(subject, parsed_args.at)
             raise
-        entries = [Entry.of(event) for event in events]
+        entries = [Entry.of(event, parsed_args.at) for event in events]
         if len(entries) == parsed_args.limit:
             note(f"Only the last {parsed_args.limit} events are shown: --limit shows more.")
         if not parsed_args.reverse:

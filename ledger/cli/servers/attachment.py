@@ -8,9 +8,15 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from ledger.cli.base import Lister, ShowOne, add_at, add_limit, moment
+from ledger.cli.base import Lister, ShowOne, add_at, add_known_at, add_limit, known_at
 from ledger.cli.errors import CliError, ExitCode, usage
-from ledger.cli.log.archived import HistorySubject, add_archive, archive_errors, history_of
+from ledger.cli.log.archived import (
+    NOW,
+    HistorySubject,
+    add_archive,
+    archive_errors,
+    history_of,
+)
 from ledger.cli.naming import named
 
 HISTORY_EVENTS_MAX = 100_000
@@ -38,12 +44,7 @@ class ListAttachments(Lister):
             parser,
             "attachments that were on a host at that time; needs --volume, --host or --flow old",
         )
-        parser.add_argument(
-            "--known-at",
-            type=moment,
-            metavar="TIME",
-            help="with --at: as it was known by this time; without, as it was known then",
-        )
+        add_known_at(parser)
         add_limit(parser, "at most N attachments")
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
@@ -51,10 +52,9 @@ class ListAttachments(Lister):
 
         names = ("volume", "server", "host", "flow")
         asked = {name: getattr(parsed_args, name) for name in names}
+        known = known_at(parsed_args)
         if parsed_args.at:
-            return COLUMNS, self._then(parsed_args, {**asked, "known_at": parsed_args.known_at})
-        if parsed_args.known_at:
-            raise usage("--known-at needs --at: known of which moment?")
+            return COLUMNS, self._then(parsed_args, {**asked, "known_at": known})
         found = self.client.items(
             "/v1/attachments", "attachments", parsed_args.limit, open=not parsed_args.all, **asked
         )
@@ -118,7 +118,7 @@ class ShowAttachment(ShowOne):
 
         subject = HistorySubject("attachment", attachment_id)
         with archive_errors():
-            events = history_of(self.client, subject, HISTORY_EVENTS_MAX, None, archive)[::-1]
+            events = history_of(self.client, subject, HISTORY_EVENTS_MAX, NOW, archive)[::-1]
         whole = [event for event in events if event["topic"].startswith(f"{Attachment.__name__}.")]
         moment = datetime.fromisoformat(at)
         own = [e for e in whole if datetime.fromisoformat(e["recorded_at"]) <= moment]

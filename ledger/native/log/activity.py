@@ -4,6 +4,7 @@ is what was stored.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -27,6 +28,9 @@ COUNTED = (
     *("left_behind", "drift_found", "drift_over", "looks"),
 )
 
+#: What grows old (the query `ages`): operations that run, that are parked, and open drift.
+AGING = ("under_way", "parked", "drift")
+
 
 async def activity(call: Call) -> web.StreamResponse:
     """GET /v1/events/activity."""
@@ -35,6 +39,7 @@ async def activity(call: Call) -> web.StreamResponse:
     queries, now = call.components.queries, datetime.fromtimestamp(call.components.clock(), UTC)
     after = await queries.position_at(now - timedelta(minutes=numbers * each))
     rows = await queries.activity(now, after, each, COUNTED_MAX)
+    ages = await queries.ages(now, after, each, numbers, COUNTED_MAX)
     due = await queries.oldest_due()
     lags = [row for row in await queries.tracking() if row["held"] is None]
     return answer(
@@ -46,18 +51,23 @@ async def activity(call: Call) -> web.StreamResponse:
             complete=all(row["count"] < COUNTED_MAX for row in rows if row["what"] == "moved"),
             period=period,
             each_minutes=each,
-            minutes=_in_order(rows, numbers),
+            minutes=_in_order(COUNTED, rows, numbers),
+            ages_s=_in_order(AGING, ages, numbers),
+            oldest_s=dict.fromkeys(AGING, 0)
+            | {row["what"]: math.ceil(row["age_s"]) for row in ages if row["ago"] < 0},
         )
     )
 
 
-def _in_order(rows: Iterable[Mapping[str, Any]], numbers: int) -> dict[str, list[int]]:
-    """By what is counted, so many numbers, the oldest first."""
-    found = {what: [0] * numbers for what in COUNTED}
+def _in_order(
+    kinds: Iterable[str], rows: Iterable[Mapping[str, Any]], numbers: int
+) -> dict[str, list[int]]:
+    """By what is counted, or grows old, so many numbers, the oldest first."""
+    found = {what: [0] * numbers for what in kinds}
     for row in rows:
         ago = row["ago"]
         if row["what"] in found and 0 <= ago < numbers:
-            found[row["what"]][numbers - 1 - ago] += row["count"]
+            found[row["what"]][numbers - 1 - ago] += row.get("count") or math.ceil(row["age_s"])
     return found
 
 

@@ -16,7 +16,14 @@ from aiohttp import web
 
 from ledger.core.wakeups import ANY_EVENT
 from ledger.http import redaction
-from ledger.http.call import Call, answer, late, refuse_detached, refuse_to_come
+from ledger.http.call import (
+    Call,
+    answer,
+    late,
+    refuse_detached,
+    refuse_to_come,
+    refuse_unknowable,
+)
 from ledger.http.paging import page_limit
 from ledger.http.problem import ApiError, not_found
 from ledger.http.redaction import redacted
@@ -26,7 +33,7 @@ from ledger.native.log.cloud_events import MEDIA_TYPE as CLOUD_EVENT
 from ledger.native.log.feed import FEED
 from ledger.native.log.schemas_events import CheckpointShown, Events, EventShown
 from ledger.native.operations import operation_row
-from ledger.native.schemas import EventsQuery, HistoryQuery, Order, StreamQuery
+from ledger.native.schemas import EventsQuery, HistoryQuery, Order, PositionsQuery, StreamQuery
 from ledger.native.server_row import server_row
 from projections.reads.log import Subject
 from projections.running.detached import DetachedError
@@ -77,22 +84,19 @@ async def host_history(call: Call) -> web.StreamResponse:
 
 async def _history(call: Call, subject: Subject, name: str) -> web.StreamResponse:
     """What is known of it; 404 if nothing is, or was at the moment that is asked for."""
-    query = call.query(HistoryQuery)
-    if query.at is not None:
-        await refuse_to_come(call, query.at)
-    limit = page_limit(call, query.limit)
-    rows = await call.components.queries.events(
-        (subject, name), at=query.at, limit=limit, **_asked_for(query)
-    )
-    queries = call.components.queries
-    if not rows and not await queries.events((subject, name), at=query.at, limit=1):
+    query, queries = call.query(HistoryQuery), call.components.queries
+    await refuse_unknowable(call, query.at, query.known_at)
+    limit, about = page_limit(call, query.limit), (subject, name)
+    as_of: dict[str, Any] = {"at": query.at, "known_at": query.known_at}
+    rows = await queries.events(about, **as_of, limit=limit, **_asked_for(query))
+    if not rows and not await queries.events(about, **as_of, limit=1):
         what, then = subject.removesuffix("_id"), "" if query.at is None else " at that moment"
         raise not_found(f"{what}_not_found", f"Nothing is known of {what} {name}{then}.")
     rows = [redacted(call.identity, redaction.event, row) for row in rows]
-    return answer(_page(rows, limit, await call.components.queries.detached_to()))
+    return answer(_page(rows, limit, await queries.detached_to()))
 
 
-def _asked_for(query: HistoryQuery | EventsQuery) -> dict[str, Any]:
+def _asked_for(query: PositionsQuery) -> dict[str, Any]:
     """Which positions, and from which end: `after` and `before` are in the order asked for."""
     newest_first = query.order is Order.NEWEST
     after, before = query.after, query.before

@@ -100,6 +100,8 @@ class Activity(Shown):
     `lag_events`, `lag_s`: of the projection that is furthest behind and that nothing holds back.
     `minutes`: by what is counted a number for each `each_minutes` minutes, the oldest first; not
     `complete` where more operations moved than are counted, so that the first ones lack some.
+    `ages_s`: likewise, how old the oldest became there of what was not over, in seconds; 0: none.
+    `oldest_s`: how old the oldest of it is now.
     """
 
     at: datetime
@@ -110,6 +112,8 @@ class Activity(Shown):
     period: Period
     each_minutes: int
     minutes: dict[str, list[int]]
+    ages_s: dict[str, list[int]]
+    oldest_s: dict[str, int]
 
 
 class Verification(Shown):
