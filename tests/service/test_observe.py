@@ -71,7 +71,7 @@ def test_what_nova_does_is_in_the_history_and_nothing_is_done_to_it(watched: Wat
     assert datetime.fromisoformat(span["from_seen"]["before"]) >= begun
     (row,) = watched.attachments(volume=volume)
     assert (row["origin"], row["state"], row["host"]) == ("nova", "attached", "hv1")
-    assert "seen at nova" in stack.get("/ui/attachments").text
+    assert "seen at Nova" in stack.get("/ui/attachments").text
 
     begun = now()
     nova.detach(server, mapping)

@@ -119,6 +119,7 @@ async def test_mappings_and_attachments_are_those_of_the_story(
     assert await queries.attachments(page=Cursor(newest_first=True)) == [open_, deleted]
     before = Cursor(open_["created_position"], newest_first=True)
     assert await queries.attachments(page=before) == [deleted]
+    assert open_.pop("open_drift") == 0
     assert await queries.attachment(open_["attachment_id"]) == open_
 
 
