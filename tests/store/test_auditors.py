@@ -216,6 +216,7 @@ def test_every_answer_is_the_same_after_the_months_are_archived_and_detached_and
         "server": SERVER,
         "host": HOST,
         "at": day(4, 15),
+        "known_at": day(6),
         "since": day(1, 1),
         "until": day(12, 31),
     }
