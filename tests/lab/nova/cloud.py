@@ -75,6 +75,12 @@ class NovaCloud:
         wait_until(lambda: self.rests(server_id), f"{server_id} to have it")
         return self.mappings(server_id)[volume_id]
 
+    def wait_for_calls(self, server_id: str) -> None:
+        """Until Nova's API reaches the server's host by the bus again; at first it says 500."""
+        path = f"/servers/{server_id}/diagnostics"
+        answers = lambda: self.of_admin.get(path, headers=NOVA, raise_exc=False).ok  # noqa: E731
+        wait_until(answers, "Nova to use the bus again")
+
     def detach(self, server_id: str, volume_id: str) -> None:
         path = f"/servers/{server_id}/os-volume_attachments/{volume_id}"
         asked = self.of_member.delete(path, headers=NOVA, raise_exc=False)

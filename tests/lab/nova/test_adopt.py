@@ -99,8 +99,8 @@ def test_a_host_is_adopted_worked_on_and_handed_back(cloud: NovaCloud, ledger: B
     refused = act(cloud, f"hand-back {HOST} --dry-run", server, code=ExitCode.NOT_ALL)
     assert refused["state"] == "stays"
     cloud.nova_row(refused["sql"])
-    given = act(cloud, f"hand-back {HOST} --reason 'not yet after all'", server)
-    assert given["state"] == "handed_back"
+    passed = act(cloud, f"hand-back {HOST} --reason 'not yet after all'", server)
+    assert passed["state"] == "handed_back"
 
     lab("exec ./nova.sh up")
     cloud.openstack(f"openstack compute service set --enable {HOST} nova-compute")
@@ -113,8 +113,10 @@ def test_a_host_is_adopted_worked_on_and_handed_back(cloud: NovaCloud, ledger: B
     assert set(cloud.mappings(server)) == {*root, second}
     assert {cloud.status(each) for each in (*root, second)} == {"in-use"}
     cloud.detach(server, second)
-    cloud.attach(server, first)
-    cloud.migrate(server)
+    given = cloud.attach(server, first)
     ledger.until(second, "Attachment.Deleted")
+    told = lambda: given in {each["attachment_id"] for each in ledger.history(first)}  # noqa: E731
+    wait_until(told, "the attach to be seen")
+    cloud.migrate(server)
     ledger.until(first, "BlockDeviceMapping.AttachmentSwitched")
     assert survey("--apart", "1s")[:2] == (0, [])

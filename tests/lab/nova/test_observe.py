@@ -89,6 +89,7 @@ def test_what_nova_tells_says_who_asked(ledger: Beside, cloud: NovaCloud) -> Non
 def test_who_asked_is_told_after_the_bus_was_restarted(ledger: Beside, cloud: NovaCloud) -> None:
     server, volume = cloud.server(), cloud.volume()
     lab("stop rabbitmq && exec ./nova.sh up")
+    cloud.wait_for_calls(server)
     begun = now()
     cloud.attach(server, volume)
     seen = ledger.until(volume, "Attachment.Completed")
