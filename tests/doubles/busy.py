@@ -1,4 +1,7 @@
-"""A process with a thread that calls and returns all the time, for SIGUSR2."""
+"""A process with a thread that calls and returns all the time, for SIGUSR2.
+
+`untold`: what it is at cannot be told.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,12 @@ def _work() -> None:
         _deep(400)
 
 
+def _state() -> list[str]:
+    if "untold" in sys.argv:
+        raise RuntimeError
+    return ["Open calls: 0"]
+
+
 async def _until_stopped() -> None:
     """The loop is woken by each signal, as the service's is, whatever thread gets it."""
     stopped = asyncio.Event()
@@ -31,6 +40,6 @@ async def _until_stopped() -> None:
 
 
 if __name__ == "__main__":
-    answer_signals(lambda: ["Open calls: 0"])
+    answer_signals(_state)
     threading.Thread(target=_work, daemon=True).start()
     asyncio.run(_until_stopped())

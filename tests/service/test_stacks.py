@@ -58,6 +58,15 @@ def test_a_busy_process_that_is_asked_often_lives_on(tmp_path: Path) -> None:
     assert "Fatal Python error: Aborted" in busy.log.read_text()
 
 
+def test_stacks_are_shown_where_the_state_cannot_be_told(tmp_path: Path) -> None:
+    busy = Process(tmp_path / "log", "tests.doubles.busy", "untold")
+    eventually(lambda: "busy" in busy.log.read_text(), "its start")
+    os.kill(busy.pid, signal.SIGUSR2)
+    eventually(lambda: "cannot be told: RuntimeError" in busy.log.read_text(), "its word")
+    assert "in _work" in busy.log.read_text()
+    assert busy.stop() == 0
+
+
 @pytest.mark.further
 def test_a_signal_that_another_thread_gets_is_heeded(stack: Stack) -> None:
     """The kernel gives it to any thread, where the main one has just got another one."""

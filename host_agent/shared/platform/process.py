@@ -56,10 +56,12 @@ def answer_signals(state: Callable[[], Iterable[str]] = tuple) -> None:
 
 def _tell(state: Callable[[], Iterable[str]]) -> None:
     """Past sys.stderr, which the signal may have interrupted in the middle of a line."""
+    lines: list[str] = []
     try:
-        lines = [*_stacks(), *(visible(line) for line in state())]
+        lines += _stacks()
+        lines += map(visible, state())
     except Exception as error:  # noqa: BLE001 - it was asked for while something was changing it
-        lines = [f"The state cannot be told: {type(error).__name__}. Ask again."]
+        lines.append(f"The state cannot be told: {type(error).__name__}. Ask again.")
     with suppress(OSError):
         os.write(_STDERR, "".join(f"{line}\n" for line in lines).encode())
 

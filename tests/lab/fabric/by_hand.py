@@ -19,7 +19,7 @@ def main(file: Path) -> None:
     new = file.with_suffix(".new")
     new.write_text(f"{targets[0].iqn} {targets[1].nqn}\n")
     new.rename(file)
-    while file.exists():
+    while file.exists():  # whoever has begun this removes it, over a shell: no signal crosses that
         time.sleep(0.2)
     for target in targets:
         target.remove()
