@@ -53,8 +53,8 @@ def measure_apart(part: str, size: Size) -> list[dict[str, Any]]:
 def table(figures: list[dict[str, Any]]) -> str:
     """The figures as a Markdown table, in the order of the rows."""
     lines = [
-        "| # | what | measured | target | met | compared with |",
-        "|---|---|---|---|---|---|",
+        "| # | what | measured | target | met | on | compared with |",
+        "|---|---|---|---|---|---|---|",
     ]
     for one in sorted(figures, key=lambda one: one["row"]):
         target, met = "", ""
@@ -63,8 +63,8 @@ def table(figures: list[dict[str, Any]]) -> str:
             sign = "" if one["value"] == one["target"] else "≥ " if at_least else "≤ "
             target, met = f"{sign}{one['target']:g}", "yes" if one["ok"] else "**no**"
         value = f"{one['value']:g} {one['unit']}"
-        beside = one["compared_with"] or ""
-        lines.append(f"| {one['row']} | {one['name']} | {value} | {target} | {met} | {beside} |")
+        judged = f"| {one['row']} | {one['name']} | {value} | {target} | {met} |"
+        lines.append(f"{judged} {one['on']} | {one['compared_with'] or ''} |")
     return "\n".join(lines)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
@@ -43,6 +44,7 @@ class Figure:
             "target": self.target,
             "ok": self.ok,
             "compared_with": self.compared_with,
+            "on": datetime.now(UTC).date().isoformat(),
         }
 
 

@@ -17,13 +17,13 @@ from tests.benchmarks.region import Sample, cpu_between
 
 PAGE = "# Title\n\n<!-- measured -->\nold\n<!-- end of measured -->\n\nAfter.\n"
 DOCS = Path(__file__).parents[2] / "docs"
-KEYS = {"row", "name", "value", "unit", "target", "ok", "compared_with"}
+KEYS = {"row", "name", "value", "unit", "target", "ok", "compared_with", "on"}
 
 
 def figure(row: int, value: float, **fields: Any) -> dict[str, Any]:
     said = Figure(row=row, name=f"figure {row}", value=value, unit="ms", **fields).as_json()
     assert set(said) == KEYS
-    return said
+    return {**said, "on": "2026-11-28"}
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_a_target_is_met_from_its_own_side(value: float, more_is_better: bool, o
 def test_what_has_no_target_is_not_judged() -> None:
     said = figure(9, 1e9)
     assert (said["ok"], said["target"]) == (True, None)
-    assert table([said]).splitlines()[-1] == "| 9 | figure 9 | 1e+09 ms |  |  |  |"
+    assert table([said]).splitlines()[-1] == "| 9 | figure 9 | 1e+09 ms |  |  | 2026-11-28 |  |"
 
 
 def test_the_table_is_in_the_order_of_the_rows_and_shows_shortfalls() -> None:
@@ -48,9 +48,9 @@ def test_the_table_is_in_the_order_of_the_rows_and_shows_shortfalls() -> None:
         figure(11, 0, target=0),
     ]
     assert table(said).splitlines()[2:] == [
-        "| 2 | figure 2 | 30 ms | ≥ 25 | yes | COPY, 100 ms |",
-        "| 10 | figure 10 | 7 ms | ≤ 5 | **no** |  |",
-        "| 11 | figure 11 | 0 ms | 0 | yes |  |",
+        "| 2 | figure 2 | 30 ms | ≥ 25 | yes | 2026-11-28 | COPY, 100 ms |",
+        "| 10 | figure 10 | 7 ms | ≤ 5 | **no** | 2026-11-28 |  |",
+        "| 11 | figure 11 | 0 ms | 0 | yes | 2026-11-28 |  |",
     ]
 
 
