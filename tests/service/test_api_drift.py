@@ -60,7 +60,6 @@ async def test_a_finding_says_what_it_means_what_differs_and_what_may_be_done(
     ]
 
 
-@pytest.mark.further
 async def test_a_volume_that_only_a_finding_names_is_found_by_the_beginning_of_its_id(
     api: Api, ledger: Ledger
 ) -> None:
