@@ -5,7 +5,8 @@ A plugin for a run of all tests.  A function's cost is the time of all its cases
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
+from collections.abc import Mapping
 
 import pytest
 
@@ -17,7 +18,7 @@ COSTLY_S = 0.5
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    spent_s: Counter[str] = Counter()
+    spent_s = defaultdict[str, float](float)
     for reports in terminalreporter.stats.values():
         for report in reports:
             if isinstance(report, pytest.TestReport):
@@ -25,7 +26,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     COSTLY_FILE.write_text("".join(f"{name}\n" for name in sorted(costly(spent_s))))
 
 
-def costly(spent_s: Counter[str]) -> list[str]:
+def costly(spent_s: Mapping[str, float]) -> list[str]:
     return [
         name
         for name, spent in spent_s.items()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -54,5 +53,5 @@ def _is_there(path: str, function: str) -> bool:
 def test_what_was_costly_stays_so_down_to_half_of_it() -> None:
     was, new = min(tiers.COSTLY), "tests/unit/test_tree.py::test_of_no_cost"
     spent = costs.COSTLY_S * 0.6
-    assert costs.costly(Counter({was: spent, new: spent})) == [was]
-    assert costs.costly(Counter({was: spent / 2, new: spent * 2})) == [new]
+    assert costs.costly({was: spent, new: spent}) == [was]
+    assert costs.costly({was: spent / 2, new: spent * 2}) == [new]
