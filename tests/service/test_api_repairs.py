@@ -10,6 +10,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from aggregates.base import About
 from aggregates.finding import Finding, finding_uuid
 from handlers.drift import judge
 from handlers.drift.automatic import RepairPolicy, SoFar
@@ -18,7 +19,6 @@ from handlers.drift.rows import (
     AttachmentRow,
     CinderAttachment,
     LedgerServer,
-    RowAbout,
     ServerRow,
 )
 from handlers.requests.guards import Contact
@@ -47,7 +47,7 @@ async def lost(api: Api, ledger: Ledger, *, looks: int = 2, host: str | None = N
     drift = BY_NAME["attachment_unknown" if host else "reservation_unknown"]
     row = AttachmentRow(
         id=made.id,
-        about=RowAbout(server_id=server, volume_id=volume, attachment_id=made.id),
+        about=About(server_id=server, volume_id=volume, attachment_id=made.id),
         server="live",
         ledger=None,
         cinder=CinderAttachment(status=made.status, host=host),
@@ -240,7 +240,7 @@ async def test_automatic_repairs_of_the_last_hour_are_counted_from_the_log(
 async def vanished(api: Api, ledger: Ledger, *, looks: int = 2) -> str:
     """A server with a volume, whose guest its host does not show."""
     server, _ = await api.attached()
-    about = RowAbout(server_id=server, host=HOST)
+    about = About(server_id=server, host=HOST)
     told = LedgerServer(hosts=(HOST,), power_state="running", built=True, deleted=False)
     row = ServerRow(id=server, about=about, ledger=told, shown=())
     drift = BY_NAME["guest_missing"]
