@@ -46,8 +46,8 @@ test: $(STAMP) ## the tests that need neither root nor network
 	$(PYTEST) $(ARGS)
 
 # $(1) pairs of troubles for each flow, every $(2)th of the cases of a test, $(3) storms.
-# Of what is costly it leaves out a third only if TEST_TURN says which: who does so has run that one.
-deep = FLOW_PAIRS=$(1) FLOW_STRIDE=$(2) SIMULATE_SEEDS=$(3) TEST_TURN=$${TEST_TURN:-0} $(PYTEST) -m "deep or further" -q $(ARGS)
+# Of what is costly it leaves out one turn's only if TEST_TURN says whose: who does so has run those.
+deep = FLOW_PAIRS=$(1) FLOW_STRIDE=$(2) SIMULATE_SEEDS=$(3) TEST_TURN=$${TEST_TURN:--1} $(PYTEST) -m "deep or further" -q $(ARGS)
 
 costly: $(STAMP) ## measure anew which tests are costly: all of them, and tests/costly.txt
 	$(PYTEST) -p tests.costs -m "not lab and not nightly" -q $(ARGS)

@@ -69,7 +69,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     profile = config.getoption("hypothesis_profile") or "few"
     return [
         f"hypothesis profile {profile}; repeat with --hypothesis-seed={seed}",
-        f"costly tests: third {tiers.TURN} of {tiers.THIRDS}; repeat with TEST_TURN={tiers.TURN}",
+        f"costly tests in turn; repeat with TEST_TURN={tiers.TURN}",
     ]
 
 

@@ -1,20 +1,20 @@
-"""`make costly`: writes which functions of tests are costly into tests/costly.txt (tests.tiers).
+"""`make costly`: writes which tests are costly, and in how many turns they run (tests.tiers).
 
 A plugin for a run of all tests.  A function's cost is the time of all its cases together.
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import pytest
 
-from tests.tiers import COSTLY, COSTLY_FILE, function_of
+from tests.tiers import COSTLY, COSTLY_FILE, TURNS_MAX, function_of
 
-#: From this on a function is costly; one that was stays so down to half of it, so that few lines
-#: come and go from run to run.
-COSTLY_S = 0.5
+#: So much of each function fits into a run.
+SHARE_S = 0.2
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -23,12 +23,20 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         for report in reports:
             if isinstance(report, pytest.TestReport):
                 spent_s[function_of(report.nodeid)] += report.duration
-    COSTLY_FILE.write_text("".join(f"{name}\n" for name in sorted(costly(spent_s))))
+    COSTLY_FILE.write_text("".join(f"{line}\n" for line in lines(spent_s)))
 
 
-def costly(spent_s: Mapping[str, float]) -> list[str]:
-    return [
-        name
-        for name, spent in spent_s.items()
-        if spent >= (COSTLY_S / 2 if name in COSTLY else COSTLY_S)
-    ]
+def lines(spent_s: Mapping[str, float]) -> Iterator[str]:
+    for name, spent in sorted(spent_s.items()):
+        if (turns := turns_of(spent, COSTLY.get(name, 1))) > 1:
+            yield f"{turns} {name}"
+
+
+def turns_of(spent_s: float, before: int = 1) -> int:
+    """As many as there are shares in it; as many as before if it has not changed much, so that few
+    lines change from run to run.
+    """
+    shares = spent_s / SHARE_S
+    if before / 3 <= shares <= before * 1.5:
+        return before
+    return min(TURNS_MAX, 1 << math.ceil(math.log2(max(shares, 1.0))))

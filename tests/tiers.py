@@ -1,8 +1,9 @@
 """How much of what costs much is run: `make test` takes a sample, nightly runs take all of it.
 
-A test that takes more of its cases in `make test-deep` is marked `deep`.  The functions that
-`tests/costly.txt` names are marked `costly`.  Of their cases a run takes a third, in turn; those of
-the other thirds are marked `further`, and run in `make test-deep`.
+A test that takes more of its cases in `make test-deep` is marked `deep`.  What costs most is marked
+`costly`: `tests/costly.txt` names the functions, and of each in how many turns all of its cases are
+run, so that a run takes about as much time of each, whatever all of it costs (tests.costs).  The
+cases of other turns are marked `further`, and run in `make test-deep`.
 """
 
 from __future__ import annotations
@@ -25,12 +26,13 @@ STRIDE_DEFAULT = 6
 STRIDE = int(os.environ.get("FLOW_STRIDE", STRIDE_DEFAULT))
 DEEP, ALL = STRIDE < STRIDE_DEFAULT, STRIDE == 1
 
-#: Which third of what is costly a run takes, by chance if nobody says it; 0: none.  Processes that
-#: the run starts are to take the same.
-THIRDS = 3
-TURN = int(os.environ.setdefault("TEST_TURN", str(random.randint(1, THIRDS))))
+#: So many turns has what costs most; a power of two, as all numbers of turns.
+TURNS_MAX = 64
+#: Whose turn it is: chance, if nobody says it, and the same for what a run starts.  -1: nobody's.
+TURN = int(os.environ.setdefault("TEST_TURN", str(random.randrange(TURNS_MAX))))
 COSTLY_FILE = Path(__file__).with_name("costly.txt")
-COSTLY = frozenset(COSTLY_FILE.read_text().splitlines())
+_LINES = (line.split() for line in COSTLY_FILE.read_text().splitlines())
+COSTLY = {name: int(turns) for turns, name in _LINES}
 
 
 def every(stride: int, cases: Sequence[T], first: int = 0) -> Sequence[T]:
@@ -42,11 +44,12 @@ def every(stride: int, cases: Sequence[T], first: int = 0) -> Sequence[T]:
 
 
 def mark_costly(items: Iterable[pytest.Item], turn: int, *, all_asked_for: bool) -> None:
-    """Mark what is costly, and `further` what is not of this turn's third."""
+    """Mark what is costly, and `further` the cases of other turns."""
     for item in items:
-        if function_of(item.nodeid) in COSTLY:
+        turns = COSTLY.get(function_of(item.nodeid), 1)
+        if turns > 1:
             item.add_marker("costly")
-            if not all_asked_for and third_of(item.nodeid) != turn:
+            if not all_asked_for and (turn < 0 or turn_of(item.nodeid, turns) != turn % turns):
                 item.add_marker("further")
 
 
@@ -54,6 +57,6 @@ def function_of(nodeid: str) -> str:
     return nodeid.partition("[")[0]
 
 
-def third_of(nodeid: str) -> int:
-    """1 to 3, the same in every process, and whichever other tests there are."""
-    return zlib.crc32(nodeid.encode()) % THIRDS + 1
+def turn_of(nodeid: str, turns: int) -> int:
+    """The same in every process, and whichever other tests there are."""
+    return zlib.crc32(nodeid.encode()) % turns

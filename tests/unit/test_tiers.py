@@ -6,6 +6,8 @@ import itertools
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests import costs, tiers
 
 ROOT = Path(__file__).parents[2]
@@ -28,12 +30,13 @@ def _cases_of(turn: int, *functions: str, all_asked_for: bool = False) -> list[s
     return [case.nodeid for case in cases if "further" not in case.marks]
 
 
-def test_three_turns_take_each_costly_case_once_and_no_turn_none() -> None:
-    costly = min(tiers.COSTLY)
-    turns = [_cases_of(turn, costly) for turn in range(tiers.THIRDS + 1)]
-    assert turns[0] == []
-    assert sorted(itertools.chain(*turns)) == sorted(_cases_of(1, costly, all_asked_for=True))
-    assert all(5 <= len(turn) <= 15 for turn in turns[1:])
+def test_the_turns_take_each_costly_case_once_and_nobodys_turn_none() -> None:
+    costly, turns = next(iter(tiers.COSTLY.items()))
+    taken = [_cases_of(turn, costly) for turn in range(-1, turns)]
+    assert taken[0] == []
+    assert sorted(itertools.chain(*taken)) == sorted(_cases_of(0, costly, all_asked_for=True))
+    assert max(map(len, taken)) < 30
+    assert _cases_of(turns, costly) == _cases_of(0, costly)
 
 
 def test_what_is_not_costly_is_always_run() -> None:
@@ -50,8 +53,23 @@ def _is_there(path: str, function: str) -> bool:
     return (ROOT / path).exists() and f"def {function}(" in (ROOT / path).read_text()
 
 
-def test_what_was_costly_stays_so_down_to_half_of_it() -> None:
-    was, new = min(tiers.COSTLY), "tests/unit/test_tree.py::test_of_no_cost"
-    spent = costs.COSTLY_S * 0.6
-    assert costs.costly({was: spent, new: spent}) == [was]
-    assert costs.costly({was: spent / 2, new: spent * 2}) == [new]
+@pytest.mark.parametrize(
+    ("shares", "before", "turns"),
+    [
+        (0.0, 1, 1),
+        (1.4, 1, 1),
+        (1.6, 1, 2),
+        (0.8, 2, 2),
+        (0.6, 2, 1),
+        (8.2, 1, 16),
+        (8.2, 8, 8),
+        (2000.0, 1, tiers.TURNS_MAX),
+    ],
+)
+def test_the_more_it_costs_the_more_turns_it_has(shares: float, before: int, turns: int) -> None:
+    assert costs.turns_of(shares * costs.SHARE_S, before) == turns
+
+
+def test_what_is_measured_is_what_is_read() -> None:
+    name = "tests/unit/test_tree.py::test_of_no_cost"
+    assert [*costs.lines({name: 10 * costs.SHARE_S, f"{name}_either": 0.0})] == [f"16 {name}"]
