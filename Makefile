@@ -29,7 +29,7 @@ LOCK   := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-vers
           --generate-hashes --no-emit-index-url --custom-compile-command "make lock"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test test-deep bench bench-full bench-nova lint style types imports format docs tour simulate nightly model mutants rules lab conformance deb images lock clean
+.PHONY: help setup demo check test test-deep bench bench-full bench-nova lint style types imports format docs tour simulate nightly costly model mutants rules lab conformance deb images lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -40,13 +40,17 @@ demo: $(STAMP) ## a whole small cloud on this machine, with a crash to watch (AR
 	@$(BIN)/attachment-ledger demo $(ARGS)
 
 check: style types ## style, types and the quick unit tests: below a minute
-	$(PYTEST) tests/unit -q -m "not slow and not lab and not nightly and not further" $(ARGS)
+	$(PYTEST) tests/unit -q -m "not slow and not lab and not nightly and not costly" $(ARGS)
 
 test: $(STAMP) ## the tests that need neither root nor network
 	$(PYTEST) $(ARGS)
 
 # $(1) pairs of troubles for each flow, every $(2)th of the cases of a test, $(3) storms.
-deep = FLOW_PAIRS=$(1) FLOW_STRIDE=$(2) SIMULATE_SEEDS=$(3) $(PYTEST) -m "deep or further" -q $(ARGS)
+# Of what is costly it leaves out one turn's only if TEST_TURN says whose: who does so has run those.
+deep = FLOW_PAIRS=$(1) FLOW_STRIDE=$(2) SIMULATE_SEEDS=$(3) TEST_TURN=$${TEST_TURN:--1} $(PYTEST) -m "deep or further" -q $(ARGS)
+
+costly: $(STAMP) ## measure anew which tests are costly: all of them, and tests/costly.txt
+	$(PYTEST) -p tests.costs -m "not lab and not nightly" -q $(ARGS)
 
 test-deep: $(STAMP) ## many cases of what `make test` samples: 16 pairs of troubles for each flow, 60 storms
 	$(call deep,16,3,60)
@@ -57,6 +61,7 @@ simulate: $(STAMP) ## seeded storms over a whole simulated cloud (SEEDS=200 FROM
 nightly: $(STAMP) ## what takes too long for every change: processes under faults for minutes, all cases, 500 pairs of troubles for each flow, 3000 storms, the rules of the specs, an hour of changes to tables and SQL
 	$(BIN)/pytest -m "nightly or hypothesis" --hypothesis-profile many -q $(ARGS)
 	$(call deep,500,1,3000)
+	$(MAKE) costly
 	$(BIN)/python -m tests.rules
 	$(BIN)/python -m tests.mutation.tables --minutes 60
 

@@ -23,7 +23,7 @@ import pytest
 
 from host_agent.shared.platform import logs
 from ledger.trial.embedded import EmbeddedPostgres, EmbeddedPostgresError
-from tests import guards
+from tests import guards, tiers
 from tests.databases import Databases
 from tests.doubles.cut_lines import CutLines, cut_lines
 
@@ -57,10 +57,20 @@ def pytest_collection() -> Iterator[None]:
         gc.enable()
 
 
-def pytest_report_header(config: pytest.Config) -> str:
+@pytest.hookimpl(tryfirst=True)  # before `-m` is looked at
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Whoever names files or words wants all of them."""
+    named = config.option.keyword or any(".py" in asked for asked in config.args)
+    tiers.mark_costly(items, tiers.TURN, all_asked_for=bool(named))
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
     seed = config.getoption("hypothesis_seed")
     profile = config.getoption("hypothesis_profile") or "few"
-    return f"hypothesis profile {profile}; repeat with --hypothesis-seed={seed}"
+    return [
+        f"hypothesis profile {profile}; repeat with --hypothesis-seed={seed}",
+        f"costly tests in turn; repeat with TEST_TURN={tiers.TURN}",
+    ]
 
 
 @pytest.fixture(scope="session", autouse=True)

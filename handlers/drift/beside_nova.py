@@ -20,6 +20,7 @@ from functools import cached_property
 from typing import Any
 
 from aggregates.attachment import AttachmentState
+from aggregates.base import About
 from handlers.drift import predicates
 from handlers.drift.beside_words import ATTACHED_TWICE, ENDED, KINDS, VOLUME_FAILED, DifferenceClass
 from handlers.drift.judge import differs, drifting
@@ -34,7 +35,6 @@ from handlers.drift.rows import (
     LedgerServer,
     Party,
     Row,
-    RowAbout,
     ServerRow,
     StorageRow,
     Unknown,
@@ -187,7 +187,7 @@ class Difference:
 
     kind: DifferenceClass
     key: str
-    about: RowAbout
+    about: About
     says: Mapping[str, Any]
     case: str | None
     since: str | None = None
@@ -504,5 +504,5 @@ def _made(
 
 def _about(
     server: str | None, volume: str | None, attachment: str | None = None, host: str | None = None
-) -> RowAbout:
-    return RowAbout(server_id=server, volume_id=volume, attachment_id=attachment, host=host)
+) -> About:
+    return About(server_id=server, volume_id=volume, attachment_id=attachment, host=host)

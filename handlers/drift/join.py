@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
+from aggregates.base import About
 from aggregates.mapping import MappingState
 from handlers.drift.rows import (
     UNKNOWN,
@@ -25,7 +26,6 @@ from handlers.drift.rows import (
     LedgerDisk,
     LedgerServer,
     Row,
-    RowAbout,
     ServerRow,
     StorageRow,
     StrangersAttachment,
@@ -94,7 +94,7 @@ def attachment(
     legacy = stored is not None and stored["legacy"]  # its id is our own, not Cinder's
     return AttachmentRow(
         id=id_,
-        about=RowAbout(server_id=of[0], volume_id=of[1], attachment_id=id_, host=host),
+        about=About(server_id=of[0], volume_id=of[1], attachment_id=id_, host=host),
         server=server,
         ledger=None if stored is None else ledger_attachment(stored, mapped, device),
         cinder=UNKNOWN if legacy else listed.shown if isinstance(listed, CinderListing) else listed,
@@ -166,7 +166,7 @@ def volume(
     """
     return VolumeRow(
         id=volume_id,
-        about=RowAbout(volume_id=volume_id, server_id=server_id),
+        about=About(volume_id=volume_id, server_id=server_id),
         mappings=mappings,
         had=had,
         cinder=shown,
@@ -241,7 +241,7 @@ def server(here: Hosted, stored: Stored) -> ServerRow:
     shown |= {host: power for host, power in powers.items() if isinstance(power, str)}
     return ServerRow(
         id=id_,
-        about=RowAbout(server_id=id_, host=stored["host"]),
+        about=About(server_id=id_, host=stored["host"]),
         ledger=ledger,
         shown=tuple(sorted(shown.items())),
         unknown_hosts=tuple(unknown),
@@ -311,7 +311,7 @@ def _disks(here: Hosted) -> Iterator[Row]:
             for serial in sorted(mapped.keys() | shown.keys()):
                 yield _disk(here, guest, serial, mapped.get(serial), shown.get(serial))
             for disk in guest.unlabelled or ():
-                about = RowAbout(server_id=server_id, volume_id=disk.volume_id, host=here.host)
+                about = About(server_id=server_id, volume_id=disk.volume_id, host=here.host)
                 yield UnlabelledRow(id=f"{server_id}/{disk.target}", about=about, shown=disk)
 
 
@@ -322,7 +322,7 @@ def _disk(
     attachment_id = str(stored["attachment_id"]) if stored and stored["attachment_id"] else None
     return DiskRow(
         id=f"{guest.server_id}/{serial}",
-        about=RowAbout(
+        about=About(
             server_id=guest.server_id,
             volume_id=volume_id,
             attachment_id=attachment_id,
@@ -354,7 +354,7 @@ def _connections(here: Hosted, survey: Survey) -> Iterator[Row]:
         open_ = known is not None and known["state"] != "deleted"
         yield ConnectionRow(
             id=shown.attachment_id,
-            about=RowAbout(
+            about=About(
                 server_id=shown.server_id,
                 volume_id=shown.volume_id,
                 attachment_id=shown.attachment_id,
@@ -385,5 +385,5 @@ def _volumes(mappings: Iterable[Stored]) -> Iterator[str]:
 def _storage_row(
     host: str, shown: StorageShown, *, wanted: bool, volume_id: str | None = None
 ) -> StorageRow:
-    id_, about = f"{shown.kind}/{shown.name}", RowAbout(host=host, volume_id=volume_id)
+    id_, about = f"{shown.kind}/{shown.name}", About(host=host, volume_id=volume_id)
     return StorageRow(id=id_, about=about, shown=shown, wanted=wanted)

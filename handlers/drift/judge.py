@@ -16,6 +16,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from aggregates.base import About
 from aggregates.finding import Finding, FindingState, finding_uuid
 from handlers.drift import rows
 from handlers.drift.classes import BY_NAME, CLASSES, DriftClass
@@ -121,7 +122,7 @@ class Suspicion:
 
     drift_class: DriftClass
     key: rows.Key
-    about: rows.RowAbout
+    about: About
     differs: Mapping[str, Any]
     hosts: frozenset[str] = frozenset()
 

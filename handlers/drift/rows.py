@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import Any, Final
 
+from aggregates.base import About
 from host_agent.shared.contract.survey import (
     ConnectionShown,
     DiskShown,
@@ -62,16 +63,6 @@ class Key:
     host: str | None = None  # of connections and storage
 
 
-@dataclass(kw_only=True)
-class RowAbout:
-    """Whom a row concerns: by these its history is found, and its claims."""
-
-    server_id: str | None = None
-    volume_id: str | None = None
-    attachment_id: str | None = None
-    host: str | None = None
-
-
 # --- attachments --------------------------------------------------------------------------
 
 
@@ -115,7 +106,7 @@ class AttachmentRow:
     """
 
     id: str
-    about: RowAbout
+    about: About
     server: str | None
     ledger: LedgerAttachment | None
     cinder: CinderAttachment | Unknown | None
@@ -161,7 +152,7 @@ class VolumeRow:
     """
 
     id: str
-    about: RowAbout
+    about: About
     mappings: int
     had: bool
     cinder: CinderVolume | Unknown | None
@@ -197,7 +188,7 @@ class ServerRow:
     """
 
     id: str
-    about: RowAbout
+    about: About
     ledger: LedgerServer | None
     shown: tuple[tuple[str, str], ...]
     unknown_hosts: tuple[str, ...] = ()  # where it is to be, and nobody could look
@@ -230,7 +221,7 @@ class DiskRow:
     """
 
     id: str
-    about: RowAbout
+    about: About
     ledger: LedgerDisk | None
     shown: DiskShown | Unknown | None
     running: bool = False
@@ -243,7 +234,7 @@ class UnlabelledRow:
     """A disk that has no volume's serial, and a volume's source; `id` is "server/target"."""
 
     id: str
-    about: RowAbout
+    about: About
     shown: UnlabelledShown
 
 
@@ -255,7 +246,7 @@ class ConnectionRow:
     """A record of a host's own, and what the ledger says of its attachment."""
 
     id: str  # the attachment's
-    about: RowAbout
+    about: About
     ledger: LedgerAttachment | None
     shown: ConnectionShown
 
@@ -265,7 +256,7 @@ class StorageRow:
     """Something that the host's storage or its hypervisor has; a secret is of kind "secret"."""
 
     id: str  # kind and name
-    about: RowAbout
+    about: About
     shown: StorageShown
     wanted: bool  # the ledger has something there that needs it
 

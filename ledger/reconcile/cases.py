@@ -16,12 +16,12 @@ from typing import Any, TypeVar
 
 import orjson
 
-from aggregates.base import EventContext
+from aggregates.base import About, EventContext
 from aggregates.finding import Finding, FindingState
 from handlers.drift import judge
 from handlers.drift.classes import BY_NAME, DriftClass
 from handlers.drift.judge import Life, Sight, Suspicion
-from handlers.drift.rows import Key, Row, RowAbout, Subject
+from handlers.drift.rows import Key, Row, Subject
 from ledger.log.unit import AggregateStore, Unit, run_optimistically
 from ledger.reconcile.reads import LedgerReads
 
@@ -74,7 +74,7 @@ class JudgedCase:
         case = Suspicion(
             drift_class=BY_NAME[drift_class],
             key=Key(subject=Subject(subject), id=id_, host=host),
-            about=RowAbout(**data["about"]),
+            about=About(**data["about"]),
             differs=data["differs"],
             hosts=frozenset(lives),
         )

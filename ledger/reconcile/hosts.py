@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from aggregates.base import About
 from handlers.drift import join, judge
 from handlers.drift.classes import BY_NAME, DriftClass
 from handlers.drift.join import Hosted
@@ -23,7 +24,6 @@ from handlers.drift.rows import (
     AttachmentRow,
     Key,
     Party,
-    RowAbout,
     ServerRow,
     StorageRow,
     Subject,
@@ -120,7 +120,7 @@ class HostPass:
     def _still(self, shown: Sequence[Row], asked_at: Mapping[str, int]) -> Iterator[Row]:
         """Those to which nothing has happened since, of what older surveys show."""
         older = [row for row in shown if row["host"] not in self._seeing]
-        moves = self.reads.moves([RowAbout(server_id=row["server_id"]) for row in older])
+        moves = self.reads.moves([About(server_id=row["server_id"]) for row in older])
         yield from (row for row in shown if row["host"] in self._seeing)
         for row, move in zip(older, moves, strict=True):
             if not move.explains(asked_at[row["host"]]):
@@ -200,7 +200,7 @@ class HostPass:
         """So that each server is judged where it is to be."""
         return "host" not in self.state.scope
 
-    def _in_scope(self, of: RowAbout) -> bool:
+    def _in_scope(self, of: About) -> bool:
         """Of a server or volume alone its own."""
         scope = self.state.scope
         return scope.get("server") in {None, of.server_id} and (

@@ -11,9 +11,9 @@ import psycopg
 from psycopg.rows import dict_row
 
 import sql
+from aggregates.base import About
 from aggregates.finding import Finding
 from aggregates.look import Look
-from handlers.drift.rows import RowAbout
 from projections.base import Row
 
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -102,7 +102,7 @@ class LedgerReads:
         """
         return next(iter(self.rows("made_for", mark=mark)), {})
 
-    def moves(self, abouts: Sequence[RowAbout]) -> list[Move]:
+    def moves(self, abouts: Sequence[About]) -> list[Move]:
         """What has happened, and who is at work; in this order."""
         if not abouts:
             return []
@@ -117,13 +117,13 @@ class LedgerReads:
         return [Move(**row) for row in rows]
 
 
-def _only_host(about: RowAbout) -> bool:
+def _only_host(about: About) -> bool:
     return not (about.server_id or about.volume_id or about.attachment_id)
 
 
-def about(row: Row) -> RowAbout:
+def about(row: Row) -> About:
     names = ("server_id", "volume_id", "attachment_id", "host")
-    return RowAbout(**{name: row.get(name) for name in names})
+    return About(**{name: row.get(name) for name in names})
 
 
 def is_uuid(text: str | None) -> bool:

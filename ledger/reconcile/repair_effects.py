@@ -95,7 +95,7 @@ def _attachment_row(finding: Finding, lane: Lane, context: EffectContext) -> Row
     known = "deleted" if instance.deleted else "live"
     return rows.AttachmentRow(
         id=str(lane.attachment_id),
-        about=_about(finding),
+        about=finding.about(),
         server=known if instance.version else None,
         ledger=_held(lane, context),
         cinder=_in_cinder(lane, context),
@@ -156,7 +156,7 @@ def _server_row(finding: Finding, lane: Lane, context: EffectContext) -> Row:
     power = (lane.shown or {}).get("power_state")
     return rows.ServerRow(
         id=lane.server_id,
-        about=_about(finding),
+        about=finding.about(),
         ledger=join.ledger_server({**vars(instance), "server_id": lane.server_id}),
         shown=((lane.host or "", power),) if power else (),
     )
@@ -176,7 +176,7 @@ def _disk_row(finding: Finding, lane: Lane, context: EffectContext) -> Row:
     assert finding.found is not None, "it is a finding"
     return rows.DiskRow(
         id=finding.found.key,
-        about=_about(finding),
+        about=finding.about(),
         ledger=join.ledger_disk(vars(mapping)) if mapping.live else None,
         shown=disk if here else None,
         running=bool(shown.get("running")),
@@ -196,7 +196,7 @@ def _connection_row(finding: Finding, lane: Lane, context: EffectContext) -> Row
     )
     return rows.ConnectionRow(
         id=str(lane.attachment_id),
-        about=_about(finding),
+        about=finding.about(),
         ledger=_held(lane, context, mapped=True),
         shown=record,
     )
@@ -209,7 +209,7 @@ def _storage_row(finding: Finding, lane: Lane, context: EffectContext) -> Row:
     assert finding.found is not None, "it is a finding"
     return rows.StorageRow(
         id=finding.found.key,
-        about=_about(finding),
+        about=finding.about(),
         shown=StorageShown(kind="secret", name=lane.volume_id, recorded=False, used=False),
         wanted=any(each.host == lane.host and each.may_be_connected for each in attachments),
     )
@@ -223,10 +223,6 @@ _ROWS: dict[Subject, Callable[[Finding, Lane, EffectContext], Row | None]] = {
     Subject.CONNECTION: _connection_row,
     Subject.STORAGE: _storage_row,
 }
-
-
-def _about(finding: Finding) -> rows.RowAbout:
-    return rows.RowAbout(**vars(finding.about()))
 
 
 def _held(

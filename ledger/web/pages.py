@@ -77,6 +77,13 @@ def _of(what: str, **more: str) -> dict[str, str]:
     return {what: f"{{{name}}}", "limit": FEW, **more}
 
 
+def _attachments(*more: str) -> Read:
+    """All of them, the newest first, by pages."""
+    given = ("flow", "host", "server", "volume", "after", *more)
+    query = {"limit": MANY, "order": "desc"}
+    return Read(route="attachments", query=query, given=given, needed=True)
+
+
 def _ever(what: str) -> Read:
     """All attachments it had, the newest."""
     return Read(
@@ -141,27 +148,13 @@ PAGES = (
         name="volumes",
         path="/ui/volumes",
         menu="Volumes",
-        reads={
-            "attachments": Read(
-                route="attachments",
-                query={"limit": MANY, "order": "desc"},
-                given=("flow", "host", "server", "volume", "after"),
-                needed=True,
-            )
-        },
+        reads={"attachments": _attachments()},
     ),
     Page(
         name="attachments",
         path="/ui/attachments",
         menu="Attachments",
-        reads={
-            "attachments": Read(
-                route="attachments",
-                query={"limit": MANY, "order": "desc"},
-                given=("open", "flow", "host", "server", "volume", "after"),
-                needed=True,
-            )
-        },
+        reads={"attachments": _attachments("open")},
     ),
     Page(
         name="servers",

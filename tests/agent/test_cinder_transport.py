@@ -48,7 +48,6 @@ def test_an_answer_is_what_it_is_and_leaves_nothing_behind(
     assert asked == [("/v3", {"X": "y"})] * 2
 
 
-@pytest.mark.further
 def test_as_many_connections_are_kept_as_threads_ask(caplog: pytest.LogCaptureFixture) -> None:
     many = 40
     with (

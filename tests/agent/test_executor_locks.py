@@ -187,7 +187,6 @@ def test_volume_that_cinder_forgot_is_let_go_by_this_hosts_own_record(
     assert connected_paths(bench.store) == set()
 
 
-@pytest.mark.further
 def test_lp1947370_run_waits_for_the_target_lock_of_another_process(
     bench: Bench, reports: Reports, tmp_path: Path
 ) -> None:

@@ -82,7 +82,6 @@ def test_lp1947370_lock_of_another_process_excludes_us(tmp_path: Path) -> None:
         thread.join()
 
 
-@pytest.mark.further
 def test_killed_holder_releases_by_itself(tmp_path: Path) -> None:
     with lock_held_elsewhere(tmp_path, "target-x") as holder:
         holder.kill()

@@ -28,7 +28,6 @@ from tests.doubles.direct_cinder import DirectCinder
 from tests.doubles.host_checks import broken_invariants, connected_paths, plugged
 from tests.doubles.running_cinder import RunningCinder, running_cinder
 from tests.doubles.supervisor import supervisor
-from tests.tiers import one_then_further
 from tests.tokens import write_private
 
 SERVER = "11111111-1111-1111-1111-111111111111"
@@ -113,7 +112,7 @@ def host(tmp_path: Path, fake_ledger: FakeLedger) -> Iterator[Host]:
         yield Host(tmp_path, fake_ledger, cinder)
 
 
-KILLS = one_then_further(
+KILLS = (
     ("attach", "brick.connect", "crash_after"),
     ("attach", "brick.connector", "crash"),
     ("attach", "guests.keep_secret", "crash_after"),
@@ -154,7 +153,6 @@ def test_killed_agent_takes_up_where_it_was(host: Host, flow: str, call: str, de
     assert (row.status if row else None) == ("attached" if flow == "attach" else None)
 
 
-@pytest.mark.further
 def test_no_planted_secret_is_in_logs_reports_state_or_locks(host: Host) -> None:
     lane = host.lane()
     given = host.ledger.give(command(lane))
@@ -176,7 +174,6 @@ def test_no_planted_secret_is_in_logs_reports_state_or_locks(host: Host) -> None
     assert not [secret for secret in secrets for text in texts if secret in text]
 
 
-@pytest.mark.further
 def test_log_lines_are_json_and_name_operation_server_volume_and_request(host: Host) -> None:
     lane = host.lane()
     given = host.ledger.give(command(lane))
@@ -191,7 +188,6 @@ def test_log_lines_are_json_and_name_operation_server_volume_and_request(host: H
     assert step["request_id"] == given.request_id
 
 
-@pytest.mark.further
 def test_its_numbers_are_where_the_settings_say(host: Host) -> None:
     """Of its own calls of Cinder, and of the steps that it has reported."""
     given = host.ledger.give(command(host.lane()))
@@ -210,7 +206,6 @@ def test_its_numbers_are_where_the_settings_say(host: Host) -> None:
     assert "ledger_agent_registered 1.0" in page
 
 
-@pytest.mark.further
 def test_second_agent_of_the_same_lock_path_refuses_to_start(host: Host) -> None:
     with host.agent(faults=[]):
         eventually(lambda: host.ledger.registrations, host.log.read_text())
@@ -219,7 +214,6 @@ def test_second_agent_of_the_same_lock_path_refuses_to_start(host: Host) -> None
     assert "already runs" in host.log.read_text()
 
 
-@pytest.mark.further
 def test_sigterm_leaves_no_run_half_reported(host: Host) -> None:
     slow = [{"call": "brick.connect", "do": "delay", "seconds": 1.0}]
     given = host.ledger.give(command(host.lane()))
@@ -236,7 +230,6 @@ def test_sigterm_leaves_no_run_half_reported(host: Host) -> None:
         host.finish(given)
 
 
-@pytest.mark.further
 def test_systemd_hears_that_it_is_ready_and_goes_on_working(host: Host, tmp_path: Path) -> None:
     with supervisor(tmp_path / "notify", watchdog_s=0.2) as systemd:
         process = host.start(faults=[], environ=systemd.environ)
@@ -248,7 +241,6 @@ def test_systemd_hears_that_it_is_ready_and_goes_on_working(host: Host, tmp_path
         assert process.wait(WAIT_S) == 0
 
 
-@pytest.mark.further
 def test_guests_of_the_state_file_are_registered(host: Host) -> None:
     with host.agent(faults=[]):
         eventually(lambda: host.ledger.registrations, host.log.read_text())
@@ -282,7 +274,6 @@ def test_wrong_configuration_is_explained_in_one_line(
     assert told.count("\n") == 1
 
 
-@pytest.mark.further
 def test_os_brick_and_libvirt_are_not_loaded_for_a_simulated_host() -> None:
     code = (
         "import sys, host_agent.__main__, host_agent.simulated.adapters\n"

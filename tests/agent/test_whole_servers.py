@@ -125,7 +125,6 @@ def test_spawn_takes_target_locks_for_it_connects(
     assert seen == [True]
 
 
-@pytest.mark.further
 @pytest.mark.parametrize(
     ("verb", "running", "connects"),
     [

@@ -296,7 +296,6 @@ def whole(run: Chaos, seconds: float, *wanted: str) -> None:
     run.judge()
 
 
-@pytest.mark.further  # of the nightly one
 def test_a_few_seconds_of_it(tmp_path: Path, database_url: str) -> None:
     """And the verdict is one: what somebody breaks afterwards, and an answer that is turned, are
     found.

@@ -11,11 +11,12 @@ from typing import Any
 from uuid import UUID
 
 from aggregates.attachment import Attachment
+from aggregates.base import About
 from aggregates.finding import Finding
 from aggregates.volume import Volume
 from handlers.drift import judge, rows
 from handlers.drift.classes import BY_NAME
-from handlers.drift.rows import UNKNOWN, CinderAttachment, Row, RowAbout
+from handlers.drift.rows import UNKNOWN, CinderAttachment, Row
 from handlers.requests.repair import RepairDrift
 from host_agent.libvirt import disk_xml
 from host_agent.shared.contract.messages import PowerState
@@ -66,8 +67,8 @@ def attached(volumes: int = 1, **more: Any) -> World:
     return world
 
 
-def _about(world: World, volume_id: str | None = None, **more: str | None) -> RowAbout:
-    return RowAbout(server_id=world.server_id, volume_id=volume_id or world.volumes[0], **more)
+def _about(world: World, volume_id: str | None = None, **more: str | None) -> About:
+    return About(server_id=world.server_id, volume_id=volume_id or world.volumes[0], **more)
 
 
 # --- in Cinder ----------------------------------------------------------------------------
@@ -200,7 +201,7 @@ def _volume_row(world: World, status: str, **more: Any) -> rows.VolumeRow:
     shown = {"attachments": len(listed) or len(volume.holders), **more}
     return rows.VolumeRow(
         id=world.volumes[0],
-        about=RowAbout(volume_id=world.volumes[0]),
+        about=About(volume_id=world.volumes[0]),
         mappings=len(volume.holders),
         had=volume.had,
         cinder=rows.CinderVolume(status=status, **shown),
@@ -326,7 +327,7 @@ def secret_left() -> World:
     _guests(world).keep_secret(world.volumes[0], "a passphrase")
     row = rows.StorageRow(
         id=f"secret/{world.volumes[0]}",
-        about=RowAbout(host=HOST),
+        about=About(host=HOST),
         shown=StorageShown(kind="secret", name=world.volumes[0], recorded=False, used=False),
         wanted=False,
     )
@@ -344,7 +345,7 @@ def guest_of_deleted(*also_on: str) -> World:
     )
     row = rows.ServerRow(
         id=world.server_id,
-        about=RowAbout(server_id=world.server_id),
+        about=About(server_id=world.server_id),
         ledger=ledger,
         shown=tuple((host, PowerState.RUNNING.value) for host in (HOST, *also_on)),
     )
@@ -369,7 +370,7 @@ def guest_lost(world: World) -> World:
     ledger = rows.LedgerServer(
         hosts=(host,), power_state=world.instance.power_state, built=True, deleted=False
     )
-    about = RowAbout(server_id=world.server_id, host=host)
+    about = About(server_id=world.server_id, host=host)
     row = rows.ServerRow(id=world.server_id, about=about, ledger=ledger, shown=())
     return found(world, "guest_missing", row)
 

@@ -17,7 +17,6 @@ from host_agent.shared.contract.messages import PowerState
 from tests.flows.drifts import DRIFTS
 from tests.growing import extend, extend_waiting, told
 from tests.snapshots import delete_newest, delete_oldest, take, taken
-from tests.tiers import by_turns
 from tests.world import HOST, IMAGE, OTHER, World
 
 
@@ -329,9 +328,8 @@ ENDS = {name: end for end, names in _ENDS.items() for name in names.split()}
 ENDS |= {name: drift.ends for name, drift in DRIFTS.items()}
 
 
-def in_turn(turn: int) -> pytest.MarkDecorator:
-    """A property of all flows: `make test` asks it of a third of them, `turn` says of which."""
-    return pytest.mark.parametrize("scenario", by_turns(SCENARIOS, turn), ids=lambda s: s.name)
+#: A property of all flows.
+every_scenario = pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda s: s.name)
 
 
 def turn_of(scenario: Scenario) -> int:

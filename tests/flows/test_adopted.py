@@ -28,7 +28,6 @@ from tests.flows.adopted import (
     was_novas,
 )
 from tests.flows.scenarios import SCENARIOS, Scenario, prepared
-from tests.tiers import by_turns
 from tests.world import CONTEXT, HOST, World
 
 NOW = datetime(2026, 11, 28, 12, tzinfo=UTC)
@@ -41,7 +40,7 @@ _NOT_AT_REST = re.compile(
 )
 _LEFT_OUT = [each for each in SCENARIOS if _NOT_AT_REST.fullmatch(each.name)]
 _THEIRS = [each for each in SCENARIOS if not each.repairs and each not in _LEFT_OUT]
-each_flow = pytest.mark.parametrize("scenario", by_turns(_THEIRS, 1), ids=lambda each: each.name)
+each_flow = pytest.mark.parametrize("scenario", _THEIRS, ids=lambda each: each.name)
 
 
 def test_no_flow_is_left_out_that_could_begin_on_a_server_of_novas() -> None:

@@ -17,12 +17,12 @@ from aggregates import errors
 from aggregates.operation import Operation, OperationState, Outcome
 from tests.agreement import misrecorded
 from tests.doubles.host_checks import plugged
-from tests.flows.scenarios import SCENARIOS, Scenario, in_turn, turn_of
+from tests.flows.scenarios import SCENARIOS, Scenario, every_scenario, turn_of
 from tests.flows.test_every_flow import _points_of_asking as points_of_asking
 from tests.flows.test_every_flow import _undisturbed as undisturbed
 from tests.memory import Crash, Trouble
 from tests.regressions.worlds import host_returns
-from tests.tiers import ALL, by_turns, every
+from tests.tiers import ALL, every
 from tests.world import CONTEXT, HOST, OTHER, World
 
 
@@ -56,7 +56,7 @@ MOVING = [scenario for scenario in SCENARIOS if scenario.name in MOVES]
 
 @pytest.mark.deep
 @pytest.mark.parametrize("host", [HOST, OTHER])
-@pytest.mark.parametrize("scenario", by_turns(MOVING, 0), ids=lambda s: s.name)
+@pytest.mark.parametrize("scenario", MOVING, ids=lambda s: s.name)
 @pytest.mark.parametrize("then", ["evacuate", "delete"])
 def test_no_guest_runs_twice_or_on_what_is_given_up_by_a_fence(
     scenario: Scenario, host: str, then: str
@@ -121,7 +121,7 @@ _FOUND_AGAIN = frozenset({"repair-lost-everywhere"})
 
 
 @pytest.mark.deep
-@in_turn(0)
+@every_scenario
 def test_a_fence_ends_what_was_under_way_on_its_host(scenario: Scenario, tmp_path: Path) -> None:
     """At every point of the flow: nothing waits for the host, parks for it, or keeps a claim;
     and when the host is back, it has what the ledger says.

@@ -16,7 +16,6 @@ from host_agent.shared.contract.messages import ErrorKind
 from tests.doubles.host_checks import connected_paths
 from tests.memory import SAVE_MODES, Trouble
 from tests.regressions.worlds import NEIGHBOUR, Street, broken_on, rows
-from tests.tiers import one_then_further
 from tests.world import CONTEXT, HOST, OTHER, Broken, World, events
 
 
@@ -164,7 +163,7 @@ def test_it_waits_for_another_server_that_is_getting_the_volume_on_the_same_host
     assert len(connected_paths(world.host)) == 1
 
 
-@pytest.mark.parametrize("mode", one_then_further(*SAVE_MODES))
+@pytest.mark.parametrize("mode", SAVE_MODES)
 def test_no_crash_and_no_race_around_a_save_loses_it(mode: str) -> None:
     """At every save from the wish to the end: it is kept, and carried out once."""
     for at in range(10_000):

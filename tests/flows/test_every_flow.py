@@ -28,7 +28,7 @@ from host_agent.verbs.context import RunContext
 from ledger.core.effects import EFFECTS
 from ledger.core.steps.context import EffectContext
 from tests.flows.drifted import finding
-from tests.flows.scenarios import ENDS, SCENARIOS, Scenario, in_turn, prepared, turn_of
+from tests.flows.scenarios import ENDS, SCENARIOS, Scenario, every_scenario, prepared, turn_of
 from tests.memory import CALL_MODES, SAVE_MODES, Crash, Trouble
 from tests.tiers import PAIRS, every
 from tests.world import CONTEXT, HOST, World
@@ -123,7 +123,7 @@ def test_no_case_meets_what_another_one_left() -> None:
 
 
 @pytest.mark.deep
-@in_turn(2)
+@every_scenario
 def test_every_kind_of_trouble_at_every_point(
     scenario: Scenario, record_property: Callable[[str, int], None]
 ) -> None:
@@ -140,7 +140,7 @@ def test_every_kind_of_trouble_at_every_point(
 
 
 @pytest.mark.deep
-@in_turn(0)
+@every_scenario
 def test_every_pair_of_troubles(
     scenario: Scenario, record_property: Callable[[str, int], None]
 ) -> None:
@@ -171,7 +171,7 @@ def _pair(scenario: Scenario, calm: Undisturbed, chance: random.Random) -> dict[
 
 
 @pytest.mark.deep
-@in_turn(1)
+@every_scenario
 def test_an_agent_that_dies_and_then_fails_further_back_leaves_nothing(scenario: Scenario) -> None:
     """What it had done is not all told: its next life begins before it, and gets stuck there."""
     calm = _undisturbed(scenario)
@@ -180,7 +180,7 @@ def test_an_agent_that_dies_and_then_fails_further_back_leaves_nothing(scenario:
         _check(scenario, calm, {first: "crash_after", first + 1: kind})
 
 
-@in_turn(2)
+@every_scenario
 def test_an_agent_that_reports_each_result_by_itself_does_the_same(scenario: Scenario) -> None:
     """As agents did before results travelled together, and as they do with such a ledger."""
     calm = _undisturbed(scenario)
@@ -193,7 +193,7 @@ def test_an_agent_that_reports_each_result_by_itself_does_the_same(scenario: Sce
 
 
 @pytest.mark.deep
-@in_turn(0)
+@every_scenario
 def test_ports_that_stay_broken_leave_a_truthful_account(scenario: Scenario) -> None:
     """From each point on every call of a port fails; when all is healed, a retry ends it.
 
@@ -222,7 +222,7 @@ def _points_of_asking(scenario: Scenario) -> int:
 
 
 @pytest.mark.deep
-@in_turn(1)
+@every_scenario
 def test_a_server_is_deleted_with_all_that_a_parked_operation_left(scenario: Scenario) -> None:
     """From each point on every call fails, and the first one has been carried out all the same."""
     calm, asked = _undisturbed(scenario), _points_of_asking(scenario)
@@ -275,7 +275,7 @@ def _killed_at_deleting(scenario: Scenario, first: int, at: int) -> World | None
     return world if killed and again.met[at] == "cinder.attachment_delete" else None
 
 
-@in_turn(2)
+@every_scenario
 def test_every_step_done_twice_is_done_once(
     scenario: Scenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -305,7 +305,7 @@ def _later(argument: Any) -> Any:
     return replace(argument, first=False) if known else argument
 
 
-@in_turn(0)
+@every_scenario
 def test_every_report_of_another_epoch_is_refused(scenario: Scenario) -> None:
     world = scenario.begin()
     operation_id = scenario.ask(world)

@@ -15,7 +15,7 @@ from handlers.requests import edits
 from handlers.results import inventory
 from host_agent.shared.contract.messages import Guest, PowerState
 from ledger.log.unit import Unit
-from tests.flows.scenarios import Scenario, in_turn
+from tests.flows.scenarios import Scenario, every_scenario
 from tests.world import CONTEXT, HOST, OTHER, World
 
 SEEN = Seen(origin="nova", after=None, before="2026-11-27T12:00:00.000+00:00").stored()
@@ -42,7 +42,7 @@ def ours(world: World) -> dict[str, Any]:
     return {name: value for name, value in world.summary().items() if name not in cinders}
 
 
-@in_turn(2)
+@every_scenario
 def test_no_flow_and_no_repair_is_begun(scenario: Scenario) -> None:
     world = observed(scenario.begin())
     before, recorded = ours(world), len(world.store.log)

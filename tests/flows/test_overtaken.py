@@ -18,7 +18,7 @@ from handlers.requests.build import BootDisk
 from host_agent.shared.contract.messages import ErrorKind
 from host_agent.shared.contract.ports import LATE_S, PortError
 from ledger.core.dispatcher import LEASE_S
-from tests.flows.scenarios import Scenario, in_turn, turn_of
+from tests.flows.scenarios import Scenario, every_scenario, turn_of
 from tests.flows.test_every_flow import _undisturbed
 from tests.memory import Crash, Trouble
 from tests.tiers import every
@@ -54,7 +54,7 @@ def paused_at(number: int, world: World, ask: Callable[[World], str]) -> str:
 
 
 @pytest.mark.deep
-@in_turn(1)
+@every_scenario
 def test_whoever_was_paused_leaves_nothing_behind(
     scenario: Scenario, record_property: Callable[[str, int], None]
 ) -> None:

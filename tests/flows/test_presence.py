@@ -26,7 +26,7 @@ from ledger.core.requests import Fleet
 from tests.flows import drifted
 from tests.flows.drifted import finding
 from tests.flows.drifts import DRIFTS
-from tests.flows.scenarios import SCENARIOS, Scenario, in_turn, turn_of
+from tests.flows.scenarios import SCENARIOS, Scenario, every_scenario, turn_of
 from tests.tiers import every
 from tests.world import CONTEXT, HOST, NAMES, OTHER, SERVER, World, events
 
@@ -87,7 +87,7 @@ def _refused(scenario: Scenario, world: World) -> None:
     assert (world.summary(), len(world.store.log)) == (before, stored)
 
 
-@in_turn(2)
+@every_scenario
 def test_a_guest_that_another_host_shows_is_started_freed_or_deleted_by_no_flow(
     scenario: Scenario,
 ) -> None:
@@ -104,7 +104,7 @@ def test_a_guest_that_another_host_shows_is_started_freed_or_deleted_by_no_flow(
     world.done(scenario.ask(world))
 
 
-@in_turn(0)
+@every_scenario
 def test_a_volume_that_another_guest_shows_is_given_and_freed_by_no_flow(
     scenario: Scenario,
 ) -> None:
@@ -119,7 +119,7 @@ def test_a_volume_that_another_guest_shows_is_given_and_freed_by_no_flow(
 
 
 @pytest.mark.deep
-@in_turn(1)
+@every_scenario
 @pytest.mark.parametrize("what", ["guest", "disk"])
 def test_what_turns_up_at_any_durable_point_stops_what_would_start_or_free(
     what: str, scenario: Scenario

@@ -25,7 +25,7 @@ from handlers.requests.presence import OthersShown
 from host_agent.shared.contract.messages import Report, StepResult
 from host_agent.shared.contract.ports import PortError
 from ledger.upkeep import restored
-from tests.flows.scenarios import Scenario, in_turn, turn_of
+from tests.flows.scenarios import Scenario, every_scenario, turn_of
 from tests.memory import MemoryStore, Trouble
 from tests.regressions.worlds import host_returns, run_until
 from tests.tiers import every
@@ -121,7 +121,7 @@ def _completed(scenario: Scenario) -> tuple[World, list[MemoryStore]]:
 
 
 @pytest.mark.deep
-@in_turn(1)
+@every_scenario
 def test_nothing_that_is_there_is_touched_before_people_have_looked(scenario: Scenario) -> None:
     """The flow came to its end after the backup, whatever it was at then."""
     world, backups = _completed(scenario)

@@ -18,7 +18,6 @@ from tests.model.__main__ import quiet
 from tests.model.explore import Bounds, Violation, explore
 from tests.model.parts import SMALL
 from tests.model.world import NOTHING_UNDER_A_GUEST, NOTHING_UNDER_A_HOST, ONE_WRITER
-from tests.tiers import one_then_further
 
 Patch = pytest.MonkeyPatch
 
@@ -41,7 +40,7 @@ def is_sound(bounds: Bounds) -> bool:
     return explored.complete and explored.violations == [] and explored.at_rest > 0
 
 
-@pytest.mark.parametrize("part", one_then_further(*SMALL))
+@pytest.mark.parametrize("part", SMALL)
 def test_no_rule_is_broken_whatever_happens_with_one_request(part: str) -> None:
     """`make model ARGS=--small`, as `.ci/run` has it, allows more requests."""
     assert is_sound(replace(SMALL[part], requests=1))
@@ -95,7 +94,6 @@ def test_a_guard_that_is_missing_is_found_by_what_it_does_to_the_world(
     assert found.story
 
 
-@pytest.mark.further
 def test_an_undo_that_asks_nobody_gives_a_volume_back_under_a_guest(monkeypatch: Patch) -> None:
     """An attach whose answer is lost is undone, and its guest was moved by hand meanwhile."""
     asked = presence.is_asked

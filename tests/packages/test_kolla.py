@@ -60,7 +60,7 @@ GIVEN = {
     "attachment_ledger_agent_secret": "0123456789abcdef0123456789abcdef",
 }
 
-pytestmark = [pytest.mark.slow, pytest.mark.further]
+pytestmark = [pytest.mark.slow]
 
 
 class Kolla:

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from aggregates.base import About
 from aggregates.operation import Operation, OperationState, Outcome
 from aggregates.volume import Volume
 from handlers.drift import recheck, rows
-from handlers.drift.rows import RowAbout
 from handlers.requests.build import BootDisk
 from handlers.results.made import CLOCKS_APART_S, CREATED_WITHIN_S
 from host_agent.shared.contract.messages import ErrorKind
@@ -275,7 +275,7 @@ def looked_at(world: World, volume: Row) -> World:
     boot = events(world, Operation.OperationStarted)[0].originator_id
     row = rows.VolumeRow(
         id=volume.id,
-        about=RowAbout(volume_id=volume.id, server_id=world.server_id),
+        about=About(volume_id=volume.id, server_id=world.server_id),
         mappings=0,
         had=False,
         cinder=rows.CinderVolume(status=volume.status, attachments=0, made=True),

@@ -107,7 +107,6 @@ def test_the_console_shows_the_preflight_and_then_adopts_once(watched: Watched) 
     assert "<button class" in back
 
 
-@pytest.mark.further
 def test_a_host_goes_over_and_its_volumes_are_worked_on(watched: Watched) -> None:
     nova, stack = watched.nova, watched.stack
     server, busy = nova.boot("db"), nova.boot("busy")
@@ -158,7 +157,6 @@ def test_a_host_goes_over_and_its_volumes_are_worked_on(watched: Watched) -> Non
     assert stack.act(busy.id, "os-stop").status_code == 409
 
 
-@pytest.mark.further
 def test_before_anything_was_done_a_host_goes_back_at_no_cost(watched: Watched) -> None:
     nova, stack = watched.nova, watched.stack
     server = nova.boot("db")
@@ -198,7 +196,6 @@ def _ends(watched: Watched) -> None:
     eventually(lambda: not watched.stack.get(path).json()["alive"], "its agent is missed")
 
 
-@pytest.mark.further
 def test_after_changes_it_goes_back_once_nova_has_them(watched: Watched) -> None:
     nova, stack = watched.nova, watched.stack
     server = nova.boot("db")
@@ -246,7 +243,6 @@ def test_after_changes_it_goes_back_once_nova_has_them(watched: Watched) -> None
     assert (row["origin"], row["state"]) == ("nova", "attached")
 
 
-@pytest.mark.further
 def test_the_page_leads_over_and_back(
     watched: Watched, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

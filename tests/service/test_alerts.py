@@ -132,7 +132,6 @@ def unknown(query: str, shown: Shown) -> Iterator[str]:
         yield from {label.strip() for label in group.split(",")} - labels
 
 
-@pytest.mark.further
 async def test_what_a_rule_or_the_dashboard_asks_for_is_there(shown: Shown) -> None:
     """And legends name labels that their queries leave."""
     assert len(QUERIES) > 50

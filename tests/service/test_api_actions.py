@@ -53,7 +53,6 @@ async def test_a_server_is_stopped_started_paused_unpaused_and_rebooted(api: Api
         assert await states(api, server) == after, action
 
 
-@pytest.mark.further
 async def test_a_soft_reboot_needs_a_guest_that_runs_and_a_hard_one_starts_it(api: Api) -> None:
     server, _ = await with_volume(api)
     await api.played(await api.act(server, "os-stop"))
@@ -69,7 +68,6 @@ async def test_a_soft_reboot_needs_a_guest_that_runs_and_a_hard_one_starts_it(ap
     assert (await shown(api, server))["status"] == "ACTIVE"
 
 
-@pytest.mark.further
 async def test_what_is_under_way_refuses_the_next_by_name(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,7 +78,6 @@ async def test_what_is_under_way_refuses_the_next_by_name(
     assert operation in await text_of(await api.act(server, "pause"), 409)
 
 
-@pytest.mark.further
 async def test_a_rebuild_keeps_the_volumes_and_knows_no_images(api: Api) -> None:
     server, volume = await with_volume(api)
     refused = await api.act(server, "rebuild", {"imageRef": str(uuid4())})
@@ -104,7 +101,6 @@ async def test_lp1489304_a_rebuild_is_refused_while_cinder_works_on_a_volume(api
     assert (await api.act(server, "rebuild", {"imageRef": ""})).status == 202
 
 
-@pytest.mark.further
 async def test_who_rebuilds_is_shown_what_nova_would_put_into_the_server_anew(api: Api) -> None:
     server = (await with_volume(api))[0]
     since = {"key_name": 54, "user_data": 57}
@@ -143,7 +139,6 @@ async def test_without_another_host_there_is_no_valid_one(api: Api) -> None:
     )
 
 
-@pytest.mark.further
 async def test_while_two_attachments_are_connected_neither_may_be_deleted(api: Api) -> None:
     """Cinder takes a 409 for a no (CVE-2023-2088); lists and older versions go on."""
     server, volume = await with_volume(api)
@@ -191,7 +186,6 @@ async def test_a_resize_is_confirmed_or_reverted(api: Api) -> None:
     assert (await api.ask("GET", path, version="2.89")).status == 200
 
 
-@pytest.mark.further
 async def test_an_evacuation_needs_a_fenced_host_and_ends_stopped_from_2_95(api: Api) -> None:
     server, _ = await with_volume(api)
     assert await text_of(await api.act(server, "evacuate", {}), 400) == (
@@ -219,7 +213,6 @@ async def test_an_old_evacuation_answers_the_password(api: Api) -> None:
     assert (answer.status, await answer.json()) == (200, {"adminPass": "secret"})
 
 
-@pytest.mark.further
 async def test_shelving_offloads_at_once_and_unshelving_finds_a_host(api: Api) -> None:
     server, volume = await with_volume(api)
     answer = await api.act(server, "shelve", who="member")
@@ -271,7 +264,6 @@ async def test_a_deleted_server_is_gone_and_its_volumes_still_answer_cinder(api:
     assert (await api.ask("DELETE", path)).status == 404
 
 
-@pytest.mark.further
 async def test_a_deletion_that_nobody_works_on_does_not_keep_its_server_in_sight(api: Api) -> None:
     server, _ = await with_volume(api)
     path = f"/v2.1/servers/{server}"

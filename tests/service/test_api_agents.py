@@ -225,7 +225,6 @@ async def test_an_agent_is_told_which_commands_nobody_was_given_before(api: Api)
     assert (await api.register(shown))["position"] >= command["position"]
 
 
-@pytest.mark.further
 async def test_a_failed_step_ends_the_run(api: Api) -> None:
     await api.attach(await api.server(), api.volume())
     [command] = await api.commands()
@@ -286,7 +285,6 @@ async def test_a_host_that_was_fenced_lets_go_before_it_gets_commands(api: Api) 
     assert (shown["suspect"], shown["leftovers"]) == (False, None)
 
 
-@pytest.mark.further
 @pytest.mark.parametrize("unfenced", [False, True])
 async def test_what_was_under_way_ends_though_whoever_fenced_the_host_died_over_it(
     database_url: str, monkeypatch: pytest.MonkeyPatch, unfenced: bool
@@ -353,7 +351,6 @@ async def test_a_suspect_host_is_asked_where_a_guest_is_whose_source_is_dead(api
     assert not (await api.get(f"/v1/hosts/{OTHER}"))["suspect"]
 
 
-@pytest.mark.further
 async def test_who_else_has_a_volume_on_the_host_is_told_to_its_agent(api: Api) -> None:
     """S3: the last user disconnects."""
     one, two = guest(), guest()

@@ -89,7 +89,6 @@ async def test_no_entry_is_shown_before_its_attachment_id_is_known(api: Api) -> 
     assert (await attaching).status == 200
 
 
-@pytest.mark.further
 async def test_an_attach_that_takes_too_long_is_answered_as_accepted(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -279,7 +278,6 @@ async def test_a_key_is_for_one_request_only(api: Api) -> None:
 # -------------------------------------------------------------------------------- update
 
 
-@pytest.mark.further
 async def test_delete_on_termination_is_changed_from_2_85(api: Api) -> None:
     server, volume = await api.attached()
     body = {"volumeAttachment": {"volumeId": volume, "delete_on_termination": True}}
@@ -300,7 +298,6 @@ IMMUTABLE: list[tuple[str, str]] = [
 ]
 
 
-@pytest.mark.further
 async def test_everything_else_is_immutable(api: Api) -> None:
     server, volume = await api.attached()
     for name, value in IMMUTABLE:
@@ -339,7 +336,6 @@ async def test_a_user_cannot_swap_volumes_unless_the_settings_say_so(api: Api) -
     assert await api.head() == head
 
 
-@pytest.mark.further
 async def test_cinder_may_swap_and_so_may_users_where_the_settings_say_so(
     database_url: str,
 ) -> None:

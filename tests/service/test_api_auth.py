@@ -66,7 +66,6 @@ async def test_roles(api: Api) -> None:
     assert await api.head() == head
 
 
-@pytest.mark.further
 async def test_what_belongs_to_another_project_does_not_exist(api: Api) -> None:
     """LP 2138566."""
     server, volume = await api.attached()

@@ -206,7 +206,6 @@ async def check(api: Api, answer: Any, path: str, status: int, name: str) -> Non
         assert body["request_id"] == answer.headers["X-Openstack-Request-Id"]
 
 
-@pytest.mark.further
 async def test_bad_bodies(api: Api, written: dict[str, str]) -> None:
     head = await api.head()
     for case, (method, path, who, body, status, name) in BODIES.items():
@@ -232,7 +231,6 @@ NO_JSON: list[tuple[bytes, str, int]] = [
 ]
 
 
-@pytest.mark.further
 async def test_bodies_that_are_no_json(api: Api) -> None:
     await api.server()
     head = await api.head()

@@ -19,7 +19,6 @@ from ledger.log.clock import DatabaseClock
 from tests.doubles.database_time import DatabaseTime
 from tests.service.api_world import HOST, Api, eventually, guest, running_api
 from tests.service.test_metrics import shown
-from tests.tiers import one_then_further
 
 HOURS_S = 7_200.0
 RETRYABLE = {"kind": "retryable", "code": "busy", "message": "Not now."}
@@ -63,8 +62,7 @@ async def last_recorded(api: Api) -> float:
     return float(head["recorded_at"].timestamp())
 
 
-@pytest.mark.further
-@pytest.mark.parametrize("ahead_s", one_then_further(-61, -HOURS_S, 61, HOURS_S))
+@pytest.mark.parametrize("ahead_s", [-61, -HOURS_S, 61, HOURS_S])
 async def test_a_service_whose_clock_is_wrong_works_as_any_other(
     database_url: str, database_time: DatabaseTime, ahead_s: float
 ) -> None:
@@ -96,7 +94,6 @@ async def test_where_clocks_are_right_nothing_is_said(api: Api) -> None:
     assert page["ledger_log_ahead_seconds"] == page["ledger_database_clock_sets_total"] == 0
 
 
-@pytest.mark.further
 async def test_a_retry_is_not_put_off_by_a_jump_of_the_clock(
     api: Api, database_time: DatabaseTime
 ) -> None:
@@ -113,7 +110,6 @@ async def test_a_retry_is_not_put_off_by_a_jump_of_the_clock(
     assert (await shown(api))["ledger_database_clock_sets_total"] == 2
 
 
-@pytest.mark.further
 async def test_the_log_goes_on_and_its_times_never_go_back(
     api: Api, database_time: DatabaseTime
 ) -> None:
@@ -140,7 +136,6 @@ async def test_the_log_goes_on_and_its_times_never_go_back(
     assert times == sorted(times)
 
 
-@pytest.mark.further
 async def test_a_jump_of_the_databases_clock_makes_no_host_silent(
     api: Api, database_time: DatabaseTime
 ) -> None:
@@ -158,7 +153,6 @@ async def test_a_jump_of_the_databases_clock_makes_no_host_silent(
     assert (await api.attach(server, api.volume())).status == 200
 
 
-@pytest.mark.further
 async def test_a_contact_of_the_future_is_none(api: Api, database_time: DatabaseTime) -> None:
     """The process that heard it is gone, and nobody knows any more how long ago that was."""
     database_time.set_ahead(HOURS_S)
@@ -187,7 +181,6 @@ async def counted(api: Api, name: str) -> None:
     await eventually(one, f"{name} is 1")
 
 
-@pytest.mark.further
 async def test_an_operator_may_retry_what_is_put_off(api: Api) -> None:
     answer = await api.attach(await api.server(), api.volume())
     path = answer.headers["X-Attachment-Ledger-Operation"]
@@ -215,7 +208,6 @@ async def test_an_operator_may_retry_what_is_put_off(api: Api) -> None:
 # ----------------------------------------------------------------------- clocks of hosts
 
 
-@pytest.mark.further
 async def test_what_an_agent_says_of_its_clock_is_shown_counted_and_logged_once(api: Api) -> None:
     headers = {AHEAD_HEADER: "-14.250"}
     body = {"service_version": 2, "capabilities": {}, "guests": []}

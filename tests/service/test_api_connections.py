@@ -120,7 +120,6 @@ async def test_what_is_refused_is_not_unpacked_either(
     assert unpacked == []
 
 
-@pytest.mark.further
 async def test_a_token_has_so_many_requests_under_way(api: Api) -> None:
     await api.register()
     polls: list[asyncio.Task[Any]] = [

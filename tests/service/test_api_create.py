@@ -53,7 +53,6 @@ async def refused(answer: Any) -> tuple[int, str]:
     return answer.status, error["message"]
 
 
-@pytest.mark.further
 async def test_a_server_is_made_of_volumes_and_polled_until_it_is_active(api: Api) -> None:
     await api.register()
     root, snapped = api.volume(bootable=True), api.volume(size=3)
@@ -91,7 +90,6 @@ async def test_a_server_is_made_of_volumes_and_polled_until_it_is_active(api: Ap
     assert sizes == [(2, PROJECT), (3, PROJECT)]
 
 
-@pytest.mark.further
 async def test_what_is_to_be_kept_of_a_server_is_shown_and_listed_by(api: Api) -> None:
     await api.register()
     kept: dict[str, Any] = {
@@ -132,7 +130,6 @@ async def test_what_is_to_be_kept_of_a_server_is_shown_and_listed_by(api: Api) -
         assert status == 400, wrong
 
 
-@pytest.mark.further
 async def test_a_server_that_cannot_be_built_is_in_error_and_says_why(api: Api) -> None:
     """What `openstack server create --wait` ends with."""
     await api.register()
@@ -222,7 +219,6 @@ async def test_a_shared_volume_needs_2_60_and_a_host_that_can_share(api: Api) ->
     assert shown["server"]["OS-EXT-SRV-ATTR:host"] == OTHER
 
 
-@pytest.mark.further
 async def test_who_may_names_the_host(api: Api) -> None:
     await api.two_hosts()
     for named in (
@@ -276,7 +272,6 @@ async def test_no_server_is_made_where_no_host_takes_one(api: Api) -> None:
     assert (await api.get(PATH))["servers"] == []
 
 
-@pytest.mark.further
 async def test_a_request_repeated_with_its_key_makes_one_server(api: Api) -> None:
     await api.register()
     key = {"Idempotency-Key": "web-1"}
@@ -318,7 +313,6 @@ def imaged(image: str) -> dict[str, Any]:
     return {**BLANK, "source_type": "image", "uuid": image, "boot_index": 0}
 
 
-@pytest.mark.further
 async def test_an_image_is_whose_token_glance_shows_it_to(
     keystone: SimulatedKeystone, database_url: str
 ) -> None:
@@ -359,7 +353,6 @@ async def test_an_image_is_whose_token_glance_shows_it_to(
             assert (made.image_id, made.project_id, made.size) == (mine, PROJECT, 2)
 
 
-@pytest.mark.further
 async def test_who_has_no_token_of_keystone_s_names_no_image_but_operators_do(api: Api) -> None:
     await api.register()
     status, message = await refused(await created(api, imaged(str(uuid4()))))

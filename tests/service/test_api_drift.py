@@ -8,11 +8,12 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from aggregates.base import About
 from aggregates.finding import Finding
 from handlers.drift import judge
 from handlers.drift.classes import BY_NAME, CLASSES
 from handlers.drift.judge import Sight
-from handlers.drift.rows import CinderVolume, RowAbout, VolumeRow
+from handlers.drift.rows import CinderVolume, VolumeRow
 from ledger.log.application import Ledger
 from tests.service.api_world import HOST, Api
 from tests.service.test_api_v1 import parked_detach
@@ -60,7 +61,6 @@ async def test_a_finding_says_what_it_means_what_differs_and_what_may_be_done(
     ]
 
 
-@pytest.mark.further
 async def test_a_volume_that_only_a_finding_names_is_found_by_the_beginning_of_its_id(
     api: Api, ledger: Ledger
 ) -> None:
@@ -290,7 +290,7 @@ async def test_a_repair_that_cannot_work_is_not_offered_and_what_does_is_named(
     api: Api, ledger: Ledger
 ) -> None:
     volume_id, drift_class = str(uuid4()), BY_NAME["volume_status_differs"]
-    about = RowAbout(volume_id=volume_id)
+    about = About(volume_id=volume_id)
     for status, acts in (("detaching", ["repair", "ignore"]), ("available", ["ignore"])):
         cinder = CinderVolume(status=status, attachments=1)
         row = VolumeRow(id=volume_id, about=about, mappings=1, had=True, cinder=cinder)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from tests.service.api_world import NEWEST, OTHER, Api, guest
 from tests.service.test_api_v1 import parked_detach
 from tests.service.test_console import shown as page_of
@@ -226,7 +224,6 @@ async def test_tags_are_replaced_added_looked_for_and_deleted(api: Api) -> None:
 # ------------------------------------------------------------------------------- locks
 
 
-@pytest.mark.further
 async def test_a_locked_server_is_changed_by_operators_alone(api: Api) -> None:
     server, volume = await api.attached()
     other = api.volume()
@@ -315,7 +312,6 @@ async def test_a_state_is_set_by_operators_and_a_flow_takes_it_away(api: Api) ->
     assert (await show(api, server))["status"] == "ACTIVE"
 
 
-@pytest.mark.further
 async def test_an_error_that_is_taken_off_leaves_its_operation_parked(api: Api) -> None:
     server, _, parked = await parked_detach(api)
     path = f"/v1/operations/{parked['operation_id']}"

@@ -58,7 +58,6 @@ async def streams(api: Api) -> list[ClientResponse]:
     return opened
 
 
-@pytest.mark.further
 async def test_event_streams_that_are_idle_ask_the_database_nothing(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -71,7 +70,6 @@ async def test_event_streams_that_are_idle_ask_the_database_nothing(
     assert asked.times == 0
 
 
-@pytest.mark.further
 async def test_what_happens_is_read_once_for_all_event_streams(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,7 +97,6 @@ async def test_a_reader_that_is_behind_is_given_all_of_it(
     assert told == [b"id: %d\n" % number for number in range(1, head + 1)]
 
 
-@pytest.mark.further
 async def test_a_stream_whose_reader_has_gone_gives_its_place_back(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,7 +112,6 @@ async def test_a_stream_whose_reader_has_gone_gives_its_place_back(
     await eventually(let_in, "there is a place again")
 
 
-@pytest.mark.further
 @pytest.mark.parametrize(("path", "query"), [("/metrics", "counts"), ("/readyz", "tracking")])
 async def test_many_who_need_no_token_are_one_to_the_database(
     path: str, query: str, api: Api, monkeypatch: pytest.MonkeyPatch

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any
 from uuid import uuid4
 
-import pytest
-
 from ledger.nova.cinder_events import EVENTS
 from tests.service.api_world import Api
 
@@ -23,7 +21,6 @@ def extended(server: str, volume: str) -> dict[str, Any]:
     return {"name": "volume-extended", "server_uuid": server, "tag": volume}
 
 
-@pytest.mark.further
 async def test_a_growth_begins_with_cinders_event_and_shows_in_the_servers_history(
     api: Api,
 ) -> None:

@@ -36,7 +36,6 @@ async def test_a_name_finds_its_server_and_a_host(api: Api) -> None:
     assert await found(api, HOST) == [("host", HOST, None)]
 
 
-@pytest.mark.further
 async def test_nothing_of_another_project_is_found(api: Api) -> None:
     server, volume = await api.attached()
     [operation] = (await api.get("/v1/operations"))["operations"]

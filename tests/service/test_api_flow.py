@@ -27,7 +27,6 @@ async def flows(api: Api, query: str, token: str = "operator") -> list[tuple[str
     return [(row["volume_id"], row["flow"]) for row in rows]
 
 
-@pytest.mark.further
 async def test_attachments_say_by_which_flow_they_were_made_and_are_listed_by_it(api: Api) -> None:
     server, old, new = await old_and_new(api)
     assert await flows(api, f"server={server}") == [(old, "old"), (new, "new")]
@@ -39,7 +38,6 @@ async def test_attachments_say_by_which_flow_they_were_made_and_are_listed_by_it
     assert (await api.ask("GET", "/v1/attachments?flow=legacy")).status == 400
 
 
-@pytest.mark.further
 async def test_a_host_says_how_many_attachments_are_of_which_flow(api: Api) -> None:
     await old_and_new(api)
     shown = await api.get(f"/v1/hosts/{HOST}")
@@ -47,7 +45,6 @@ async def test_a_host_says_how_many_attachments_are_of_which_flow(api: Api) -> N
     assert (await api.get(f"/v1/hosts/{OTHER}"))["flows"] == {"new": 0, "old": 0}
 
 
-@pytest.mark.further
 async def test_what_was_on_the_old_flow_at_a_moment_stays_so_after_it_is_converted(
     api: Api,
 ) -> None:
@@ -92,7 +89,6 @@ async def convert(api: Api, **body: Any) -> Any:
     return await answer.json()
 
 
-@pytest.mark.further
 async def test_a_host_and_the_fleet_are_converted_by_pages_each_begun_or_refused(api: Api) -> None:
     servers = sorted(str(uuid4()) for _ in range(3))
     await api.register(*(guest(server_id=id_) for id_ in servers))

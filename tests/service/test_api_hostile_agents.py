@@ -99,7 +99,6 @@ async def test_an_agent_takes_over_at_once_from_one_whose_host_was_fenced(api: A
     assert (await registered(api, ONE))[1]["code"] == "host_taken"
 
 
-@pytest.mark.further
 async def test_an_agent_that_a_fence_was_wrong_about_speaks_on(api: Api) -> None:
     await registered(api, ONE)
     vouched = {"reason": "r", "evidence": "e", "force": True}
@@ -151,7 +150,6 @@ async def test_an_agent_that_is_none_is_refused(api: Api, agent: str) -> None:
 # ------------------------------------------------------------------------------ connectors
 
 
-@pytest.mark.further
 @pytest.mark.parametrize(
     ("key", "value", "words"),
     [("initiator", INITIATOR, "iSCSI initiator name"), ("nqn", NQN, "NVMe host NQN")],
@@ -228,7 +226,6 @@ async def test_ways_to_another_hosts_libvirt_are_taken(api: Api) -> None:
         assert (await registered(api, capabilities={"migration": migration}))[0] == 200, uri
 
 
-@pytest.mark.further
 async def test_of_a_definition_is_kept_what_another_host_may_do_and_told_what_is_not(
     api: Api,
 ) -> None:
@@ -251,7 +248,6 @@ async def test_of_a_definition_is_kept_what_another_host_may_do_and_told_what_is
     assert await api.head() <= head + 1, "told once, and once more when it is so no more"
 
 
-@pytest.mark.further
 @pytest.mark.parametrize(
     "odd",
     [
@@ -283,7 +279,6 @@ async def test_a_server_that_only_a_host_has_shown_is_marked(api: Api) -> None:
     assert listed["metadata"] == {MARK: "true"}, "users are told no name of a host"
 
 
-@pytest.mark.further
 async def test_a_server_that_was_asked_for_is_not_marked_by_its_host_showing_it(api: Api) -> None:
     await api.register()
     body = {"name": "vm", "disks": [{"volume_id": api.volume(bootable=True), "boot_index": 0}]}
@@ -294,7 +289,6 @@ async def test_a_server_that_was_asked_for_is_not_marked_by_its_host_showing_it(
     assert (await api.get(f"/v2.1/servers/{server}"))["server"]["metadata"] == {}
 
 
-@pytest.mark.further
 async def test_a_host_cannot_give_a_known_server_to_another_project(api: Api) -> None:
     server = await api.server()
     claimed = guest(server_id=server, project_id="f" * 32, user_id="mallory")

@@ -49,7 +49,6 @@ async def test_a_member_of_a_project_has_what_is_the_projects(
     assert operation["project_id"] == PROJECT
 
 
-@pytest.mark.further
 async def test_roles_are_what_the_table_says(
     keystone: SimulatedKeystone, database_url: str
 ) -> None:
@@ -72,7 +71,6 @@ async def test_roles_are_what_the_table_says(
             assert found == expected, role
 
 
-@pytest.mark.further
 async def test_a_role_of_the_clouds_own_is_what_the_policy_makes_it(
     keystone: SimulatedKeystone, database_url: str, tmp_path: Path
 ) -> None:
@@ -198,7 +196,6 @@ async def test_what_cinder_asks_is_answered_by_the_attachment_whoever_wants_it_d
         shown = found
 
 
-@pytest.mark.further
 async def test_a_service_token_opens_nothing_else_to_the_user_it_comes_with(
     api: Api, keystone: SimulatedKeystone
 ) -> None:

@@ -18,7 +18,6 @@ from tests.authority import Authority
 from tests.doubles.simulated_keystone import Fault, SimulatedKeystone, running_keystone
 from tests.service.api_world import PROJECT, Api, eventually, running_api
 from tests.service.keystone_world import SERVERS, ask, settings, status
-from tests.tiers import by_turns
 from tests.tokens import token_of
 
 
@@ -34,7 +33,7 @@ _OF_ALL_CALLS = [
 ]
 
 
-@pytest.mark.parametrize("fault", by_turns(_OF_ALL_CALLS, 0))
+@pytest.mark.parametrize("fault", _OF_ALL_CALLS)
 async def test_a_keystone_in_trouble_is_a_503_that_names_it_and_who_is_known_goes_on(
     fault: Fault, api: Api, keystone: SimulatedKeystone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,7 +92,6 @@ async def test_our_own_token_is_renewed_once_for_a_request(
     assert keystone.asked["validation"] == asked + 2
 
 
-@pytest.mark.further
 async def test_a_keystone_that_hangs_is_given_up_and_others_do_not_wait_for_it(
     api: Api, keystone: SimulatedKeystone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,7 +134,6 @@ async def test_static_tokens_need_no_keystone_in_either_order(
 # ----------------------------------------------------------------------- bounded work
 
 
-@pytest.mark.further
 async def test_wrong_tokens_cost_keystone_so_many_calls_whatever_their_number(
     api: Api, keystone: SimulatedKeystone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,7 +155,6 @@ async def test_wrong_tokens_cost_keystone_so_many_calls_whatever_their_number(
     assert await status(api, token_of("member")) == 200
 
 
-@pytest.mark.further
 async def test_one_wrong_token_is_asked_about_once_however_often_it_comes(
     api: Api, keystone: SimulatedKeystone
 ) -> None:

@@ -44,7 +44,6 @@ def guests(count: int) -> tuple[Guest, ...]:
     )
 
 
-@pytest.mark.further
 def test_as_many_guests_as_are_documented_are_taken(database_url: str) -> None:
     """Each leads to more than one event, and an append has at most so many."""
     log = Ledger(database_url)
@@ -125,7 +124,6 @@ async def open_api(database_url: str) -> AsyncIterator[Api]:
         yield running
 
 
-@pytest.mark.further
 async def test_only_so_many_large_bodies_are_in_memory_at_once(
     open_api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:

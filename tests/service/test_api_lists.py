@@ -132,7 +132,6 @@ async def names(api: Api, query: str, who: str, path: str = "/v2.1/servers") -> 
     return [server["name"] for server in answer["servers"]]
 
 
-@pytest.mark.further
 async def test_servers_are_found_by_what_is_asked(api: Api) -> None:
     ids = await fleet(api)
     assert (await api.act(ids["web-2"], "lock", who="member")).status == 202
@@ -150,7 +149,6 @@ async def test_servers_are_found_by_what_is_asked(api: Api) -> None:
     assert "web-1" in await names(api, f"created_at={created}", "member")
 
 
-@pytest.mark.further
 async def test_a_task_is_found_by_its_name_and_by_the_status_that_it_gives(api: Api) -> None:
     ids = await fleet(api)
     await api.register(guest(), host=OTHER)
@@ -257,7 +255,6 @@ ORDERS: list[tuple[str, str | None]] = [
 ]
 
 
-@pytest.mark.further
 async def test_pages_are_the_whole_list_in_its_order(api: Api) -> None:
     """A page ends where it ends, whatever fits; its link leads on, in the same order."""
     guests = [guest(name=name) for name in "abac"]

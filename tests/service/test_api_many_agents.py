@@ -47,7 +47,6 @@ async def stop(api: Api, server_id: str) -> None:
     assert answer.status == 202, await answer.text()
 
 
-@pytest.mark.further
 async def test_all_that_come_at_once_are_registered_in_contact_and_known(api: Api) -> None:
     guests = {host: guest() for host in HOSTS}
     answers = await asyncio.gather(*(register(api, host, guests[host]) for host in HOSTS))
@@ -58,7 +57,6 @@ async def test_all_that_come_at_once_are_registered_in_contact_and_known(api: Ap
     )
 
 
-@pytest.mark.further
 async def test_a_storm_that_says_nothing_new_writes_nothing_and_reads_once(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,7 +117,6 @@ async def test_what_is_wrong_with_one_is_answered_to_that_one(
     assert shown["server"]["OS-EXT-STS:power_state"] == 1
 
 
-@pytest.mark.further
 async def test_each_poll_of_many_is_given_its_own_commands(api: Api) -> None:
     guests = {host: guest() for host in HOSTS}
     await asyncio.gather(*(register(api, host, guests[host]) for host in HOSTS))
@@ -154,7 +151,6 @@ async def test_an_unknown_host_and_an_old_epoch_are_told_so_among_others(api: Ap
     ]
 
 
-@pytest.mark.further
 async def test_a_poll_that_is_held_hears_at_once_that_its_host_was_fenced(api: Api) -> None:
     await register(api, "known")
     held = asyncio.create_task(poll(api, "known", wait_s=30))

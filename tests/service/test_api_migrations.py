@@ -26,7 +26,6 @@ async def status(api: Api, **query: str) -> list[str]:
     return [row["status"] for row in rows]
 
 
-@pytest.mark.further
 async def test_a_live_migration_is_shown_while_it_lasts_with_its_progress(api: Api) -> None:
     server, answer, row = await migrating(api)
     operation = answer.headers["X-Attachment-Ledger-Operation"].rpartition("/")[2]
@@ -70,7 +69,6 @@ async def test_progress_of_what_the_host_is_not_at_is_dropped(api: Api) -> None:
     assert (await api.get(operation))["progress"] == []
 
 
-@pytest.mark.further
 async def test_an_aborted_live_migration_leaves_the_guest_where_it_is(api: Api) -> None:
     server, answer, row = await migrating(api)
     path = f"/v2.1/servers/{server}/migrations/{row['id']}"
@@ -132,7 +130,6 @@ async def test_what_cannot_be_aborted_or_forced(api: Api) -> None:
         assert answer.status == 403
 
 
-@pytest.mark.further
 async def test_a_resize_is_finished_then_confirmed_or_reverted(api: Api) -> None:
     server, _ = await api.attached()
     await api.register(host=OTHER)
@@ -151,7 +148,6 @@ async def test_a_resize_is_finished_then_confirmed_or_reverted(api: Api) -> None
     assert await status(api) == ["confirmed", "reverted"]
 
 
-@pytest.mark.further
 async def test_migrations_are_filtered_and_paged(api: Api) -> None:
     one, two = guest(), guest()
     await api.two_hosts(one, two)
@@ -178,7 +174,6 @@ async def test_migrations_are_filtered_and_paged(api: Api) -> None:
     assert (await api.ask("GET", "/v2.1/os-migrations", "member")).status == 403
 
 
-@pytest.mark.further
 @pytest.mark.parametrize(
     ("version", "more"), [("2.1", set()), ("2.59", {"migration_type", "uuid"})]
 )

@@ -138,7 +138,6 @@ async def test_what_each_version_answers_to_an_attach(
     assert set((await answer.json())["volumeAttachment"]) == keys
 
 
-@pytest.mark.further
 @pytest.mark.parametrize(
     ("field", "value", "before", "since"),
     [
@@ -159,7 +158,6 @@ async def test_keys_of_newer_versions_are_unknown_before(
     assert (await api.attach(server, volume, since, **{field: value})).status in {200, 202}
 
 
-@pytest.mark.further
 async def test_attachments_are_listed_in_pages(api: Api) -> None:
     server = await api.server()
     volumes = [api.volume() for _ in range(3)]
@@ -215,7 +213,6 @@ SINCE = {
 }
 
 
-@pytest.mark.further
 async def test_a_server_has_the_properties_of_its_version_alone_and_listed(api: Api) -> None:
     server = await api.server()
     for minor in (minor + step for _, minor in SINCE for step in (-1, 0)):
@@ -236,7 +233,6 @@ LISTED: list[tuple[str, str]] = [
 ]
 
 
-@pytest.mark.further
 async def test_a_page_of_none_is_empty_and_leads_nowhere(api: Api) -> None:
     server, _ = await api.attached()
     await api.register(host=OTHER)
@@ -281,7 +277,6 @@ async def test_a_page_of_more_than_the_setting_is_cut_and_leads_on(database_url:
     assert refused.status == 400
 
 
-@pytest.mark.further
 async def test_the_largest_page_leads_to_what_is_behind_it(database_url: str) -> None:
     """One row is read ahead, beyond the largest page there can be."""
     settings = dataclasses.replace(SETTINGS, limits=Limits(page_items_max=PAGE_ITEMS_MAX))

@@ -6,8 +6,6 @@ from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
-import pytest
-
 from aggregates.host import host_uuid
 from ledger.config import Flavor
 from ledger.nova.servers.actions import ACTIONS, NOT_HERE
@@ -257,7 +255,6 @@ FLAVORS = (
 )
 
 
-@pytest.mark.further
 async def test_flavors_of_the_settings_are_listed_and_are_sizes_by_other_names(
     database_url: str,
 ) -> None:

@@ -62,7 +62,6 @@ async def left_behind(api: Api) -> str:
 
 
 # The service is in this process, and its threads draw random pauses meanwhile.
-@pytest.mark.further
 @pytest.mark.filterwarnings(
     "ignore:Do not use the `random` module:hypothesis.errors.HypothesisDeprecationWarning"
 )

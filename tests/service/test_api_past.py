@@ -28,7 +28,6 @@ async def given_up(api: Api, path: str) -> None:
     assert (await api.ask("POST", f"{path}/actions", json=wanted)).status == 200
 
 
-@pytest.mark.further
 async def test_an_operation_is_told_as_it_was_then(api: Api) -> None:
     server, volume = await api.attached()
     before = await last_at(api, f"/v1/servers/{server}")
@@ -103,7 +102,6 @@ async def parked(api: Api, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, An
     return events
 
 
-@pytest.mark.further
 async def test_events_of_one_topic_are_found_page_by_page(
     api: Api, parked: list[dict[str, Any]]
 ) -> None:
@@ -122,7 +120,6 @@ async def test_events_of_one_topic_are_found_page_by_page(
         assert pages >= len(parked) // 4
 
 
-@pytest.mark.further
 async def test_the_log_ends_at_the_moment_that_is_asked_for(
     api: Api, parked: list[dict[str, Any]]
 ) -> None:

@@ -53,7 +53,6 @@ def given(api: Api, file: Path, text: str) -> None:
         api.components.policy.refresh()
 
 
-@pytest.mark.further
 async def test_every_route_is_refused_by_its_own_rule_and_by_no_other(api: Api, file: Path) -> None:
     """All are let in by the others' rules; who asks is an administrator, or the host's agent."""
     for route in (*ROUTES, *console.ROUTES):
@@ -73,7 +72,6 @@ async def test_every_route_is_refused_by_its_own_rule_and_by_no_other(api: Api, 
         assert f"Policy doesn't allow {route.rules[0]} to be performed." in text, route.name
 
 
-@pytest.mark.further
 async def test_every_action_is_refused_by_its_own_rule(api: Api, file: Path) -> None:
     server = await api.server()
     for name, action in ACTIONS.items():
@@ -83,7 +81,6 @@ async def test_every_action_is_refused_by_its_own_rule(api: Api, file: Path) -> 
         assert action.rule in await answer.text()
 
 
-@pytest.mark.further
 async def test_who_names_a_host_needs_a_rule_of_its_own(api: Api, file: Path) -> None:
     moving = guest()
     await api.two_hosts(moving)
@@ -99,7 +96,6 @@ async def test_who_names_a_host_needs_a_rule_of_its_own(api: Api, file: Path) ->
     assert chosen.status == 202, await chosen.text()
 
 
-@pytest.mark.further
 async def test_swapping_and_updating_are_under_rules_apart(api: Api, file: Path) -> None:
     server, volume = await api.attached()
     path = f"/v2.1/servers/{server}/os-volume_attachments/{volume}"

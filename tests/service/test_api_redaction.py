@@ -79,7 +79,6 @@ async def readable(api: Api, server: str, operation: str) -> list[str]:
     ]
 
 
-@pytest.mark.further
 @pytest.mark.parametrize("who", ["reader", "member"])
 async def test_users_read_nothing_of_the_machines_below(api: Api, who: str) -> None:
     server, _ = await connected(api)

@@ -48,7 +48,6 @@ def reimaged(server: str, volume: str) -> dict[str, Any]:
     return {"name": "volume-reimaged", "server_uuid": server, "tag": volume}
 
 
-@pytest.mark.further
 async def test_a_rebuild_with_an_image_writes_it_to_the_root_and_hears_cinder(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,7 +84,6 @@ async def test_a_rebuild_with_an_image_writes_it_to_the_root_and_hears_cinder(
     assert action["action"] == "rebuild"
 
 
-@pytest.mark.further
 async def test_below_2_93_another_image_is_unacceptable_and_the_same_changes_nothing(
     api: Api,
 ) -> None:
@@ -102,7 +100,6 @@ async def test_below_2_93_another_image_is_unacceptable_and_the_same_changes_not
     assert (done["flow"], done["outcome"]) == ("rebuild", "completed")
 
 
-@pytest.mark.further
 async def test_what_is_no_image_or_has_nowhere_to_go_is_refused(api: Api) -> None:
     bare = await api.server()
     status, text = await refused(await rebuilt(api, bare, str(uuid4())))
@@ -171,7 +168,6 @@ async def test_an_image_that_nobody_waits_for_is_nobodys_news(api: Api) -> None:
     assert (await api.get(f"/v1/operations?server={server}&flow=reimage"))["operations"] == []
 
 
-@pytest.mark.further
 async def test_a_root_that_is_a_chain_of_files_on_a_share_is_refused(api: Api) -> None:
     """Cinder would write to the first file, and the guest has the last."""
     await api.register(service_version=5)

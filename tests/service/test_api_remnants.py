@@ -27,7 +27,6 @@ async def test_a_dry_run_says_what_would_stay_behind_and_changes_nothing(api: Ap
     assert await api.get(f"/v1/operations/{parked['operation_id']}") == parked
 
 
-@pytest.mark.further
 async def test_what_stays_behind_is_listed_until_somebody_has_seen_to_it(api: Api) -> None:
     server, _, parked = await parked_detach(api)
     path = f"/v1/operations/{parked['operation_id']}/actions"

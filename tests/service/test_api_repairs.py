@@ -10,6 +10,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from aggregates.base import About
 from aggregates.finding import Finding, finding_uuid
 from handlers.drift import judge
 from handlers.drift.automatic import RepairPolicy, SoFar
@@ -18,7 +19,6 @@ from handlers.drift.rows import (
     AttachmentRow,
     CinderAttachment,
     LedgerServer,
-    RowAbout,
     ServerRow,
 )
 from handlers.requests.guards import Contact
@@ -47,7 +47,7 @@ async def lost(api: Api, ledger: Ledger, *, looks: int = 2, host: str | None = N
     drift = BY_NAME["attachment_unknown" if host else "reservation_unknown"]
     row = AttachmentRow(
         id=made.id,
-        about=RowAbout(server_id=server, volume_id=volume, attachment_id=made.id),
+        about=About(server_id=server, volume_id=volume, attachment_id=made.id),
         server="live",
         ledger=None,
         cinder=CinderAttachment(status=made.status, host=host),
@@ -129,7 +129,6 @@ async def test_what_a_host_says_that_it_has_is_checked(api: Api, ledger: Ledger)
         assert (await api.report(command, "look", outputs=shown)).status == 400, wrong
 
 
-@pytest.mark.further
 async def test_a_host_that_says_nothing_has_not_said_no(api: Api, ledger: Ledger) -> None:
     found = await lost(api, ledger, host=HOST)
     answer = await repair(api, found.finding, apply=True)
@@ -176,7 +175,6 @@ async def test_a_host_whose_agent_is_silent_is_no_evidence(api: Api, ledger: Led
     assert "no agent has ever registered" in await answer.text()
 
 
-@pytest.mark.further
 async def test_hosts_that_had_a_volume_of_the_server_are_asked_too(
     api: Api, ledger: Ledger
 ) -> None:
@@ -200,7 +198,6 @@ async def test_a_finding_that_there_is_not_is_not_found(api: Api) -> None:
     assert answer.status == 404
 
 
-@pytest.mark.further
 async def test_automatic_repairs_of_the_last_hour_are_counted_from_the_log(
     api: Api, ledger: Ledger
 ) -> None:
@@ -243,7 +240,7 @@ async def test_automatic_repairs_of_the_last_hour_are_counted_from_the_log(
 async def vanished(api: Api, ledger: Ledger, *, looks: int = 2) -> str:
     """A server with a volume, whose guest its host does not show."""
     server, _ = await api.attached()
-    about = RowAbout(server_id=server, host=HOST)
+    about = About(server_id=server, host=HOST)
     told = LedgerServer(hosts=(HOST,), power_state="running", built=True, deleted=False)
     row = ServerRow(id=server, about=about, ledger=told, shown=())
     drift = BY_NAME["guest_missing"]
@@ -259,7 +256,6 @@ async def forget(api: Api, who: str = "operator", **body: Any) -> Any:
     return await api.ask("POST", "/v1/forget", who, json={"reason": "rack 4 burnt", **body})
 
 
-@pytest.mark.further
 async def test_servers_of_a_host_whose_guests_have_vanished_are_shown_before_they_are_forgotten(
     api: Api, ledger: Ledger
 ) -> None:
@@ -281,7 +277,6 @@ async def test_servers_of_a_host_whose_guests_have_vanished_are_shown_before_the
 GONE = {**SHOWN, "power_state": None, "running": False, "record": True, "process": False}
 
 
-@pytest.mark.further
 async def test_a_vanished_server_is_forgotten_by_the_word_of_its_host(
     api: Api, ledger: Ledger
 ) -> None:
@@ -299,7 +294,6 @@ async def test_a_vanished_server_is_forgotten_by_the_word_of_its_host(
     assert (await api.get(f"/v1/drift/{begun['finding_id']}"))["over_how"] == "repaired"
 
 
-@pytest.mark.further
 @pytest.mark.parametrize(
     ("looks", "words"), [(0, "drift run --wait --server"), (1, "only what a second look")]
 )

@@ -39,7 +39,6 @@ async def test_a_server_with_a_shared_volume_is_built_where_it_can_be_shared(api
             assert server["OS-EXT-SRV-ATTR:host"] == host
 
 
-@pytest.mark.further
 async def test_a_shared_volume_is_booted_from(api: Api) -> None:
     """S3: of one with boot_index 0 only `bootable` is checked; the rest is Cinder's policy."""
     shared = api.volume(bootable=True, multiattach=True)
@@ -64,7 +63,6 @@ async def test_a_root_volume_that_is_not_bootable_is_refused(api: Api, multiatta
 LIVE = {"host": None, "block_migration": "auto"}
 
 
-@pytest.mark.further
 @pytest.mark.parametrize(("move", "body"), [("migrate", None), ("os-migrateLive", LIVE)])
 async def test_a_server_with_a_shared_volume_moves_where_it_can_be_shared(
     api: Api, move: str, body: dict[str, Any] | None

@@ -68,7 +68,6 @@ async def api(database_url: str) -> AsyncIterator[Api]:
         yield running
 
 
-@pytest.mark.further
 async def test_reports_fences_and_other_requests_end_while_cinder_hangs(
     api: Api, hanging: Hanging, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,7 +100,6 @@ async def test_reports_fences_and_other_requests_end_while_cinder_hangs(
     assert {answer.status for answer in await asyncio.gather(*attaches)} == {409}, "it is fenced"
 
 
-@pytest.mark.further
 async def test_one_project_does_not_take_cinder_from_the_others(
     api: Api, hanging: Hanging, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,8 +6,6 @@ import json
 from typing import Any
 from uuid import uuid4
 
-import pytest
-
 from host_agent.shared.contract.messages import SERVICE_VERSION, PowerState
 from ledger.trial.cinder.model import snapshots as cinder_snapshots
 from tests.service.api_world import Api, guest
@@ -72,7 +70,6 @@ async def test_a_deletion_says_by_its_query_which_files_are_merged(api: Api) -> 
     assert operation["volume_ids"] == [volume]
 
 
-@pytest.mark.further
 async def test_no_snapshot_is_taken_of_a_volume_that_several_servers_may_have(api: Api) -> None:
     """S3: the call names no server."""
     server, volume = await api.attached(driver="nfs", multiattach=True)

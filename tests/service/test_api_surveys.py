@@ -287,7 +287,6 @@ async def test_lists_are_kept_in_order_however_they_come(asked: Asked) -> None:
         assert serials == sorted(serials)
 
 
-@pytest.mark.further
 async def test_a_large_survey_is_read_in_pieces_and_a_larger_one_refused(
     asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -302,7 +301,6 @@ async def test_a_large_survey_is_read_in_pieces_and_a_larger_one_refused(
     assert (await asked.send({**body, "token": await asked.want()}))[0] == 413
 
 
-@pytest.mark.further
 async def test_more_items_than_there_may_be_are_refused(asked: Asked) -> None:
     for part in set(PARTS) - {"guests"}:
         body = whole(a_survey(), await asked.want())
@@ -314,7 +312,6 @@ async def test_more_items_than_there_may_be_are_refused(asked: Asked) -> None:
         )
 
 
-@pytest.mark.further
 async def test_more_disks_than_there_may_be_are_refused(asked: Asked) -> None:
     body = whole(a_survey(a_guest(disk())), await asked.want())
     [guest] = body["guests"]

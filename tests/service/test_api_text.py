@@ -44,7 +44,6 @@ async def test_a_tag_is_one_line(api: Api) -> None:
     assert answer.status == 400
 
 
-@pytest.mark.further
 async def test_a_guests_odd_name_is_escaped_and_its_host_served(api: Api) -> None:
     """Its project's lists, too, and its definition cannot break them."""
     name = "vm\ufffe\x1b[2J"

@@ -184,7 +184,6 @@ async def test_a_certificate_that_ends_on_an_open_connection_is_good_no_more(
             assert "has ended" in (await answer.json())["detail"]
 
 
-@pytest.mark.further
 async def test_a_revoked_certificate_is_refused_and_its_open_connections_end(
     secure: Secure, ours: Authority
 ) -> None:

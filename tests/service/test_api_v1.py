@@ -61,7 +61,6 @@ async def test_waiting_returns_when_the_operation_ends(api: Api) -> None:
     assert (await asyncio.wait_for(waiting, 10))["outcome"] == "completed"
 
 
-@pytest.mark.further
 async def test_a_wait_ends_by_itself(api: Api) -> None:
     answer = await api.attach(await api.server(), api.volume())
     path = answer.headers["X-Attachment-Ledger-Operation"]
@@ -115,7 +114,6 @@ async def test_skip_vouches_for_one_step(api: Api) -> None:
     assert (await api.get(path + "?wait_s=10"))["outcome"] == "completed"
 
 
-@pytest.mark.further
 async def test_unwind_and_give_up(api: Api) -> None:
     *_, parked = await parked_detach(api)
     path = f"/v1/operations/{parked['operation_id']}/actions"
@@ -149,7 +147,6 @@ async def test_the_history_of_a_server_outlives_it(api: Api) -> None:
     assert "Instance.Deleted" in [event["topic"] for event in events]
 
 
-@pytest.mark.further
 async def test_the_history_of_each_thing_tells_the_story_in_order(api: Api) -> None:
     server, volume = await api.attached()
     [row] = (await api.get(f"/v1/attachments?volume={volume}"))["attachments"]
@@ -170,7 +167,6 @@ async def test_the_history_of_each_thing_tells_the_story_in_order(api: Api) -> N
         assert [event["position"] for event in newest] == positions[::-1]
 
 
-@pytest.mark.further
 @pytest.mark.parametrize("order", ["asc", "desc"])
 async def test_a_history_is_read_in_pages_either_way(api: Api, order: str) -> None:
     _, volume = await api.attached()
@@ -243,7 +239,6 @@ async def test_a_host_shows_its_contact_and_what_is_open_there(api: Api) -> None
     assert [row["host"] for row in (await api.get("/v1/hosts"))["hosts"]] == [HOST]
 
 
-@pytest.mark.further
 async def test_fencing_ends_what_the_host_owes_and_is_forced_on_one_that_answers(api: Api) -> None:
     server, volume = await api.server(), api.volume()
     attach = await api.attach(server, volume)

@@ -35,7 +35,6 @@ async def test_an_attach_waits_for_the_detach_that_is_at_the_volume(api: Api, to
     assert answer.status == 200, await answer.text()
 
 
-@pytest.mark.further
 async def test_a_root_waits_for_the_detach_of_the_one_before(api: Api) -> None:
     server, volume = await booted(api)
     await api.played(await api.act(server, "os-stop"))
@@ -58,7 +57,6 @@ async def waiting(api: Api, path: str, *in_the_way: str) -> asyncio.Task[Any]:
     return deletion
 
 
-@pytest.mark.further
 async def test_a_server_that_is_being_built_can_be_deleted(api: Api) -> None:
     """Nova takes a deletion at any time, and clients do not expect another answer."""
     build = await built(api, {"volume_id": api.volume(bootable=True), "boot_index": 0})
@@ -71,7 +69,6 @@ async def test_a_server_that_is_being_built_can_be_deleted(api: Api) -> None:
     assert (await api.ask("GET", path)).status == 404
 
 
-@pytest.mark.further
 async def test_a_deletion_that_waits_is_shown_lists_as_asked_for_and_refuses_the_rest(
     api: Api,
 ) -> None:

@@ -223,7 +223,6 @@ def _states(stack: Stack, volume: str) -> list[str]:
     return [each["state"] for each in found]
 
 
-@pytest.mark.further
 @pytest.mark.slow
 def test_a_paused_cell_is_named_and_the_other_says_who_held_the_volume(
     both: list[Stack], capsys: pytest.CaptureFixture[str]

@@ -139,7 +139,6 @@ def test_months_go_to_files_and_come_back(log: str, tmp_path: Path, capsys: Out)
     assert "must be a month like 2026-06" in capsys.readouterr().err
 
 
-@pytest.mark.further
 async def test_events_come_out_of_archive_and_service_as_one_log(
     log: str, database_url: str, tmp_path: Path
 ) -> None:

@@ -37,7 +37,6 @@ def _own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- database ---------------------------------------------------------------------------
 
 
-@pytest.mark.further
 def test_upgrade_brings_an_empty_database_to_the_schema(
     empty_database_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -62,7 +61,6 @@ def test_upgrade_brings_an_empty_database_to_the_schema(
     assert state["pending"] == []
 
 
-@pytest.mark.further
 def test_serve_refuses_a_wrong_schema_and_names_the_command(
     empty_database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,7 +194,6 @@ def simulated_cinder(*arguments: str) -> Iterator[tuple[str, subprocess.Popen[st
         child.communicate()
 
 
-@pytest.mark.further
 def test_sim_cinder_keeps_its_rows_and_stops_when_told(tmp_path: Path) -> None:
     state = ["--state", str(tmp_path / "cinder.json")]
     with simulated_cinder(*state) as (url, child):

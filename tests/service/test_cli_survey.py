@@ -145,7 +145,6 @@ def classes(rows: list[dict[str, Any]]) -> list[str]:
     return [row["Class"] for row in rows]
 
 
-@pytest.mark.further
 @pytest.mark.slow
 def test_a_cloud_with_drift_made_by_hand_is_surveyed_without_a_write(
     ready: Stack, survey: Survey, sent: list[str], tmp_path: Path
@@ -182,7 +181,6 @@ def test_a_cloud_with_drift_made_by_hand_is_surveyed_without_a_write(
     assert asked <= {"attachment_list", "attachment_show", "volume_list", "volume_show"}
 
 
-@pytest.mark.further
 def test_what_a_host_prints_is_heard_as_a_third_party(
     ready: Stack, survey: Survey, tmp_path: Path
 ) -> None:

@@ -103,7 +103,6 @@ async def test_what_is_here_by_its_whole_id_is_not_asked_elsewhere(
     assert asked == [server[:8]]
 
 
-@pytest.mark.further
 async def test_a_cell_that_gives_no_answer_is_named_and_what_others_know_is_shown(
     north: Cells, south: Api, exits: AsyncExitStack
 ) -> None:

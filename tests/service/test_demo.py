@@ -113,7 +113,6 @@ class Demo:
         return self.process.wait(DEADLINE_S)
 
 
-@pytest.mark.further
 @pytest.mark.slow
 def test_nothing_is_lost_when_the_agent_is_killed_in_the_middle(home: Path) -> None:
     demo = Demo(home, "--once", "-f", "json")
@@ -129,7 +128,6 @@ def test_nothing_is_lost_when_the_agent_is_killed_in_the_middle(home: Path) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.further
 def test_what_the_demo_offers_to_copy_works_until_it_is_told_to_stop(home: Path) -> None:
     demo = Demo(home)
     try:
@@ -261,7 +259,6 @@ def restart_a_killed_agent(demo: Demo) -> None:
     demo.wait_for("host-2 runs again")
 
 
-@pytest.mark.further
 @pytest.mark.slow
 def test_an_interrupted_demo_has_not_held_and_leaves_nothing(home: Path) -> None:
     demo = Demo(home, "--once", "-f", "json")

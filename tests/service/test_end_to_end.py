@@ -62,7 +62,6 @@ def test_attach_and_detach_with_the_whole_history(ready: Stack) -> None:
         assert counted in numbers
 
 
-@pytest.mark.further  # of agent/test_process.py, which kills it at each step
 def test_an_agent_killed_in_the_middle_of_an_attach_loses_nothing(ready: Stack) -> None:
     server, volume = the_server(ready), ready.add_volume()
     ready.set_agent_faults({"call": "guests.plug", "do": "crash_after"})
@@ -76,7 +75,6 @@ def test_an_agent_killed_in_the_middle_of_an_attach_loses_nothing(ready: Stack) 
     ready.check_host()
 
 
-@pytest.mark.further
 @pytest.mark.parametrize(
     "call",
     ["attachment_create", "attachment_update", "attachment_complete", "attachment_delete"],
@@ -108,7 +106,6 @@ def _ask(request: Callable[[str, str], object], server: str, volume: str) -> Non
         request(server, volume)
 
 
-@pytest.mark.further  # of test_several_urls.py
 def test_two_services_share_the_work_and_show_each_others_answers(ready: Stack) -> None:
     ready.start_service(1)
     server = the_server(ready)
@@ -151,7 +148,6 @@ def _lock_files(home: Path) -> str:
     return "".join(f"{path.name}{path.read_text()}" for path in found)
 
 
-@pytest.mark.further  # of test_cinders_question.py
 def test_a_user_cannot_delete_the_attachment_of_a_connected_volume(ready: Stack) -> None:
     """CVE-2023-2088: Cinder asks our endpoint, which tells the truth."""
     server, volume = the_server(ready), ready.add_volume()

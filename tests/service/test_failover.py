@@ -41,7 +41,6 @@ def both(monkeypatch: pytest.MonkeyPatch) -> Iterator[TwoLeaders]:
         yield both
 
 
-@pytest.mark.further
 async def test_a_frozen_leader_is_left_for_the_new_one(both: TwoLeaders) -> None:
     async with running_api(both.dsn) as api:
         server, volume = await api.server(), api.volume()
@@ -57,7 +56,6 @@ async def test_a_frozen_leader_is_left_for_the_new_one(both: TwoLeaders) -> None
         assert time.monotonic() - began < ANSWER_S + SLACK_S
 
 
-@pytest.mark.further
 def test_a_commit_that_waits_for_its_standby_ends_at_the_deadline(
     both: TwoLeaders, monkeypatch: pytest.MonkeyPatch
 ) -> None:

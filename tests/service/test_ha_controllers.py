@@ -236,7 +236,6 @@ async def test_an_operators_fence_is_no_controllers_to_end(api: Api) -> None:
     await forced(api, False, status=409)
 
 
-@pytest.mark.further
 async def test_a_host_that_is_alive_is_not_believed_and_its_guests_stay(api: Api) -> None:
     """A controller's word is that the host is off.  An agent that shows the guest running
     afterwards says that it is not, or that the guest came back; somebody has to look again.

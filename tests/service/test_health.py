@@ -30,7 +30,6 @@ from tests.service.api_world import DEADLINE_S, Api, eventually, running_api
 from tests.service.test_metrics import shown
 from tests.stack import eventually as eventually_true
 from tests.stack import running_stack
-from tests.tiers import one_then_further
 
 
 @pytest.fixture(autouse=True)
@@ -95,7 +94,6 @@ def cut(db: psycopg.Connection[Any]) -> None:
 # --- the database -----------------------------------------------------------------------------
 
 
-@pytest.mark.further
 async def test_a_database_that_can_only_be_read(api: Api, db: psycopg.Connection[Any]) -> None:
     name = sql.Identifier(db.info.dbname)
     setting = sql.SQL("ALTER DATABASE {} {} default_transaction_read_only")
@@ -112,7 +110,6 @@ async def test_a_database_that_can_only_be_read(api: Api, db: psycopg.Connection
     await ready(api)
 
 
-@pytest.mark.further
 async def test_a_role_without_connections_left(
     api_of_role: Api, role: sql.Identifier, db: psycopg.Connection[Any]
 ) -> None:
@@ -142,9 +139,7 @@ async def test_a_connection_that_was_lost_and_made_anew_is_no_trouble(
 
 @pytest.mark.parametrize(
     "right",
-    one_then_further(
-        "UPDATE on leases", "INSERT on events", "UPDATE on log_head", "DELETE on hosts"
-    ),
+    ["UPDATE on leases", "INSERT on events", "UPDATE on log_head", "DELETE on hosts"],
 )
 async def test_a_right_that_is_missing_is_named(
     right: str, api_of_role: Api, role: sql.Identifier, db: psycopg.Connection[Any]
@@ -278,7 +273,6 @@ async def test_a_cinder_that_takes_calls_and_never_answers_is_not_waited_for(
     assert "did not answer in time" in said
 
 
-@pytest.mark.further
 def test_a_service_whose_cinder_is_gone_says_so(tmp_path: Path, database_url: str) -> None:
     with running_stack(tmp_path, database_url) as stack:
         stack.start_service()

@@ -6,7 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psycopg
-import pytest
 
 from tests.stack import Stack, eventually
 
@@ -34,7 +33,6 @@ def drift(ready: Stack) -> list[tuple[str, str]]:
     return sorted((row["drift_class"], row["state"]) for row in rows)
 
 
-@pytest.mark.further  # of test_cli_survey.py
 def test_a_look_finds_what_somebody_did_to_cinder_and_nothing_before(ready: Stack) -> None:
     [server], volume = ready.servers, ready.add_volume(driver="iscsi")
     ready.completed(ready.attach(server, volume))
@@ -51,7 +49,6 @@ def test_a_look_finds_what_somebody_did_to_cinder_and_nothing_before(ready: Stac
     assert drift(ready) == [("attachment_lost", "suspected")]
 
 
-@pytest.mark.further  # of flows/test_automatic.py
 def test_what_the_settings_name_is_repaired_when_it_is_confirmed(ready: Stack) -> None:
     ready.components[0].stop()
     ready.settings = '[reconcile]\nautomatic = ["reservation_unknown"]\n'
@@ -72,7 +69,6 @@ def test_what_the_settings_name_is_repaired_when_it_is_confirmed(ready: Stack) -
     assert (found["drift_class"], found["over_how"]) == ("reservation_unknown", "repaired")
 
 
-@pytest.mark.further  # of simulation/test_looks.py
 def test_looks_beside_running_operations_find_nothing(ready: Stack) -> None:
     """Each difference that they meet is claimed, or something has happened to it since."""
     [server], volumes = ready.servers, [ready.add_volume(driver="iscsi") for _ in range(2)]
@@ -95,7 +91,6 @@ def test_looks_beside_running_operations_find_nothing(ready: Stack) -> None:
     assert ready.get("/v1/drift?state=all").json()["findings"] == []
 
 
-@pytest.mark.further  # of store/test_look_runs.py
 def test_another_process_goes_on_with_the_look_of_one_that_was_killed(ready: Stack) -> None:
     [server] = ready.servers
     ready.completed(ready.attach(server, ready.add_volume(driver="iscsi")))

@@ -39,7 +39,6 @@ async def api(lines: CutLines) -> AsyncIterator[Api]:
         yield running
 
 
-@pytest.mark.further
 async def test_a_read_that_meets_lost_lines_is_answered(api: Api, lines: CutLines) -> None:
     server, _ = await api.attached()
     for path in READS:
@@ -65,7 +64,6 @@ async def test_a_request_whose_append_is_lost_is_stored_once(
     assert "operation_failed" not in caplog.text
 
 
-@pytest.mark.further
 async def test_an_operation_goes_on_whatever_lines_are_dropped_meanwhile(
     api: Api, lines: CutLines, caplog: pytest.LogCaptureFixture
 ) -> None:

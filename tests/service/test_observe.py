@@ -91,7 +91,6 @@ def test_what_nova_does_is_in_the_history_and_nothing_is_done_to_it(watched: Wat
     assert asked <= READS
 
 
-@pytest.mark.further
 def test_what_was_asked_before_the_first_look_is_told_as_far_back_as_nova_knows(
     watched: Watched,
 ) -> None:
@@ -118,7 +117,6 @@ def test_what_was_asked_before_the_first_look_is_told_as_far_back_as_nova_knows(
     assert len(asked) == 3, "once each"
 
 
-@pytest.mark.further
 def test_a_live_migration_is_seen_as_it_goes_and_no_look_finds_drift_meanwhile(
     watched: Watched,
 ) -> None:
@@ -157,7 +155,6 @@ def test_a_live_migration_is_seen_as_it_goes_and_no_look_finds_drift_meanwhile(
     eventually(lambda: stack.server(server.id)["status"] == "SHELVED_OFFLOADED", "is shelved")
 
 
-@pytest.mark.further
 def test_what_happened_while_nobody_looked_has_an_interval_that_holds_it(watched: Watched) -> None:
     nova, stack = watched.nova, watched.stack
     server, volume = nova.boot("db"), watched.volume()
@@ -181,7 +178,6 @@ def test_what_happened_while_nobody_looked_has_an_interval_that_holds_it(watched
     assert attached["body"]["seen"]["after"] == gone["body"]["seen"]["after"]
 
 
-@pytest.mark.further
 @pytest.mark.parametrize("broken", ["/servers/detail", "marker="])
 def test_a_look_that_cannot_see_everything_ends_nothing(watched: Watched, broken: str) -> None:
     nova, stack = watched.nova, watched.stack
@@ -206,7 +202,6 @@ def test_a_look_that_cannot_see_everything_ends_nothing(watched: Watched, broken
     eventually(lambda: "told nothing" not in str(stack.get("/readyz").json()), "all is well again")
 
 
-@pytest.mark.further
 def test_a_server_of_which_nova_does_not_tell_stays_as_it_was(watched: Watched) -> None:
     nova, stack = watched.nova, watched.stack
     quiet, other = nova.boot("quiet"), nova.boot("other")
@@ -229,7 +224,6 @@ def test_a_server_of_which_nova_does_not_tell_stays_as_it_was(watched: Watched) 
     holds(watched.until("volumes", volume, "Attachment.Deleted"), begun, ended)
 
 
-@pytest.mark.further
 def test_looks_at_drift_compare_what_is_ours_alone(watched: Watched) -> None:
     nova, stack = watched.nova, watched.stack
     stack.settings = stack.settings.replace(f"interval_s = {INTERVAL_S}", "interval_s = 3600.0")
@@ -253,7 +247,6 @@ def test_looks_at_drift_compare_what_is_ours_alone(watched: Watched) -> None:
     assert {each["volume_id"] for each in findings} == {lost}
 
 
-@pytest.mark.further
 def test_whoever_asks_us_for_what_is_novas_is_sent_to_nova(watched: Watched) -> None:
     nova, stack = watched.nova, watched.stack
     server, volume = nova.boot("db"), watched.volume()
@@ -303,7 +296,6 @@ class WatchOnly(Stack):
         )
 
 
-@pytest.mark.further
 def test_the_page_leads_from_an_empty_machine_to_the_first_history(
     tmp_path: Path,
     database_url: str,
@@ -345,7 +337,6 @@ def test_the_page_leads_from_an_empty_machine_to_the_first_history(
             stack.close()
 
 
-@pytest.mark.further
 def test_who_does_not_see_all_of_cinder_records_nothing(
     watched: Watched, keystone: SimulatedKeystone
 ) -> None:
@@ -363,7 +354,6 @@ def test_who_does_not_see_all_of_cinder_records_nothing(
     assert watched.head() == 0
 
 
-@pytest.mark.further
 def test_one_endpoint_answers_for_what_is_watched_and_for_what_is_ours(
     watched: Watched, keystone: SimulatedKeystone
 ) -> None:

@@ -64,7 +64,6 @@ async def api(keystone: SimulatedKeystone, database_url: str) -> AsyncIterator[A
 # ------------------------------------------------------------------------- with Keystone
 
 
-@pytest.mark.further
 @pytest.mark.slow
 async def test_url_and_token_are_those_of_the_session(
     api: Api, keystone: SimulatedKeystone
@@ -79,7 +78,6 @@ async def test_url_and_token_are_those_of_the_session(
     assert re.search(rf"alice .*Attach requested: volume {volume}", told.out), told
 
 
-@pytest.mark.further
 @pytest.mark.slow
 async def test_an_endpoint_that_is_given_counts_more_than_the_catalog(
     api: Api, keystone: SimulatedKeystone, tmp_path: Path
@@ -102,7 +100,6 @@ async def test_an_endpoint_that_is_given_counts_more_than_the_catalog(
     assert [each.out for each in (option, variable, of_the_file)] == [f"{HOST}\n"] * 3
 
 
-@pytest.mark.further
 @pytest.mark.slow
 async def test_refusals_have_our_exit_codes_and_name_no_option_that_openstack_lacks(
     api: Api, keystone: SimulatedKeystone
@@ -129,7 +126,6 @@ def by_token(stub: Stub) -> dict[str, str]:
     return {"OS_AUTH_TYPE": "admin_token", "OS_ENDPOINT": stub.url, "OS_TOKEN": "a-token"}
 
 
-@pytest.mark.further
 @pytest.mark.slow
 async def test_a_token_the_ledger_does_not_know_is_told_in_the_words_of_openstack(
     stub: Stub,
@@ -141,7 +137,6 @@ async def test_a_token_the_ledger_does_not_know_is_told_in_the_words_of_openstac
     assert stub.asked[-1].headers["x-auth-token"] == "a-token"
 
 
-@pytest.mark.further
 @pytest.mark.slow
 async def test_no_text_gives_a_terminal_an_order(stub: Stub) -> None:
     stub.answers["GET /v1/operations"] = cli_stub.operations(server_name="db\x1b[2J")

@@ -8,8 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.stack import ADMIN, Stack
 
 PAGE = (Path(__file__).parents[2] / "docs/operations.md").read_text()
@@ -40,7 +38,6 @@ def type_section(title: str, home: Path, **exported: str) -> str:
     return done.stdout
 
 
-@pytest.mark.further
 def test_the_page_is_typed_and_one_process_may_go(ready: Stack, tmp_path: Path) -> None:
     ready.start_service(1)
     database = {"LEDGER_DATABASE_URL": ready.database_url}
@@ -58,7 +55,6 @@ def test_the_page_is_typed_and_one_process_may_go(ready: Stack, tmp_path: Path) 
     assert (tmp_path / "checkpoint.json").stat().st_size
 
 
-@pytest.mark.further
 def test_a_digest_made_so_is_the_tokens(stack: Stack, tmp_path: Path) -> None:
     digest = type_section("Tokens", tmp_path).strip()
     token = (tmp_path / "token").read_text().strip()

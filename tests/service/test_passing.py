@@ -266,7 +266,6 @@ async def test_an_answer_that_does_not_end_is_broken_off(impatient: Both) -> Non
     let_go.set()
 
 
-@pytest.mark.further
 async def test_a_slow_sender_holds_nobody_at_nova(
     both: Both, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -43,7 +43,6 @@ def filled(path: str, **given: str) -> str:
     return path.format(**values)
 
 
-@pytest.mark.further
 async def test_each_route_of_a_server_is_answered_by_whose_it_is(both: Both) -> None:
     ours, theirs, unknown = await both.api.server(), await both.watched(), str(uuid4())
     routes = [route for route in ROUTES if "{server_id}" in route.path and route.nova]

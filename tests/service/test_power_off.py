@@ -188,7 +188,6 @@ def test_one_that_hangs_up_is_asked_again(bmc: SimulatedBmc, redfish: Redfish) -
     assert resets(bmc) == 1
 
 
-@pytest.mark.further
 def test_one_that_does_not_answer_is_unclear(
     bmc: SimulatedBmc, redfish: Redfish, monkeypatch: pytest.MonkeyPatch
 ) -> None:

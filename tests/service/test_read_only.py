@@ -59,7 +59,6 @@ async def attached(api: Api) -> tuple[str, str, str]:
     return server, volume, answer.headers[READ_AFTER]
 
 
-@pytest.mark.further
 async def test_what_was_written_is_read_on_the_standby_by_its_position(both: TwoLeaders) -> None:
     async with running_api(both.first.dsn) as api, standby(both) as client:
         server, volume, position = await attached(api)
@@ -81,7 +80,6 @@ async def test_the_position_of_an_answer_is_behind_what_it_shows(database_url: s
         assert bound["position"] <= int(position)
 
 
-@pytest.mark.further
 async def test_nothing_is_changed_there_and_agents_are_sent_elsewhere(both: TwoLeaders) -> None:
     async with standby(both) as client:
         for method, path in (
@@ -108,7 +106,6 @@ async def test_every_reading_route_answers_on_a_standby(both: TwoLeaders) -> Non
         assert asked > 60
 
 
-@pytest.mark.further
 async def test_events_come_from_a_standby_as_they_are_replayed(both: TwoLeaders) -> None:
     async with (
         running_api(both.first.dsn) as api,
@@ -122,7 +119,6 @@ async def test_events_come_from_a_standby_as_they_are_replayed(both: TwoLeaders)
                     break
 
 
-@pytest.mark.further
 async def test_what_is_not_here_yet_is_waited_for_and_not_for_ever(
     both: TwoLeaders, monkeypatch: pytest.MonkeyPatch
 ) -> None:

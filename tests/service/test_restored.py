@@ -165,7 +165,6 @@ def _command(stack: Stack, *words: str) -> dict[str, Any]:
     return dict(json.loads(done.stdout))
 
 
-@pytest.mark.further
 @pytest.mark.slow
 def test_what_was_done_after_the_backup_is_not_undone(stack: Stack, databases: Databases) -> None:
     """One volume is attached after it, and another detached."""

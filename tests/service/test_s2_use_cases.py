@@ -67,7 +67,6 @@ def refused_for_its_root(answer: requests.Response, action: str) -> None:
     assert answer.json()["forbidden"]["message"].startswith(wanted)
 
 
-@pytest.mark.further
 @pytest.mark.parametrize("dies_at", [None, "brick.connect", "guests.spawn"])
 def test_a_site_takes_over_with_replicas_of_the_volumes_of_another(
     sites: tuple[Stack, Stack], dies_at: str | None
@@ -136,7 +135,6 @@ def unshelved(cloud: Stack, server: str, dies_at: str | None) -> requests.Respon
     return answer
 
 
-@pytest.mark.further  # of flows/test_reimage.py
 @pytest.mark.parametrize("cinder", [MAX_VERSION, (3, 43)], ids=["new", "old"])
 def test_a_server_goes_back_to_a_snapshot_of_its_root_and_stays_the_same(
     tmp_path: Path, database_url: str, cinder: Microversion

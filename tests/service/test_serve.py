@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.doubles.running_cinder import running_cinder
 from tests.doubles.supervisor import WAIT_S, supervisor
 
@@ -24,7 +22,6 @@ def serve(home: Path, database_url: str, cinder: str) -> subprocess.CompletedPro
     return subprocess.run(asked, capture_output=True, text=True, timeout=60, check=False)
 
 
-@pytest.mark.further
 def test_systemd_hears_that_it_is_ready_and_goes_on_working(
     tmp_path: Path, database_url: str
 ) -> None:

@@ -69,7 +69,6 @@ def stack(tmp_path: Path, database_url: str) -> Iterator[Named]:
         running.close()
 
 
-@pytest.mark.further  # of test_several_urls.py
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["pause", "kill"])
 def test_a_process_behind_a_name_is_left(

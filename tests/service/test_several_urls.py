@@ -11,7 +11,6 @@ import pytest
 from host_agent.line.client import POLL_S, SILENT_S
 from ledger.cli.client import ALIVE_TIMEOUT_S, Client, UnreachableError
 from tests.stack import ADMIN, Stack, eventually, running_stack
-from tests.tiers import one_then_further
 
 pytestmark = pytest.mark.slow
 #: A poll under way, the registration elsewhere, and a busy machine.
@@ -30,8 +29,7 @@ def stack(tmp_path: Path, database_url: str) -> Iterator[Stack]:
         yield running
 
 
-@pytest.mark.further
-@pytest.mark.parametrize("end", one_then_further("kill", "pause"))
+@pytest.mark.parametrize("end", ["kill", "pause"])
 def test_a_process_that_is_gone_is_left(end: str, stack: Stack) -> None:
     [server], volume = stack.servers, stack.add_volume()
     getattr(stack.components[0], end)()
@@ -48,7 +46,6 @@ def test_a_process_that_is_gone_is_left(end: str, stack: Stack) -> None:
     assert time.monotonic() - began < LEFT_S + ALIVE_TIMEOUT_S
 
 
-@pytest.mark.further
 def test_if_none_answers_the_command_says_so(stack: Stack) -> None:
     stack.kill_all()
     with pytest.raises(UnreachableError):

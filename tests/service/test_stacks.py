@@ -29,7 +29,6 @@ def stack(tmp_path: Path, database_url: str) -> Iterator[Stack]:
         yield running
 
 
-@pytest.mark.further
 def test_service_and_agent_show_their_threads(stack: Stack) -> None:
     service, agent = stack.components[0], stack.agents["compute-1"]
     _shows(service, "ledger/bootstrap.py")
@@ -37,7 +36,6 @@ def test_service_and_agent_show_their_threads(stack: Stack) -> None:
     assert service.stop() == agent.stop() == 0
 
 
-@pytest.mark.further
 def test_service_and_agent_go_on_after_a_hangup(stack: Stack) -> None:
     service, agent = stack.components[0], stack.agents["compute-1"]
     for process, where in ((service, "ledger/bootstrap.py"), (agent, "host_agent/__main__.py")):
@@ -67,7 +65,6 @@ def test_stacks_are_shown_where_the_state_cannot_be_told(tmp_path: Path) -> None
     assert busy.stop() == 0
 
 
-@pytest.mark.further
 def test_a_signal_that_another_thread_gets_is_heeded(stack: Stack) -> None:
     """The kernel gives it to any thread, where the main one has just got another one."""
     for process in (stack.components[0], stack.agents["compute-1"]):
@@ -91,7 +88,6 @@ def _signal_another_thread(process: Process, number: int) -> None:
     assert ctypes.CDLL(None).tgkill(process.pid, other, number) == 0
 
 
-@pytest.mark.further
 def test_what_waits_for_cinder_is_shown_with_the_call_it_waits_for(stack: Stack) -> None:
     """First the host's step, whose attachment Cinder does not update; then the ledger's own."""
     service, agent = stack.components[0], stack.agents["compute-1"]

@@ -31,7 +31,6 @@ def answered(surveys: BlockingSurveyReads) -> Standing:
     return eventually(look, "its answer")
 
 
-@pytest.mark.further  # of test_cli_survey.py
 def test_a_host_shows_what_it_has_and_what_was_planted_there(
     ready: Stack, surveys: BlockingSurveyReads
 ) -> None:
@@ -60,7 +59,6 @@ def test_a_host_shows_what_it_has_and_what_was_planted_there(
     ]
 
 
-@pytest.mark.further
 def test_an_agent_that_was_killed_answers_when_it_is_back(
     ready: Stack, surveys: BlockingSurveyReads
 ) -> None:

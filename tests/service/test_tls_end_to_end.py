@@ -125,7 +125,6 @@ async def test_the_agent_and_the_command_line_speak_tls(
         await eventually(refused, "the revoked certificate is refused, and both sides say so")
 
 
-@pytest.mark.further
 async def test_tokens_are_renewed_while_the_service_runs(tmp_path: Path, database_url: str) -> None:
     async with serving(tmp_path, database_url) as (service, settings):
         trusting = ssl.create_default_context(cafile=str(settings.authority.certificate))

@@ -15,7 +15,6 @@ PICTURE_BYTES_MAX = 100_000
 
 
 @pytest.mark.slow
-@pytest.mark.further  # a cloud of six processes; each command has tests of its own
 def test_an_incident_is_resolved_on_the_command_line_as_the_tour_says() -> None:
     with night() as begun:
         shown = typed(begun)

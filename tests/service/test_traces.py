@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from tests.doubles.served import Handler, served
@@ -42,7 +41,6 @@ def facts(span: Any) -> dict[str, Any]:
     }
 
 
-@pytest.mark.further  # of unit/test_traces.py
 def test_a_trace_of_an_attach_shows_every_step(stack: Stack) -> None:
     with collector() as (endpoint, spans):
         stack.settings = f'[tracing]\nendpoint = "{endpoint}"\n'
@@ -82,7 +80,6 @@ def test_a_trace_of_an_attach_shows_every_step(stack: Stack) -> None:
     assert f'"span_id": "{connect.span_id.hex()}"' in log, "the host's lines say the step"
 
 
-@pytest.mark.further  # the exporter tries again for ten seconds
 def test_a_collector_that_is_away_is_in_nobody_s_way(ready: Stack) -> None:
     ready.settings = '[tracing]\nendpoint = "http://127.0.0.1:9/v1/traces"\n'
     ready.components[0].kill()

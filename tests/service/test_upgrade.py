@@ -67,7 +67,6 @@ def start(cloud: Stack) -> None:
     cloud.wait_for_host()
 
 
-@pytest.mark.further
 @pytest.mark.parametrize("before", [old_cinder, old_agent])
 def test_what_the_old_calls_attached_lives_on_beside_the_new(
     cloud: Stack, before: Callable[[Stack], Callable[[], None]]
@@ -113,7 +112,6 @@ def test_what_the_old_calls_attached_lives_on_beside_the_new(
     cloud.check_host()
 
 
-@pytest.mark.further
 def test_what_began_before_the_upgrade_ends_by_the_calls_it_began_with(cloud: Stack) -> None:
     [server], volume = cloud.servers, cloud.add_volume()
     upgrade = old_cinder(cloud)

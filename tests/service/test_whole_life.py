@@ -30,7 +30,6 @@ ACTIONS: tuple[tuple[str, Any], ...] = (
 )
 
 
-@pytest.mark.further  # of test_end_to_end.py
 @pytest.mark.parametrize(
     ("driver", "cinder"),
     [("iscsi", MAX_VERSION), ("iscsi", OLD_CALLS), ("rbd", MAX_VERSION), ("rbd", OLD_CALLS)],

@@ -141,7 +141,6 @@ def test_a_look_finds_what_the_simulation_judges(database_url: str) -> None:
     assert agrees(PlantingStorm(1), database_url, hidden=True)
 
 
-@pytest.mark.further
 def test_what_is_held_back_is_what_a_look_finds_that_is_to_believe_it(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,7 +172,6 @@ def test_a_look_at_what_a_storm_leaves_finds_nothing_that_is_not_so(
     agrees(Storm(seed, by_hand=False), database_url, hidden=True)
 
 
-@pytest.mark.further
 @pytest.mark.deep
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + FEWER_SEEDS))
 def test_a_look_finds_what_was_planted_in_a_storm(seed: int, database_url: str) -> None:

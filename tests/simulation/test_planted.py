@@ -32,7 +32,6 @@ from tests.simulation.planting import (
     kinds_of,
 )
 from tests.simulation.test_simulation import FEWER_SEEDS, FIRST, SEEDS
-from tests.tiers import by_turns
 
 #: So many of the first storms have every kind.
 ALL_KINDS = -(-len([*KINDS, *AMONG]) // TOGETHER)
@@ -160,7 +159,7 @@ def test_storms_have_every_kind_and_every_pair() -> None:
     assert pairs == {frozenset(pair) for pair in itertools.combinations(every, 2)}
 
 
-@pytest.mark.parametrize("seed", by_turns(range(ALL_KINDS), 1))
+@pytest.mark.parametrize("seed", range(ALL_KINDS))
 def test_what_comes_about_in_a_storm_is_found_after_it_and_mended(seed: int) -> None:
     in_storm(seed)
 
@@ -171,13 +170,13 @@ def test_so_it_is_in_many_storms(seed: int) -> None:
     in_storm(seed)
 
 
-@pytest.mark.parametrize("first", by_turns(range(0, len(KINDS), TOGETHER), 1))
+@pytest.mark.parametrize("first", range(0, len(KINDS), TOGETHER))
 def test_what_comes_about_at_rest_is_found_and_mended(first: int) -> None:
     kinds = list(KINDS)[first : first + TOGETHER]
     assert at_rest(*kinds) == lasting(kinds)
 
 
-@pytest.mark.parametrize("kind", by_turns([*KINDS], 0))
+@pytest.mark.parametrize("kind", [*KINDS])
 def test_so_it_is_alone(kind: str) -> None:
     assert at_rest(kind) == lasting([kind])
 

@@ -19,7 +19,6 @@ from handlers.drift.repairs import REPAIRS
 from handlers.flows import FLOWS
 from tests.simulation.cloud import FAULTS
 from tests.simulation.storm import Storm
-from tests.tiers import one_then_further
 
 FIRST = int(os.environ.get("SIMULATE_FROM", "0"))
 #: By default as many as a change can wait for: a second each.
@@ -43,7 +42,7 @@ def test_nothing_is_lost_or_leaked_whatever_happens(seed: int) -> None:
     Storm(seed).run()
 
 
-@pytest.mark.parametrize("seed", one_then_further(*FAILED_ONCE[::-1]))
+@pytest.mark.parametrize("seed", FAILED_ONCE[::-1])
 def test_a_seed_that_failed_once_fails_no_more(seed: int) -> None:
     Storm(seed).run()
 
@@ -57,7 +56,6 @@ def test_a_seed_repeats_exactly() -> None:
     assert happened() == happened()
 
 
-@pytest.mark.further
 def test_storms_contain_what_they_are_meant_to_test() -> None:
     """Every flow, every way an operation can go, hosts that are fenced and come back, and faults:
     of processes, requests, clocks and texts.

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID, uuid4
 
+from aggregates.base import About
 from aggregates.finding import Finding, finding_uuid
 from aggregates.look import Look
 from handlers.drift import judge
 from handlers.drift.classes import BY_NAME
 from handlers.drift.judge import Sight
-from handlers.drift.rows import AttachmentRow, CinderAttachment, RowAbout
+from handlers.drift.rows import AttachmentRow, CinderAttachment
 from ledger.log.application import Ledger
 from tests.world import CONTEXT
 
@@ -31,7 +32,7 @@ class Seen:
 
     def look(self, **sight: Any) -> int:
         """A look sees it."""
-        about = RowAbout(
+        about = About(
             server_id=self.server,
             volume_id=VOLUME,
             attachment_id=self.attachment_id,

@@ -52,7 +52,6 @@ def reads(filled: psycopg.Connection[Any], query: str, asked: Any) -> list[dict[
     return read
 
 
-@pytest.mark.further
 def test_an_overview_reads_what_it_counts(filled: psycopg.Connection[Any]) -> None:
     for query, rows_max in (("activity", MOST), ("ages", MOST), ("oldest_due", 1)):
         asked = {"now": "2026-01-31T12:00:00Z", "after": AFTER, "each": 1, "most": MOST}
@@ -63,7 +62,6 @@ def test_an_overview_reads_what_it_counts(filled: psycopg.Connection[Any]) -> No
             assert each.get("Rows Removed by Filter", 0) == 0, each
 
 
-@pytest.mark.further
 def test_of_a_host_only_its_own_are_read(filled: psycopg.Connection[Any]) -> None:
     """Also of one that has few among very many."""
     for host in ("quiet", "busy-3"):

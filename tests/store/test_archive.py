@@ -22,7 +22,6 @@ Db = psycopg.Connection[Any]
 APRIL, JUNE = day(4), day(6)
 
 
-@pytest.mark.further
 def test_an_archive_has_every_event_of_the_closed_months_as_the_table_has_it(
     past: Past, archived: Archive, db: Db
 ) -> None:
@@ -35,7 +34,6 @@ def test_an_archive_has_every_event_of_the_closed_months_as_the_table_has_it(
         archived.check(month)
 
 
-@pytest.mark.further
 def test_an_archive_is_read_by_any_tool(past: Past, archived: Archive, db: Db) -> None:
     manifest = json.loads((archived.directory / "events-2026-04.json").read_text())
     with gzip.open(archived.directory / manifest["file"], "rt") as file:
@@ -47,14 +45,12 @@ def test_an_archive_is_read_by_any_tool(past: Past, archived: Archive, db: Db) -
     assert {json.loads(line["body"])["flow"] for line in lines if "OperationS" in line["topic"]}
 
 
-@pytest.mark.further
 def test_only_months_that_are_over_are_archived(past: Past, files: Archive, db: Db) -> None:
     """June is not over as long as the log has no event of July, whatever the clock says."""
     list(archive(db, files, day(12)))
     assert [month.month for month in files.months()] == ["2026-03", "2026-04", "2026-05"]
 
 
-@pytest.mark.further
 def test_months_are_added_and_what_is_there_stays(past: Past, files: Archive, db: Db) -> None:
     list(archive(db, files, APRIL))
     assert [month.month for month in files.months()] == ["2026-03"]
@@ -65,7 +61,6 @@ def test_months_are_added_and_what_is_there_stays(past: Past, files: Archive, db
     assert list(archive(db, files, JUNE)) == []
 
 
-@pytest.mark.further
 def test_a_month_that_was_broken_off_does_not_count_and_is_written_again(
     past: Past, files: Archive, db: Db
 ) -> None:
@@ -78,7 +73,6 @@ def test_a_month_that_was_broken_off_does_not_count_and_is_written_again(
     assert not list(files.directory.glob(".*.part"))
 
 
-@pytest.mark.further
 def test_a_log_that_was_changed_is_not_archived(past: Past, files: Archive, db: Db) -> None:
     db.execute("UPDATE events SET actor = 'nobody' WHERE position = %s", (past.march + 2,))
     with pytest.raises(BrokenChainError) as found:
@@ -114,7 +108,6 @@ def test_links_that_reach_over_a_month_s_end_take_its_last_events_along(
     ]
 
 
-@pytest.mark.further
 def test_an_archive_of_another_log_is_refused(archived: Archive, db: Db) -> None:
     whole = table(db)[1:]
     db.execute("UPDATE events SET append_id = gen_random_uuid() WHERE position = 1")

@@ -188,7 +188,6 @@ STEPS = st.tuples(
 )
 
 
-@pytest.mark.further
 @pytest.mark.deep
 @given(steps=st.lists(STEPS, min_size=2, max_size=6))
 @example([("attach", None, None), ("rename", None, None)])
@@ -271,7 +270,6 @@ async def test_the_new_volume_of_a_swap_tells_who_asked_for_it(
     assert {"Operation.OperationStarted", "Operation.OperationFinished"} <= set(told)
 
 
-@pytest.mark.further
 async def test_pages_of_a_volumes_story_are_the_whole_of_it(
     queries: Queries, recorder: LedgerRecorder, database_url: str
 ) -> None:

@@ -207,7 +207,6 @@ def test_what_differed_on_a_host(database_url: str, ask: Ask, db: Db) -> None:
     assert answers[2][0]["found_at"] < moments[2] < moments[3] < answers[4][0]["found_at"]
 
 
-@pytest.mark.further
 def test_every_answer_is_the_same_after_the_months_are_archived_and_detached_and_rebuilt(
     months: Months, ask: Ask, db: Db, files: Archive, database_url: str
 ) -> None:

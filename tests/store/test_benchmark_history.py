@@ -6,7 +6,6 @@ from typing import Any
 from uuid import UUID
 
 import psycopg
-import pytest
 
 from aggregates.attachment import Attachment, AttachmentState
 from aggregates.mapping import BlockDeviceMapping
@@ -18,7 +17,6 @@ KINDS = (Attachment, BlockDeviceMapping, Volume)
 CATALOG = "SELECT indexdef FROM pg_indexes WHERE tablename = 'events' ORDER BY 1"
 
 
-@pytest.mark.further
 def test_every_stream_is_whole_and_is_taken_by_its_aggregate(
     ledger: Ledger, database_url: str, db: psycopg.Connection[Any]
 ) -> None:

@@ -99,13 +99,11 @@ def verify(rows: list[ChainRow], start: ChainCheckpoint = GENESIS) -> ChainCheck
     return verifier.checkpoint
 
 
-@pytest.mark.further
 @given(ROWS)
 def test_the_canonical_form_gives_the_event_back(row: StoredRow) -> None:
     assert decode(encode(row)) == row
 
 
-@pytest.mark.further
 @given(ROWS, ROWS)
 def test_different_events_have_different_forms(one: StoredRow, other: StoredRow) -> None:
     assert (encode(one) == encode(other)) == (one == other)

@@ -88,7 +88,6 @@ class Appenders:
         return self._acknowledged
 
 
-@pytest.mark.further
 def test_kill_9_of_a_writing_process_leaves_whole_appends(database_url: str) -> None:
     process = start_writers(database_url, threads=8)
     assert process.stdout is not None
@@ -104,7 +103,6 @@ def test_kill_9_of_a_writing_process_leaves_whole_appends(database_url: str) -> 
     check_log(database_url, acknowledged)
 
 
-@pytest.mark.further
 def test_a_killed_backend_costs_no_append_and_no_false_conflict(
     recorder: LedgerRecorder, database_url: str, db: psycopg.Connection[Any]
 ) -> None:
@@ -279,7 +277,6 @@ def backends(dsn: str) -> int:
     return int(count)
 
 
-@pytest.mark.further
 def test_kill_9_of_processes_and_of_postgresql_under_load(cluster: Cluster, tmp_path: Path) -> None:
     """Several writing processes, one of them killed in each round, and the server as well;
     a reader that goes on through all of it is shown what the log has in the end, once each.

@@ -25,7 +25,6 @@ SELECT gen_random_uuid(), 'attach', gen_random_uuid(), '{}', 'running', '[]', '[
 """
 
 
-@pytest.mark.further
 @pytest.mark.parametrize("statistics", ["of a quiet day", "as it is"])
 def test_what_is_due_is_read_no_further_than_leases_have_to_be_passed(
     db: psycopg.Connection[Any], statistics: str

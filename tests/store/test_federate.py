@@ -145,7 +145,6 @@ def auditors(region: Region, tmp_path: Path) -> Auditors:
     return Auditors(region, tmp_path / "cells.conf")
 
 
-@pytest.mark.further
 def test_auditors_ask_the_same_questions_of_all_cells(
     region: Region, auditors: Auditors, capsys: pytest.CaptureFixture[str]
 ) -> None:

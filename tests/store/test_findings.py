@@ -61,7 +61,6 @@ def moment(db: Db) -> Callable[[int], datetime]:
 # --- how a finding stands ---------------------------------------------------------------------
 
 
-@pytest.mark.further
 async def test_a_finding_is_shown_as_its_aggregate_stands(
     ledger: Ledger, queries: Queries, project: Callable[[], None]
 ) -> None:

@@ -31,7 +31,7 @@ from projections.catalog import ALL
 from projections.mappings import MAPPINGS
 from projections.operations import OPERATIONS
 from tests.store.histories import Folded, Watched, logged, scenario
-from tests.tiers import DEEP, by_turns
+from tests.tiers import DEEP
 from tests.world import CONTEXT, World
 from tests.world import SERVER as SERVER_ID
 
@@ -254,8 +254,7 @@ def check_all(watched: Watched) -> None:
     check_rest(watched)
 
 
-@pytest.mark.further
-@pytest.mark.parametrize("seed", by_turns(SEEDS, 0))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_rows_agree_with_the_aggregates_after_every_append(seed: int) -> None:
     scenario(seed, check_all)
 
@@ -276,7 +275,6 @@ def test_rows_of_a_swap_tell_its_two_volumes_apart() -> None:
     assert row["volume_ids"] == sorted([old, new])
 
 
-@pytest.mark.further
 @pytest.mark.deep
 @settings(deadline=None, max_examples=30 if DEEP else 10, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 100_000), chance=st.randoms(use_true_random=False))
@@ -312,7 +310,6 @@ def seen(state: Any) -> tuple[Row, list[Row]]:
     return state.row(), state.commands()
 
 
-@pytest.mark.further
 def test_the_histories_contain_what_they_are_meant_to_test() -> None:
     """Retries, failures, undoing, parking, and operators: else the test above is empty."""
     topics = {type(event).TOPIC for seed in SEEDS for event, _ in scenario(seed).world.store.log}

@@ -459,7 +459,6 @@ def forwarding(dsn: str, *words: str) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-@pytest.mark.further
 @pytest.mark.slow
 def test_a_process_that_is_killed_goes_on_where_it_was(
     ledger: Ledger, hosts: int, database_url: str, tmp_path: Path
@@ -499,7 +498,6 @@ def test_wrong_usage_is_told(
     assert why in capsys.readouterr().err
 
 
-@pytest.mark.further
 def test_the_command_ends_in_words_where_it_cannot_go_on(
     hosts: int, database_url: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -121,7 +121,6 @@ def emptied(db: psycopg.Connection[Any]) -> None:
     db.execute("UPDATE tracking SET position = 0, rebuilds = rebuilds + 1")
 
 
-@pytest.mark.further
 @pytest.mark.deep
 def test_any_interleaving_of_two_projectors_gives_the_same_tables(
     recorder: LedgerRecorder,
@@ -179,7 +178,6 @@ def _trouble(
     return moment
 
 
-@pytest.mark.further
 def test_who_was_beaten_with_one_group_does_not_count_the_events_of_the_next_twice(
     ledger: Ledger,
     database_url: str,
@@ -249,7 +247,6 @@ def ordered(row: Row | None, event: LoggedEvent) -> Any:
     return HOSTS.fold(row, event)
 
 
-@pytest.mark.further
 @pytest.mark.parametrize("moment", ["read", "rows", "write"])
 def test_rows_that_another_process_has_advanced_are_no_error(
     moment: str,
@@ -274,7 +271,6 @@ def test_rows_that_another_process_has_advanced_are_no_error(
     assert caplog.text == ""
 
 
-@pytest.mark.further
 def test_a_row_that_another_process_has_removed_is_no_error(
     recorder: LedgerRecorder,
     database_url: str,
@@ -330,7 +326,6 @@ def test_what_a_crash_of_the_database_took_back_counts_as_projected_only_when_it
 # --- in SQL -----------------------------------------------------------------------------------
 
 
-@pytest.mark.further
 @pytest.mark.parametrize("to", [0, 1, 2])
 def test_the_write_moves_no_mark_back(
     to: int, ledger: Ledger, database_url: str, db: psycopg.Connection[Any]
@@ -374,7 +369,6 @@ def _place(db: psycopg.Connection[Any]) -> TablePlace:
 # --- who cannot go on -------------------------------------------------------------------------
 
 
-@pytest.mark.further
 def test_a_row_beyond_the_mark_is_not_folded_and_a_rebuild_mends_it(
     ledger: Ledger,
     database_url: str,

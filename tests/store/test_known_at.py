@@ -203,7 +203,6 @@ LOOKS = st.lists(
 )
 
 
-@pytest.mark.further
 @given(looks=LOOKS)
 @settings(
     max_examples=10,

@@ -31,7 +31,6 @@ def lost(cloud: Cloud) -> StoredAttachment:
     return row
 
 
-@pytest.mark.further
 def test_a_cloud_that_agrees_has_no_findings(cloud: Cloud) -> None:
     cloud.host()
     for _ in range(3):
@@ -52,7 +51,6 @@ def test_a_cloud_that_agrees_has_no_findings(cloud: Cloud) -> None:
 # --- two looks -----------------------------------------------------------------------------------
 
 
-@pytest.mark.further
 def test_one_look_suspects_and_a_second_one_confirms(cloud: Cloud) -> None:
     row = lost(cloud)
     assert cloud.look().found == {"attachment_lost": 1}
@@ -66,7 +64,6 @@ def test_one_look_suspects_and_a_second_one_confirms(cloud: Cloud) -> None:
     assert cloud.confirmed == [str(found["finding_id"])], "once, and who repairs hears of it"
 
 
-@pytest.mark.further
 def test_a_second_look_that_comes_too_soon_does_not_confirm(cloud: Cloud) -> None:
     lost(cloud)
     cloud.look()
@@ -75,7 +72,6 @@ def test_a_second_look_that_comes_too_soon_does_not_confirm(cloud: Cloud) -> Non
     assert cloud.states() == {"attachment_lost": "suspected"}
 
 
-@pytest.mark.further
 def test_what_happened_between_two_looks_makes_it_another_difference(cloud: Cloud) -> None:
     row = lost(cloud)
     cloud.look()
@@ -88,7 +84,6 @@ def test_what_happened_between_two_looks_makes_it_another_difference(cloud: Clou
     assert cloud.states() == {"attachment_lost": "confirmed"}
 
 
-@pytest.mark.further
 def test_what_nobody_has_any_more_is_gone(cloud: Cloud) -> None:
     row = lost(cloud)
     cloud.look()
@@ -98,7 +93,6 @@ def test_what_nobody_has_any_more_is_gone(cloud: Cloud) -> None:
     assert cloud.states() == {"attachment_lost": "over"}
 
 
-@pytest.mark.further
 def test_what_neither_ledger_nor_cinder_has_any_more_is_gone(cloud: Cloud) -> None:
     cloud.attached()
     server, volume = cloud.server(), cloud.model.add_volume(status="reserved").id
@@ -112,7 +106,6 @@ def test_what_neither_ledger_nor_cinder_has_any_more_is_gone(cloud: Cloud) -> No
     assert cloud.states() == {"reservation_unknown": "over"}
 
 
-@pytest.mark.further
 def test_what_is_ignored_until_a_moment_is_heeded_after_it(cloud: Cloud) -> None:
     lost(cloud)
     cloud.look()
@@ -133,7 +126,6 @@ def test_what_is_ignored_until_a_moment_is_heeded_after_it(cloud: Cloud) -> None
 # --- what explains a difference ------------------------------------------------------------------
 
 
-@pytest.mark.further
 @pytest.mark.parametrize("state", ["running", "parked"])
 def test_what_an_operation_works_on_is_in_flight(cloud: Cloud, state: str) -> None:
     row = lost(cloud)
@@ -142,21 +134,18 @@ def test_what_an_operation_works_on_is_in_flight(cloud: Cloud, state: str) -> No
     assert (ended.found, ended.in_flight) == ({}, 1)
 
 
-@pytest.mark.further
 def test_an_operation_that_is_over_explains_nothing(cloud: Cloud) -> None:
     row = lost(cloud)
     cloud.at_work(str(row.instance), row.volume_id, "finished")
     assert cloud.look().found == {"attachment_lost": 1}
 
 
-@pytest.mark.further
 def test_an_operation_on_another_volume_of_the_server_explains_nothing(cloud: Cloud) -> None:
     row = lost(cloud)
     cloud.at_work(str(row.instance), cloud.model.add_volume().id)
     assert cloud.look().found == {"attachment_lost": 1}
 
 
-@pytest.mark.further
 @pytest.mark.parametrize("at", ["own_project", "attachments", "volumes"])
 def test_what_happened_since_the_look_began_explains_a_difference(
     cloud: Cloud, at: str, monkeypatch: pytest.MonkeyPatch
@@ -177,7 +166,6 @@ def test_what_happened_since_the_look_began_explains_a_difference(
     assert (ended.found, ended.in_flight) == ({}, 1)
 
 
-@pytest.mark.further
 def test_a_volume_that_is_being_made_is_nobodys_yet_and_no_drift(cloud: Cloud) -> None:
     cloud.attached()
     volume = cloud.model.add_volume(metadata={"attachment_ledger": "mark"})
@@ -191,7 +179,6 @@ def test_a_volume_that_is_being_made_is_nobodys_yet_and_no_drift(cloud: Cloud) -
     assert cloud.db.execute(about).fetchall() == [{"so": True}], "its repair needs a server"
 
 
-@pytest.mark.further
 def test_attachments_of_the_old_calls_are_theirs_and_not_unknown(cloud: Cloud) -> None:
     cloud.attached()
     row = cloud.attached()
@@ -206,7 +193,6 @@ def test_attachments_of_the_old_calls_are_theirs_and_not_unknown(cloud: Cloud) -
 # --- whether Cinder is believed ------------------------------------------------------------------
 
 
-@pytest.mark.further
 def test_who_lacks_the_admin_role_is_told_so_and_finds_nothing(cloud: Cloud) -> None:
     lost(cloud)
     cloud.model.without_admin_role.add("attachment-ledger")
@@ -223,21 +209,18 @@ def test_to_see_its_own_project_is_not_to_see_all(cloud: Cloud) -> None:
     assert cloud.look().outcome == "void"
 
 
-@pytest.mark.further
 def test_a_look_at_a_part_needs_to_be_believed_as_well(cloud: Cloud) -> None:
     row = lost(cloud)
     cloud.model.without_admin_role.add("attachment-ledger")
     assert cloud.look(volume=row.volume_id).outcome == "void"
 
 
-@pytest.mark.further
 def test_the_only_attachment_may_be_lost_if_its_volume_is_shown(cloud: Cloud) -> None:
     row = cloud.attached()
     lose(cloud, row)
     assert cloud.look().found == {"attachment_lost": 1}
 
 
-@pytest.mark.further
 @pytest.mark.parametrize("call", ["attachment_list", "volume_list"])
 def test_lists_that_are_cut_open_no_finding(cloud: Cloud, call: str) -> None:
     """Each page lacks its half, and the last row is never shown."""
@@ -248,7 +231,6 @@ def test_lists_that_are_cut_open_no_finding(cloud: Cloud, call: str) -> None:
     assert (ended.outcome, ended.found) == ("completed", {})
 
 
-@pytest.mark.further
 def test_a_list_that_lacks_much_of_what_cinder_has_is_believed_in_nothing(
     cloud: Cloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -293,7 +275,6 @@ def _page_of_a_gateway() -> Any:
 # --- the brake -----------------------------------------------------------------------------------
 
 
-@pytest.mark.further
 def test_too_many_new_findings_of_a_class_are_counted_and_not_believed(cloud: Cloud) -> None:
     for row in [cloud.attached() for _ in range(12)][:11]:
         lose(cloud, row)
@@ -304,7 +285,6 @@ def test_too_many_new_findings_of_a_class_are_counted_and_not_believed(cloud: Cl
     assert cloud.findings()["attachment_status_differs"]["attachment_id"] == extra.id
 
 
-@pytest.mark.further
 def test_ten_of_a_class_are_believed(cloud: Cloud) -> None:
     for row in [cloud.attached() for _ in range(12)][:10]:
         lose(cloud, row)
@@ -312,7 +292,6 @@ def test_ten_of_a_class_are_believed(cloud: Cloud) -> None:
     assert (ended.found, ended.braked) == ({"attachment_lost": 10}, {})
 
 
-@pytest.mark.further
 def test_findings_that_are_known_already_are_no_reason_to_brake(cloud: Cloud) -> None:
     rows = [cloud.attached() for _ in range(14)]
     for row in rows[:10]:
@@ -327,7 +306,6 @@ def test_findings_that_are_known_already_are_no_reason_to_brake(cloud: Cloud) ->
     assert {row["state"]: row["n"] for row in found} == {"confirmed": 10, "suspected": 1}
 
 
-@pytest.mark.further
 def test_what_is_held_back_is_counted_and_some_of_it_is_named(cloud: Cloud) -> None:
     rows = [cloud.attached() for _ in range(12)]
     for row in rows[:11]:
@@ -339,7 +317,6 @@ def test_what_is_held_back_is_counted_and_some_of_it_is_named(cloud: Cloud) -> N
     assert cloud.findings() == {}
 
 
-@pytest.mark.further
 def test_what_somebody_believes_is_found_and_the_next_look_confirms_it_unasked(
     cloud: Cloud,
 ) -> None:
@@ -355,7 +332,6 @@ def test_what_somebody_believes_is_found_and_the_next_look_confirms_it_unasked(
     assert found == [{"state": "confirmed", "n": 24}]
 
 
-@pytest.mark.further
 def test_to_believe_one_class_is_not_to_believe_another(cloud: Cloud) -> None:
     rows = [cloud.attached() for _ in range(24)]
     for row in rows[:11]:
@@ -367,7 +343,6 @@ def test_to_believe_one_class_is_not_to_believe_another(cloud: Cloud) -> None:
     assert ended.braked == {"attachment_status_differs": 11}
 
 
-@pytest.mark.further
 def test_to_believe_a_class_is_not_to_believe_a_list_that_lacks_all(cloud: Cloud) -> None:
     for _ in range(12):
         cloud.attached()
@@ -379,7 +354,6 @@ def test_to_believe_a_class_is_not_to_believe_a_list_that_lacks_all(cloud: Cloud
 # --- what Cinder tells in two lists --------------------------------------------------------------
 
 
-@pytest.mark.further
 def test_the_host_that_cinder_names_is_compared(cloud: Cloud) -> None:
     cloud.attached()
     row = cloud.attached()
@@ -389,7 +363,6 @@ def test_the_host_that_cinder_names_is_compared(cloud: Cloud) -> None:
     assert (found["ledger"]["host"], found["cinder"]["host"]) == (HOST, "elsewhere")
 
 
-@pytest.mark.further
 def test_the_name_of_a_disk_is_compared_if_both_say_one(cloud: Cloud) -> None:
     for mountpoint in ("na", "", "/dev/vdz"):
         row = cloud.attached()
@@ -407,7 +380,6 @@ def test_the_mode_is_compared_where_an_attachment_is_asked_for(cloud: Cloud) -> 
     assert cloud.look(server=str(row.instance)).found == {"attachment_mode_differs": 1}
 
 
-@pytest.mark.further
 def test_a_volume_that_is_gone_is_found_once_cinder_says_so(cloud: Cloud) -> None:
     cloud.attached()
     row = cloud.attached()

@@ -31,7 +31,6 @@ def shows(cloud: Cloud, **disk: Any) -> None:
     cloud.guests[HOST] = [replace(guest, disks=(replace(guest.disks[0], **disk),))]
 
 
-@pytest.mark.further
 def test_a_disk_on_something_else_is_found_confirmed_and_over(cloud: Cloud) -> None:
     cloud.shows(cloud.attached(), recorded=False, source="/mnt/stray")
     for state in ("suspected", "confirmed"):
@@ -43,7 +42,6 @@ def test_a_disk_on_something_else_is_found_confirmed_and_over(cloud: Cloud) -> N
     assert cloud.states() == {"disk_source_differs": "over"}
 
 
-@pytest.mark.further
 @pytest.mark.parametrize("part", ["everything", "server", "volume", "host"])
 def test_a_guest_that_was_not_told_of_a_growth_is_found_by_each_width_of_look(
     cloud: Cloud, part: str
@@ -60,7 +58,6 @@ def test_a_guest_that_was_not_told_of_a_growth_is_found_by_each_width_of_look(
     assert cloud.states() == {"disk_size_differs": "over"}
 
 
-@pytest.mark.further
 @pytest.mark.parametrize(
     ("drift_class", "differs", "unsaid"),
     [
@@ -81,7 +78,6 @@ def test_what_is_not_said_any_more_is_not_over(
     assert cloud.states() == {drift_class: "suspected"}
 
 
-@pytest.mark.further
 def test_a_disk_without_our_label_is_found_and_over_once_it_is_seen_not_to_be_there(
     cloud: Cloud,
 ) -> None:

@@ -47,7 +47,6 @@ def left(cloud: Cloud) -> None:
 # --- many at once --------------------------------------------------------------------------------
 
 
-@pytest.mark.further
 def test_guests_that_vanished_with_their_hosts_disk_are_confirmed_once_somebody_says_so(
     cloud: Cloud,
 ) -> None:
@@ -70,7 +69,6 @@ def test_guests_that_vanished_with_their_hosts_disk_are_confirmed_once_somebody_
 # --- who is believed -----------------------------------------------------------------------------
 
 
-@pytest.mark.further
 def test_a_host_that_does_not_answer_is_unknown_and_nothing_is_found_there(cloud: Cloud) -> None:
     cloud.attached()
     ended = cloud.look()
@@ -79,7 +77,6 @@ def test_a_host_that_does_not_answer_is_unknown_and_nothing_is_found_there(cloud
     assert (ended.outcome, ended.found) == ("completed", {})
 
 
-@pytest.mark.further
 @pytest.mark.parametrize(
     ("change", "why"),
     [
@@ -104,7 +101,6 @@ def test_what_a_host_could_not_look_at_is_unknown(cloud: Cloud) -> None:
     assert ended.found == {"connection_missing": 1}
 
 
-@pytest.mark.further
 def test_an_older_survey_is_not_taken_for_an_answer(cloud: Cloud) -> None:
     looked(cloud)
     cloud.attached()
@@ -116,14 +112,12 @@ def test_an_older_survey_is_not_taken_for_an_answer(cloud: Cloud) -> None:
 # --- what is found -------------------------------------------------------------------------------
 
 
-@pytest.mark.further
 def test_a_guest_and_a_connection_that_a_host_lacks_are_found(cloud: Cloud) -> None:
     cloud.attached()
     ended = looked(cloud)
     assert ended.found == {"guest_missing": 1, "connection_missing": 1}
 
 
-@pytest.mark.further
 def test_a_guest_that_is_elsewhere_is_found_by_the_survey_of_that_host(cloud: Cloud) -> None:
     cloud.host(OTHER)
     row = cloud.attached()
@@ -133,7 +127,6 @@ def test_a_guest_that_is_elsewhere_is_found_by_the_survey_of_that_host(cloud: Cl
     assert found == {"guest_elsewhere": 1, "guest_twice": 1}
 
 
-@pytest.mark.further
 def test_a_guest_of_a_deleted_server_is_found_once_however_many_hosts_show_it(
     cloud: Cloud,
 ) -> None:
@@ -150,7 +143,6 @@ def test_a_guest_of_a_deleted_server_is_found_once_however_many_hosts_show_it(
     assert looked(cloud, HOST, OTHER).found == {}
 
 
-@pytest.mark.further
 def test_a_server_that_is_resized_is_to_be_on_two_hosts(cloud: Cloud) -> None:
     cloud.host(OTHER)
     cloud.shows(cloud.attached())
@@ -161,7 +153,6 @@ def test_a_server_that_is_resized_is_to_be_on_two_hosts(cloud: Cloud) -> None:
     assert looked(cloud, HOST, OTHER).found == {"guest_missing": 1}
 
 
-@pytest.mark.further
 def test_what_a_host_tells_that_is_no_id_is_passed_over(cloud: Cloud) -> None:
     row = cloud.attached()
     cloud.shows(row)
@@ -174,7 +165,6 @@ def test_what_a_host_tells_that_is_no_id_is_passed_over(cloud: Cloud) -> None:
 # --- two looks -----------------------------------------------------------------------------------
 
 
-@pytest.mark.further
 @pytest.mark.parametrize("life", [{}, {"boot_id": "another"}], ids=["same", "rebooted"])
 def test_a_second_look_at_the_same_life_of_the_host_confirms(
     cloud: Cloud, life: dict[str, Any]
@@ -186,7 +176,6 @@ def test_a_second_look_at_the_same_life_of_the_host_confirms(
     assert cloud.states() == {"connection_left": "suspected" if life else "confirmed"}
 
 
-@pytest.mark.further
 def test_what_a_host_does_not_show_any_more_is_gone(cloud: Cloud) -> None:
     left(cloud)
     looked(cloud)
@@ -196,7 +185,6 @@ def test_what_a_host_does_not_show_any_more_is_gone(cloud: Cloud) -> None:
     assert cloud.states() == {"connection_left": "over"}
 
 
-@pytest.mark.further
 @pytest.mark.parametrize("how", ["silent", "blind"])
 def test_what_nobody_could_look_at_is_not_gone(cloud: Cloud, how: str) -> None:
     left(cloud)
@@ -210,7 +198,6 @@ def test_what_nobody_could_look_at_is_not_gone(cloud: Cloud, how: str) -> None:
     assert cloud.states() == {"connection_left": "suspected"}
 
 
-@pytest.mark.further
 def test_a_guest_that_is_back_is_missing_no_more(cloud: Cloud) -> None:
     row = cloud.attached()
     looked(cloud)
@@ -220,7 +207,6 @@ def test_a_guest_that_is_back_is_missing_no_more(cloud: Cloud) -> None:
     assert cloud.states() == {"guest_missing": "over", "connection_missing": "over"}
 
 
-@pytest.mark.further
 def test_what_a_host_showed_of_a_server_that_is_elsewhere_by_now_is_that_hosts_to_end(
     cloud: Cloud,
 ) -> None:
@@ -235,7 +221,6 @@ def test_what_a_host_showed_of_a_server_that_is_elsewhere_by_now_is_that_hosts_t
     assert cloud.states()["disk_source_differs"] == "suspected"
 
 
-@pytest.mark.further
 def test_what_a_host_lacked_of_a_server_is_over_once_the_server_is_deleted(cloud: Cloud) -> None:
     """Its row stays in the ledger, and names the host that it had."""
     row = cloud.attached()
@@ -252,7 +237,6 @@ def test_what_a_host_lacked_of_a_server_is_over_once_the_server_is_deleted(cloud
 SESSION = StorageShown(kind="iscsi_session", name="iqn.x", recorded=False, used=False)
 
 
-@pytest.mark.further
 def test_what_the_agent_is_at_explains_storage_that_nobody_knows(cloud: Cloud) -> None:
     """It connects, or disconnects: there is no record yet, or none any more."""
     cloud.db.execute(
@@ -264,7 +248,6 @@ def test_what_the_agent_is_at_explains_storage_that_nobody_knows(cloud: Cloud) -
     assert (ended.found, ended.in_flight) == ({}, 1)
 
 
-@pytest.mark.further
 def test_storage_of_the_host_that_is_over_is_gone(cloud: Cloud) -> None:
     assert looked(cloud, storage=(SESSION,)).found == {"storage_left": 1}
     looked(cloud)
@@ -274,7 +257,6 @@ def test_storage_of_the_host_that_is_over_is_gone(cloud: Cloud) -> None:
 # --- parts ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.further
 def test_a_look_at_a_server_asks_its_host_and_tells_of_no_other_server(cloud: Cloud) -> None:
     cloud.host(OTHER)
     here, beside = cloud.attached(), cloud.attached()
@@ -286,7 +268,6 @@ def test_a_look_at_a_server_asks_its_host_and_tells_of_no_other_server(cloud: Cl
     assert looked(cloud, scope={"volume": beside.volume_id}).found == {"connection_missing": 1}
 
 
-@pytest.mark.further
 def test_a_look_at_a_host_tells_of_what_is_there(cloud: Cloud) -> None:
     cloud.host(OTHER)
     cloud.attached()

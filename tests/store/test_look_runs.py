@@ -34,7 +34,6 @@ class Killed(Exception):  # noqa: N818 - it stands for a signal
     """The process ends here."""
 
 
-@pytest.mark.further
 @pytest.mark.usefixtures("small_pages")
 def test_a_look_that_is_stopped_anywhere_finds_what_one_that_is_not_finds(cloud: Cloud) -> None:
     """It goes on at the step that was noted last; no finding is lost, none confirmed by itself."""
@@ -69,7 +68,6 @@ def test_a_look_that_is_stopped_anywhere_finds_what_one_that_is_not_finds(cloud:
         assert cloud.db.execute(f"SELECT * FROM {table}").fetchall() == []
 
 
-@pytest.mark.further
 @pytest.mark.usefixtures("small_pages")
 def test_a_look_goes_on_behind_what_is_done(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = sorted(cloud.attached().id for _ in range(6))
@@ -94,7 +92,6 @@ def test_a_look_goes_on_behind_what_is_done(cloud: Cloud, monkeypatch: pytest.Mo
     assert asked[0] >= rows[3]
 
 
-@pytest.mark.further
 def test_two_processes_do_not_look_at_once(cloud: Cloud) -> None:
     cloud.attached()
     cloud.ask()
@@ -109,7 +106,6 @@ def test_two_processes_do_not_look_at_once(cloud: Cloud) -> None:
     assert met
 
 
-@pytest.mark.further
 def test_a_look_at_a_part_does_not_wait_for_one_at_the_whole(cloud: Cloud) -> None:
     row = cloud.attached()
     cloud.ask()
@@ -133,7 +129,6 @@ def test_a_service_that_ends_ends_the_waiting(cloud: Cloud) -> None:
     assert row == {"name": WHOLE, "phase": "begin"}
 
 
-@pytest.mark.further
 def test_a_look_that_fails_is_over_and_says_so(
     cloud: Cloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,7 +145,6 @@ def test_a_look_that_fails_is_over_and_says_so(
 # --- asking --------------------------------------------------------------------------------------
 
 
-@pytest.mark.further
 def test_who_asks_for_what_is_asked_for_gets_the_same_look(cloud: Cloud) -> None:
     looks = LookRequests(cloud.dsn)
     first = looks.ask({}, "asked", CONTEXT)
@@ -161,7 +155,6 @@ def test_who_asks_for_what_is_asked_for_gets_the_same_look(cloud: Cloud) -> None
     assert looks.ask({}, "asked", CONTEXT) != first
 
 
-@pytest.mark.further
 def test_who_believes_something_asks_for_a_look_of_its_own(cloud: Cloud) -> None:
     """Neither is answered by the other: one was not told what to believe, or why."""
     looks = LookRequests(cloud.dsn)
@@ -389,7 +382,6 @@ def peak_of_a_look(cloud: Cloud) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.further
 def test_memory_does_not_grow_with_the_cloud(cloud: Cloud) -> None:
     fill(cloud, 300)
     peak_of_a_look(cloud)  # what is loaded and cached once

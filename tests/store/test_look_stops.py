@@ -45,7 +45,6 @@ def stopped_at(cloud: Cloud, name: str) -> str:
     return look_id
 
 
-@pytest.mark.further
 @pytest.mark.usefixtures("small_pages")
 @pytest.mark.parametrize("name", ["attachments", "volumes", "believe"])
 def test_a_stopped_look_rests_in_any_phase_and_goes_on_when_it_is_resumed(
@@ -64,7 +63,6 @@ def test_a_stopped_look_rests_in_any_phase_and_goes_on_when_it_is_resumed(
     assert (ended.outcome, ended.found["attachment_status_differs"]) == ("completed", 5)
 
 
-@pytest.mark.further
 @pytest.mark.usefixtures("small_pages")
 def test_another_look_that_is_to_begin_ends_one_that_is_stopped(cloud: Cloud) -> None:
     for row in [cloud.attached() for _ in range(5)]:

@@ -16,7 +16,6 @@ def fails(cloud: Cloud, *calls: str) -> None:
     cloud.cinder.faults.replace(faults)
 
 
-@pytest.mark.further
 @pytest.mark.parametrize("width", ["volume", "all"])
 def test_of_what_cinder_does_not_tell_nothing_is_found_or_over_and_the_look_says_so(
     cloud: Cloud, width: str
@@ -43,7 +42,6 @@ def test_of_what_cinder_does_not_tell_nothing_is_found_or_over_and_the_look_says
     assert cloud.states()["owner_gone"] == "over"
 
 
-@pytest.mark.further
 def test_of_a_volume_that_cinder_refuses_to_show_nothing_is_over(cloud: Cloud) -> None:
     gone = cloud.in_cinder(cloud.attached().volume_id, cloud.server(deleted=True))
     cloud.look()

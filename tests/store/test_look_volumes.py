@@ -34,7 +34,6 @@ def asked_for(cloud: Cloud) -> list[str]:
 # --- strangers -----------------------------------------------------------------------------------
 
 
-@pytest.mark.further
 @pytest.mark.parametrize("server", [None, str(uuid4())], ids=["nobody's", "a stranger's"])
 @pytest.mark.parametrize("status", ["attached", "reserved"])
 def test_an_attachment_of_a_stranger_on_a_volume_of_ours_is_found(
@@ -59,7 +58,6 @@ def test_an_attachment_of_a_stranger_on_a_volume_of_ours_is_found(
     assert cloud.states() == {"owner_unknown": "over"}
 
 
-@pytest.mark.further
 def test_a_volume_for_several_may_be_shared_with_strangers_and_costs_no_call(cloud: Cloud) -> None:
     mine = cloud.attached()
     cloud.model.volume(mine.volume_id).multiattach = True
@@ -75,7 +73,6 @@ def test_a_volume_for_several_may_be_shared_with_strangers_and_costs_no_call(clo
 # --- what old calls made -------------------------------------------------------------------------
 
 
-@pytest.mark.further
 def test_what_cinder_refuses_to_show_by_itself_is_found_as_what_it_is(cloud: Cloud) -> None:
     """os-attach by hand, of a volume that is a file: 400 to its GET."""
     cloud.attached()
@@ -93,7 +90,6 @@ def test_what_cinder_refuses_to_show_by_itself_is_found_as_what_it_is(cloud: Clo
 # --- statuses ------------------------------------------------------------------------------------
 
 
-@pytest.mark.further
 @pytest.mark.parametrize(
     "status", ["error", "maintenance", "available", "deleting", "creating", "error_deleting"]
 )
@@ -107,7 +103,6 @@ def test_a_status_that_lets_nobody_have_a_volume_is_found_of_one_that_is_attache
     assert cloud.findings()["volume_status_differs"]["differs"]["cinder"]["status"] == status
 
 
-@pytest.mark.further
 def test_what_failed_or_lasts_of_a_volume_that_nobody_has_is_found_if_ours_had_it(
     cloud: Cloud,
 ) -> None:
@@ -120,7 +115,6 @@ def test_what_failed_or_lasts_of_a_volume_that_nobody_has_is_found_if_ours_had_i
     assert cloud.look().found == {"volume_status_differs": 1, "volume_stuck": 1}
 
 
-@pytest.mark.further
 def test_what_cinder_works_on_is_stuck_when_it_has_changed_nothing_for_hours(cloud: Cloud) -> None:
     volume = cloud.model.volume(cloud.attached().volume_id)
     volume.status = "extending"
@@ -153,7 +147,6 @@ def test_what_an_operation_does_to_a_volume_is_no_finding(cloud: Cloud, status: 
 # --- projects ------------------------------------------------------------------------------------
 
 
-@pytest.mark.further
 def test_a_volume_of_another_project_than_its_server_is_found(cloud: Cloud) -> None:
     cloud.attached(cloud.server(project="another"))
     row: StoredAttachment = cloud.attached()

@@ -26,17 +26,11 @@ from projections.reads.surveys import BlockingSurveyReads
 from tests.store.following import wait_until
 from tests.store.looking import HOST, SILENT_S, Cloud
 from tests.store.planted import BOTH, HERE, OTHER, PLANTS, THERE, Planted, shown_as
-from tests.tiers import one_then_further
 from tests.world import CONTEXT
 
 #: What a look is at: everything, the host of the servers, another host, each server, each volume.
 WIDTHS = ("all", "host", "other", "server", "volume")
-#: A narrow look after a wide one, and a wide one after a narrow one; all others in the deep tier.
-_AT_ONCE = {("all", "server"), ("host", "all")}
-ORDERS = [
-    pytest.param(*pair, marks=() if pair in _AT_ONCE else pytest.mark.further)
-    for pair in product(WIDTHS, WIDTHS)
-]
+ORDERS = [*product(WIDTHS, WIDTHS)]
 Found = dict[str, dict[str, Any]]
 
 
@@ -112,7 +106,6 @@ def test_each_class_that_looks_find_is_planted(planted: list[Planted]) -> None:
     assert names == {each.name for each in CLASSES if each.row is not None}
 
 
-@pytest.mark.further
 @pytest.mark.parametrize(("first", "second"), ORDERS)
 def test_a_look_confirms_what_it_sees_of_what_another_found_and_leaves_the_rest(
     cloud: Cloud, planted: list[Planted], first: str, second: str
@@ -141,8 +134,7 @@ def holds(before: dict[str, Any], after: dict[str, Any]) -> bool:
     return {**after, "host": told} == before
 
 
-@pytest.mark.further
-@pytest.mark.parametrize("first", one_then_further(*WIDTHS))
+@pytest.mark.parametrize("first", WIDTHS)
 def test_the_look_that_is_shown_under_next_confirms(
     cloud: Cloud, planted: list[Planted], first: str
 ) -> None:
@@ -156,8 +148,7 @@ def test_the_look_that_is_shown_under_next_confirms(
     assert [row for id_, row in after.items() if id_ in found and row["state"] != "confirmed"] == []
 
 
-@pytest.mark.further
-@pytest.mark.parametrize("width", one_then_further(*WIDTHS))
+@pytest.mark.parametrize("width", WIDTHS)
 def test_what_is_gone_is_over_once_all_by_whose_word_it_was_found_are_asked(
     cloud: Cloud, planted: list[Planted], width: str
 ) -> None:
@@ -193,7 +184,6 @@ def surveyed(cloud: Cloud, host: str) -> None:
     wait_until(lambda: bool(cloud.db.execute(asked, [token]).fetchall()))
 
 
-@pytest.mark.further
 @pytest.mark.parametrize("how", ["silent", "blind"])
 def test_a_host_that_does_not_tell_any_more_keeps_its_word(cloud: Cloud, how: str) -> None:
     twice(cloud)
@@ -211,7 +201,6 @@ def test_a_host_that_does_not_tell_any_more_keeps_its_word(cloud: Cloud, how: st
     assert set(cloud.states().values()) == {"suspected"}
 
 
-@pytest.mark.further
 def test_those_that_tell_confirm_and_who_does_not_keeps_its_word(cloud: Cloud) -> None:
     guests("guest_of_deleted", cloud, here="shutdown", there="shutdown", ledger={"deleted": True})
     cloud.look()
@@ -223,7 +212,6 @@ def test_those_that_tell_confirm_and_who_does_not_keeps_its_word(cloud: Cloud) -
     assert row["differs"]["host"] == [[HOST, "shutdown"], [OTHER, "shutdown"]]
 
 
-@pytest.mark.further
 def test_a_server_is_in_the_same_life_if_each_of_its_hosts_is(cloud: Cloud) -> None:
     planted = twice(cloud)
     cloud.look()
@@ -257,7 +245,6 @@ def test_an_older_survey_opens_a_finding_and_says_how_old_it_is_but_confirms_not
     assert set(cloud.states().values()) == {"confirmed"}
 
 
-@pytest.mark.further
 def test_an_older_survey_tells_nothing_of_a_server_to_which_something_has_happened_since(
     cloud: Cloud,
 ) -> None:
@@ -270,7 +257,6 @@ def test_an_older_survey_tells_nothing_of_a_server_to_which_something_has_happen
     assert cloud.look(server=str(planted.server)).found == {"guest_twice": 1, "guest_elsewhere": 1}
 
 
-@pytest.mark.further
 def test_an_older_survey_neither_changes_a_finding_nor_ends_it(cloud: Cloud) -> None:
     twice(cloud)
     cloud.look()
@@ -287,7 +273,6 @@ def test_an_older_survey_neither_changes_a_finding_nor_ends_it(cloud: Cloud) -> 
         assert shown == {both, both[1:]}
 
 
-@pytest.mark.further
 def test_a_look_that_hears_more_hosts_confirms_what_both_saw_and_adds_the_others(
     cloud: Cloud,
 ) -> None:
@@ -303,7 +288,6 @@ def test_a_look_that_hears_more_hosts_confirms_what_both_saw_and_adds_the_others
         assert row["differs"]["host"] == [[HOST, "shutdown"], [OTHER, "shutdown"]]
 
 
-@pytest.mark.further
 @pytest.mark.parametrize("scope", [{}, {"host": OTHER}])
 def test_a_guest_that_is_elsewhere_need_not_be_defined_there(
     cloud: Cloud, scope: dict[str, str]
@@ -314,7 +298,6 @@ def test_a_guest_that_is_elsewhere_need_not_be_defined_there(
     assert cloud.look(**scope).found == {"guest_elsewhere": 1}
 
 
-@pytest.mark.further
 def test_a_look_at_a_part_ends_nothing_of_what_is_beside_it(cloud: Cloud) -> None:
     """Neither what is found of other servers of its host, nor what is over there."""
     planted = [plant(cloud) for plant in PLANTS]

@@ -56,7 +56,6 @@ def test_a_line_that_a_crash_ends_between_two_appends_costs_none(
     assert stored(db) == [(1, 1), (2, 2), (3, 3)]
 
 
-@pytest.mark.further
 def test_a_backend_that_is_killed_costs_the_appends_of_others_nothing(
     cluster: Cluster,  # noqa: F811
 ) -> None:

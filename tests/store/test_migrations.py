@@ -115,7 +115,6 @@ def test_a_database_that_lost_something_is_refused(
             refuse(database_url)
 
 
-@pytest.mark.further
 def test_a_database_that_only_gained_something_is_worked_on(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,7 +31,6 @@ from projections.running.runner import catch_up, connect
 from projections.running.tables import Tables, prepare
 from tests.store.following import poisoned, register, tracked, wait_until
 from tests.store.histories import LOCK, MAPPER, Folded, logged, scenario, stored_events
-from tests.tiers import one_then_further
 
 TABLES = [
     "instances",
@@ -103,9 +102,8 @@ def check_same(stored: dict[str, list[Row]], folded: Folded) -> None:
     )
 
 
-@pytest.mark.further
 @pytest.mark.parametrize("processes", [1, 2])
-@pytest.mark.parametrize("seed", one_then_further(*range(3)))
+@pytest.mark.parametrize("seed", range(3))
 def test_whoever_goes_on_gives_the_same_after_each_event(
     recorder: LedgerRecorder,
     database_url: str,
@@ -126,7 +124,6 @@ def test_whoever_goes_on_gives_the_same_after_each_event(
                 check_same(tables(db), folded)
 
 
-@pytest.mark.further
 def test_an_operation_that_cannot_be_shown_holds_back_its_projection_alone(
     recorder: LedgerRecorder, projecting: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -211,7 +208,6 @@ def counting(folded: list[int]) -> Projection:
     return replace(HOSTS, fold=fold)
 
 
-@pytest.mark.further
 def test_of_several_projectors_each_event_counts_exactly_once(
     ledger: Ledger, database_url: str, db: psycopg.Connection[Any], small_batches: None
 ) -> None:

@@ -274,7 +274,6 @@ async def test_spans_say_who_held_what_at_a_moment(queries: Queries, story: Stor
         assert await queries.attachments_at(ended, **filters) == []  # type: ignore[arg-type]
 
 
-@pytest.mark.further
 @given(
     lengths_h=st.lists(st.one_of(st.none(), st.floats(0, 4**8)), min_size=1, max_size=30),
     seed=st.integers(0, 2**32),

@@ -231,7 +231,6 @@ long_work.run(sys.argv[1], "rebuild", rebuild.rebuild(sys.argv[1], [HOSTS]), wat
 """
 
 
-@pytest.mark.further
 def test_a_killed_rebuild_refuses_no_one_and_is_gone_on_with(
     database_url: str, hosts: int, db: psycopg.Connection[Any]
 ) -> None:
@@ -285,7 +284,6 @@ def test_rows_depend_on_the_code_of_all_that_makes_them(
     assert module._code() != before
 
 
-@pytest.mark.further
 def test_a_rebuild_of_something_else_begins_anew(
     database_url: str, hosts: int, db: psycopg.Connection[Any]
 ) -> None:
@@ -318,7 +316,6 @@ def test_an_event_that_cannot_be_folded_ends_it_and_the_old_rows_stay(
 # --- the swap ---------------------------------------------------------------------------------
 
 
-@pytest.mark.further
 def test_the_swap_waits_for_a_gap_between_long_readers(
     database_url: str,
     hosts: int,
@@ -346,7 +343,6 @@ def test_the_swap_waits_for_a_gap_between_long_readers(
     assert db.execute("SELECT count(*) FROM hosts").fetchone() == (3,)
 
 
-@pytest.mark.further
 def test_nobody_advances_a_projection_while_its_table_is_swapped(
     ledger: Ledger,
     database_url: str,
@@ -388,7 +384,6 @@ def test_views_on_the_old_table_read_the_new_one_and_keep_their_rights(
     assert db.execute("SELECT FROM beside").fetchall() == []
 
 
-@pytest.mark.further
 def test_what_else_depends_on_the_old_table_is_named_and_nothing_is_lost(
     database_url: str, hosts: int, db: psycopg.Connection[Any]
 ) -> None:

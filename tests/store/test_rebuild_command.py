@@ -60,7 +60,6 @@ def test_ctrl_c_stops_the_command_and_the_same_command_goes_on(
     assert f"hosts is rebuilt up to position {hosts}." in capsys.readouterr().err
 
 
-@pytest.mark.further
 def test_the_command_refuses_while_another_process_rebuilds(
     database_url: str, hosts: int, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -109,7 +109,6 @@ def test_an_operation_that_this_version_cannot_go_on_with_is_named(
     assert rehearsal.events == len(world.store.log), "the others are tried all the same"
 
 
-@pytest.mark.further
 def test_an_event_that_this_version_does_not_know_is_named_with_its_place(
     recorder: LedgerRecorder, database_url: str
 ) -> None:

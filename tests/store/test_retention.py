@@ -45,7 +45,6 @@ def detached(archived: Archive, db: Db) -> Archive:
 # --------------------------------------------------------------------------- detach
 
 
-@pytest.mark.further
 def test_what_goes_is_the_middle_of_what_is_over(
     past: Past, archived: Archive, db: Db, ledger: Ledger
 ) -> None:
@@ -75,7 +74,6 @@ def test_nothing_happens_to_a_stream_after_its_ending(kind: type[Aggregate]) -> 
     assert not any(over in before for before, _ in kind.TRANSITIONS.values())
 
 
-@pytest.mark.further
 def test_what_ends_after_the_months_given_stays_whole(
     past: Past, archived: Archive, db: Db
 ) -> None:
@@ -95,7 +93,6 @@ def test_what_ends_after_the_months_given_stays_whole(
     assert max(gone) <= (past.march,)
 
 
-@pytest.mark.further
 def test_streams_that_are_over_keep_their_place(
     past: Past, detached: Archive, db: Db, ledger: Ledger
 ) -> None:
@@ -111,7 +108,6 @@ def test_streams_that_are_over_keep_their_place(
             )
 
 
-@pytest.mark.further
 def test_detaching_again_finds_nothing_and_more_may_come(
     past: Past, detached: Archive, db: Db
 ) -> None:
@@ -121,7 +117,6 @@ def test_detaching_again_finds_nothing_and_more_may_come(
     assert proven(db, archive=detached) == head(db)
 
 
-@pytest.mark.further
 @pytest.mark.parametrize("steps", [1, 2, 3])
 def test_detaching_can_be_stopped_and_gone_on_with(
     past: Past, archived: Archive, db: Db, steps: int
@@ -135,7 +130,6 @@ def test_detaching_can_be_stopped_and_gone_on_with(
     assert proven(db, archive=archived) == head(db)
 
 
-@pytest.mark.further
 def test_the_log_goes_on_while_months_go_and_come_back(
     past: Past, archived: Archive, db: Db, ledger: Ledger
 ) -> None:
@@ -147,7 +141,6 @@ def test_the_log_goes_on_while_months_go_and_come_back(
         assert proven(db, archive=archived) == head(db)
 
 
-@pytest.mark.further
 def test_nothing_is_detached_that_its_file_does_not_have(
     past: Past, archived: Archive, db: Db
 ) -> None:
@@ -162,7 +155,6 @@ def test_nothing_is_detached_that_its_file_does_not_have(
     assert len(table(db)) == whole
 
 
-@pytest.mark.further
 def test_nothing_is_detached_that_a_projection_needs(past: Past, archived: Archive, db: Db) -> None:
     whole = table(db)
     db.execute("UPDATE tracking SET position = 3 WHERE projection = 'attachments'")
@@ -179,7 +171,6 @@ def test_nothing_is_detached_that_a_projection_needs(past: Past, archived: Archi
     assert table(db) == whole
 
 
-@pytest.mark.further
 def test_a_rebuild_is_refused_until_all_is_restored(
     past: Past, detached: Archive, db: Db, database_url: str
 ) -> None:
@@ -232,7 +223,6 @@ def test_a_file_that_was_changed_is_found(past: Past, detached: Archive, db: Db)
     assert (found.value.first, found.value.last) == (past.march + 4, past.march + 4)
 
 
-@pytest.mark.further
 def test_a_file_that_cannot_be_read_is_named_with_the_position(
     past: Past, detached: Archive, db: Db
 ) -> None:
@@ -245,7 +235,6 @@ def test_a_file_that_cannot_be_read_is_named_with_the_position(
         proven(db, archive=detached)
 
 
-@pytest.mark.further
 def test_what_the_table_still_has_of_a_detached_month_is_compared(
     past: Past, detached: Archive, db: Db
 ) -> None:
@@ -260,7 +249,6 @@ def test_what_the_table_still_has_of_a_detached_month_is_compared(
         assert found.value.first == kept
 
 
-@pytest.mark.further
 @pytest.mark.parametrize(
     "topic", ["Volume.Held", "Operation.OperationStarted", "Attachment.Deleted"]
 )
@@ -277,7 +265,6 @@ def test_what_should_not_have_been_detached_is_missed(
     assert found.value.first <= kept
 
 
-@pytest.mark.further
 def test_a_month_that_is_missing_from_the_archive_is_named(
     past: Past, detached: Archive, db: Db
 ) -> None:
@@ -289,7 +276,6 @@ def test_a_month_that_is_missing_from_the_archive_is_named(
 # -------------------------------------------------------------------------- restore
 
 
-@pytest.mark.further
 def test_everything_comes_back(past: Past, archived: Archive, db: Db, database_url: str) -> None:
     whole = table(db)
     list(detach(db, archived, JUNE))
@@ -301,7 +287,6 @@ def test_everything_comes_back(past: Past, archived: Archive, db: Db, database_u
     assert list(restore(db, archived)) == []
 
 
-@pytest.mark.further
 def test_restoring_can_be_stopped_and_gone_on_with(past: Past, archived: Archive, db: Db) -> None:
     whole = table(db)
     list(detach(db, archived, JUNE))
@@ -317,7 +302,6 @@ def test_restoring_can_be_stopped_and_gone_on_with(past: Past, archived: Archive
 # ---------------------------------------------------------------------------- reads
 
 
-@pytest.mark.further
 async def test_readers_are_told_where_the_rest_is(
     past: Past, detached: Archive, db: Db, database_url: str
 ) -> None:
@@ -338,7 +322,6 @@ async def test_readers_are_told_where_the_rest_is(
         assert "Attachment.Deleted" in [event["topic"] for event in history]
 
 
-@pytest.mark.further
 async def test_moments_are_found_over_the_holes(
     past: Past, archived: Archive, db: Db, database_url: str
 ) -> None:

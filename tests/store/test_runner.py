@@ -35,7 +35,6 @@ def test_who_waits_for_a_position_then_reads_it(
         assert db.execute("SELECT service_version FROM hosts").fetchone() == (number,)
 
 
-@pytest.mark.further
 def test_a_process_may_wait_for_what_another_one_projects(
     ledger: Ledger, database_url: str, runner: ProjectionRunner, db: psycopg.Connection[Any]
 ) -> None:

@@ -125,7 +125,6 @@ def test_the_tree_is_that_of_certificate_transparency(tmp_path: Path) -> None:
     assert tree.root().hex() == roots.root().hex() == plain_root(leaves).hex() == ROOT_OF_8
 
 
-@pytest.mark.further
 def test_every_path_of_every_size_leads_to_the_root(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,7 +165,6 @@ def test_every_path_of_every_size_leads_to_the_root(
     assert again.root() == plain[50], "after a crash it is added again"
 
 
-@pytest.mark.further
 def test_tiles_are_where_the_specification_has_them(tmp_path: Path) -> None:
     """c2sp.org/tlog-tiles: "a tree of size 70,000 ..."."""
     tree = Tiles(tmp_path, 0)
@@ -271,7 +269,6 @@ def test_an_event_is_proven_by_one_file_and_no_other_is_shown(
     )
 
 
-@pytest.mark.further
 def test_a_log_with_roles_and_all_columns_is_read_by_the_one_file(
     past: Past, auditor: Auditor, db: Db
 ) -> None:
@@ -284,7 +281,6 @@ def test_a_log_with_roles_and_all_columns_is_read_by_the_one_file(
     assert event["roles"] == roles
 
 
-@pytest.mark.further
 def test_that_a_log_has_only_grown_is_proven(log: LedgerRecorder, auditor: Auditor) -> None:
     old = auditor.sign()
     append(log, 300)
@@ -403,7 +399,6 @@ def test_a_log_that_was_put_back_is_told_in_words(
     assert (code, "the log ends before the signed checkpoint" in err) == (4, True)
 
 
-@pytest.mark.further
 def test_a_directory_of_another_key_or_changed_is_refused(
     log: LedgerRecorder, auditor: Auditor
 ) -> None:
@@ -429,7 +424,6 @@ def test_an_empty_log_is_not_signed(database_url: str, auditor: Auditor) -> None
     assert auditor.run("prove", "1", "--from", auditor.directory)[0] == 3
 
 
-@pytest.mark.further
 def test_detached_months_are_signed_and_proven_from_their_files(
     past: Past, archived: Archive, auditor: Auditor, db: Db
 ) -> None:
@@ -447,7 +441,6 @@ def test_detached_months_are_signed_and_proven_from_their_files(
     assert auditor.sign() == kept, "what was signed is not read again"
 
 
-@pytest.mark.further
 @pytest.mark.slow
 def test_the_manual_is_typed(
     log: LedgerRecorder, auditor: Auditor, database_url: str, tmp_path: Path
@@ -485,7 +478,6 @@ def test_the_manual_is_typed(
     assert f"The log of {EVENTS + 5} events begins with the log of {EVENTS}." in said
 
 
-@pytest.mark.further
 @settings(
     max_examples=200,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

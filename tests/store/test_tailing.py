@@ -82,7 +82,6 @@ def test_positions_become_visible_in_order_even_if_a_batch_commits_late(
         assert future.result(10) == [1]
 
 
-@pytest.mark.further
 def test_a_subscription_follows_across_processes(
     database_url: str, recorder: LedgerRecorder
 ) -> None:

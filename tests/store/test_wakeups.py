@@ -98,7 +98,6 @@ async def test_who_waits_for_mappings_to_be_bound_sleeps_until_then(
         assert not await end.wait(NEVER_S)
 
 
-@pytest.mark.further
 async def test_who_waits_for_the_end_sleeps_until_then(
     wakeups: Wakeups, recorder: LedgerRecorder, database_url: str
 ) -> None:
@@ -175,7 +174,6 @@ async def test_thousands_wait_and_only_who_is_concerned_wakes(
     assert wakeups._watches == {}
 
 
-@pytest.mark.further
 async def test_what_was_told_is_not_asked_for(
     wakeups: Wakeups, recorder: LedgerRecorder, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,7 +198,6 @@ async def test_what_is_too_long_to_be_told_is_asked_for(
         assert not due.event.is_set()
 
 
-@pytest.mark.further
 async def test_what_is_projected_later_than_it_was_seen_in_the_log_wakes_again(
     wakeups: Wakeups, recorder: LedgerRecorder, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -245,7 +242,6 @@ async def test_a_command_of_which_steps_are_done_now_is_news_to_nobody(wakeups: 
     assert wakeups._noticed(News.read(text)) == {ANY_EVENT, host_key("gets-it")}
 
 
-@pytest.mark.further
 async def test_what_a_rebuild_writes_is_news_to_nobody(
     wakeups: Wakeups, recorder: LedgerRecorder, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -265,7 +261,6 @@ async def test_what_a_rebuild_writes_is_news_to_nobody(
     assert told == []
 
 
-@pytest.mark.further
 async def test_a_lost_notification_costs_a_poll_interval_and_no_more(
     wakeups: Wakeups,
     ledger: Ledger,

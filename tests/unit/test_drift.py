@@ -13,6 +13,7 @@ from uuid import uuid4
 import pytest
 
 from aggregates.attachment import AttachmentState
+from aggregates.base import About
 from aggregates.finding import Finding, FindingState
 from handlers.drift.classes import BY_NAME, CLASSES, WORKS_S, DriftClass, Severity
 from handlers.drift.judge import (
@@ -39,7 +40,6 @@ from handlers.drift.rows import (
     LedgerServer,
     Party,
     Row,
-    RowAbout,
     ServerRow,
     StorageRow,
     UnlabelledRow,
@@ -68,17 +68,17 @@ OURS = LedgerAttachment(
 CINDERS = CinderAttachment(status="attached", host=HERE, mode="rw", mountpoint="vdb")
 ATTACHMENT = AttachmentRow(
     id="a",
-    about=RowAbout(attachment_id="a", volume_id="v", server_id="s", host=HERE),
+    about=About(attachment_id="a", volume_id="v", server_id="s", host=HERE),
     server="live",
     ledger=OURS,
     cinder=CINDERS,
     connected=True,
 )
 MADE = CinderVolume(status="in-use", attachments=1, made=True)
-VOLUME = VolumeRow(id="v", about=RowAbout(volume_id="v"), mappings=1, had=True, cinder=MADE)
+VOLUME = VolumeRow(id="v", about=About(volume_id="v"), mappings=1, had=True, cinder=MADE)
 BUILT = LedgerServer(hosts=(HERE,), power_state=RUNNING, built=True, deleted=False)
 SERVER = ServerRow(
-    id="s", about=RowAbout(server_id="s", host=HERE), ledger=BUILT, shown=((HERE, RUNNING),)
+    id="s", about=About(server_id="s", host=HERE), ledger=BUILT, shown=((HERE, RUNNING),)
 )
 MAPPED = LedgerDisk(volume_id="v", device_name="vdb", access_mode="rw", plugged=True)
 SHOWN = DiskShown(
@@ -93,7 +93,7 @@ SHOWN = DiskShown(
 )
 DISK = DiskRow(
     id="s/v",
-    about=RowAbout(server_id="s", volume_id="v", host=HERE),
+    about=About(server_id="s", volume_id="v", host=HERE),
     ledger=MAPPED,
     shown=SHOWN,
     running=True,
@@ -101,17 +101,17 @@ DISK = DiskRow(
 )
 UNLABELLED = UnlabelledRow(
     id="s/vdc",
-    about=RowAbout(server_id="s", volume_id="v", host=HERE),
+    about=About(server_id="s", volume_id="v", host=HERE),
     shown=UnlabelledShown(target="vdc", source="/mnt/volume-v", volume_id="v"),
 )
 RECORD = ConnectionShown(
     attachment_id="a", volume_id="v", server_id="s", serial="v", present=True, used=True
 )
 CONNECTION = ConnectionRow(
-    id="a", about=RowAbout(attachment_id="a", host=HERE), ledger=OURS, shown=RECORD
+    id="a", about=About(attachment_id="a", host=HERE), ledger=OURS, shown=RECORD
 )
 SESSION = StorageShown(kind="iscsi_session", name="iqn", recorded=True, used=True)
-STORAGE = StorageRow(id="iscsi_session iqn", about=RowAbout(host=HERE), shown=SESSION, wanted=True)
+STORAGE = StorageRow(id="iscsi_session iqn", about=About(host=HERE), shown=SESSION, wanted=True)
 SOUND = (ATTACHMENT, VOLUME, SERVER, DISK, CONNECTION, STORAGE)
 
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from aggregates.base import About
 from handlers.drift import rows
 from handlers.drift.classes import BY_NAME, CLASSES
 from handlers.drift.proofs import ProofFacts
 from handlers.drift.recheck import cannot
 from handlers.drift.repairs import REPAIRS
-from handlers.drift.rows import RowAbout
 from host_agent.shared.contract.lane import Lane
 
 WRONG = BY_NAME["volume_status_differs"]
@@ -55,7 +55,7 @@ def test_what_an_administrator_has_to_set_names_the_command_that_does(
 @pytest.mark.parametrize("attachments", [0, 1])
 def test_the_offer_says_what_the_proof_says(status: str, attachments: int) -> None:
     shown = rows.CinderVolume(status=status, attachments=attachments)
-    row = rows.VolumeRow(id="v", about=RowAbout(), mappings=1, had=True, cinder=shown)
+    row = rows.VolumeRow(id="v", about=About(), mappings=1, had=True, cinder=shown)
     asked = ProofFacts(row=row, lane=Lane.of_server("s"), statuses=("attached",) * attachments)
     assert REPAIRS["settle_volume"].proof(asked) == cannot(WRONG, "v", found(status, attachments))
 

@@ -162,7 +162,6 @@ def test_interrupted_initialisation_is_begun_again(fresh_home: Path) -> None:
         assert is_up(server.start(fresh_home))
 
 
-@pytest.mark.further
 def test_socket_goes_elsewhere_where_the_path_is_too_long(fresh_home: Path) -> None:
     long_home = fresh_home.parent / ("d" * 100)
     with EmbeddedPostgres(fsync=False) as server:
@@ -184,7 +183,6 @@ def test_socket_directory_of_somebody_else_is_refused(fresh_home: Path) -> None:
         EmbeddedPostgres().start(fresh_home)
 
 
-@pytest.mark.further
 @pytest.mark.parametrize(
     "programs", embedded_programs.installations()[1:], ids=lambda p: str(p.bin)
 )
@@ -250,7 +248,6 @@ def test_no_other_user_of_the_machine_is_let_in_not_even_the_servers_own(home: P
     assert "Peer authentication failed" in ended.stderr
 
 
-@pytest.mark.further
 @as_root
 def test_programs_out_of_the_accounts_reach_are_copied_and_no_mode_is_changed(
     home: Path, monkeypatch: pytest.MonkeyPatch

@@ -17,8 +17,6 @@ from pathlib import Path
 import grimp
 import pytest
 
-from tests.tiers import by_turns
-
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("ledger", "aggregates", "projections", "handlers", "host_agent", "sql")
 PURE = ("aggregates", "handlers")
@@ -267,12 +265,6 @@ def test_wheel_has_every_file_of_the_packages(tmp_path: Path) -> None:
     assert shipped == present
 
 
-def test_three_turns_take_every_case_once() -> None:
-    turns = [by_turns(range(7), turn) for turn in range(3)]
-    assert sorted(case for turn in turns for case in turn if isinstance(case, int)) == [*range(7)]
-
-
-@pytest.mark.further
 def test_a_report_in_junits_form_has_what_tests_note(tmp_path: Path) -> None:
     """`record_property` is a warning, and so an error, in another `junit_family`."""
     test = "tests/flows/test_every_flow.py::test_every_pair_of_troubles"
