@@ -19,6 +19,8 @@ from handlers.drift.beside_nova import Cloud, SeenServer
 from handlers.drift.rows import UNKNOWN
 from ledger.nova_beside import differences
 from ledger.nova_beside.differences import Differences, theirs
+from ledger.reconcile.reads import LedgerReads
+from projections.running.tables import prepare
 from tests.service.api_world import Api
 from tests.unit.test_beside_nova import CASES, GONE, S, after
 
@@ -145,6 +147,18 @@ async def test_what_is_ours_is_none_of_novas(looks: Looks) -> None:
     await looks.see(cloud)
     assert len(await looks.see(cloud)) == 1
     assert await looks.see(theirs(cloud, ours)) == [], "it was taken over"
+
+
+async def test_a_look_of_ours_ends_none_of_them(looks: Looks, database_url: str) -> None:
+    cloud = after(*CASES["attachment_host_differs"], *CASES["volume_status_differs"])
+    await looks.see(cloud)
+    assert len(await looks.see(cloud)) == 2
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        prepare(connection)
+        reads, asked = LedgerReads(connection, {}), {"look_id": str(uuid4())}
+        subjects = ["attachment", "volume"]
+        assert [*reads.scoped("unseen", "finding_id", None, subjects=subjects, **asked)] == []
+        assert reads.rows("unseen_on", host="h2", servers=[S], **asked) == []
 
 
 async def test_so_many_become_findings_and_the_worst_of_them(
