@@ -22,7 +22,14 @@ from typing import Any
 from aggregates.attachment import AttachmentState
 from aggregates.base import About
 from handlers.drift import predicates
-from handlers.drift.beside_words import ATTACHED_TWICE, ENDED, KINDS, VOLUME_FAILED, DifferenceClass
+from handlers.drift.beside_words import (
+    ATTACHED_TWICE,
+    ENDED,
+    KINDS,
+    NOVA,
+    VOLUME_FAILED,
+    DifferenceClass,
+)
 from handlers.drift.judge import differs, drifting
 from handlers.drift.rows import (
     UNKNOWN,
@@ -52,8 +59,6 @@ from host_agent.shared.contract.survey import (
 )
 from host_agent.shared.contract.volume_states import NOT_MIGRATING
 
-#: What Nova calls its side of a finding; the rows call it the ledger's.
-NOVA = "nova"
 #: States in which Nova's server has a guest on its host.
 _WITH_GUEST = frozenset({"active", "paused", "stopped", "suspended", "rescued"})
 #: How Cinder's back-ends name what they keep of a volume: files, images, logical volumes.
@@ -153,6 +158,11 @@ class Cloud:
         return dict(found)
 
     @cached_property
+    def owners(self) -> frozenset[str]:
+        """The servers that attachments name."""
+        return frozenset(each.server_id for each in self.attachments.values() if each.server_id)
+
+    @cached_property
     def by_volume(self) -> dict[str, list[SeenAttachment]]:
         found = defaultdict(list)
         for each in self.attachments.values():
@@ -207,6 +217,21 @@ def confirmed(before: list[Difference], now: list[Difference]) -> list[Differenc
     """Those of now that were there before, and said the same."""
     then = {each.id: each for each in before}
     return [each for each in now if (one := then.get(each.id)) and one.says == each.says]
+
+
+def tells(cloud: Cloud, about: RowAbout) -> bool:
+    """Whether this round could see whether such a difference is there."""
+    server = cloud.servers.get(about.server_id or "")
+    volume = cloud.volumes.get(about.volume_id or "")
+    if isinstance(server, Unknown) or isinstance(volume, Unknown):
+        return False
+    if volume is not None and volume.migration_status not in NOT_MIGRATING:
+        return False
+    if server is None and about.server_id in cloud.owners - cloud.servers.keys():
+        return False  # there was too much to ask for
+    if volume is None and about.volume_id in cloud.mapped.keys() - cloud.volumes.keys():
+        return False
+    return server is None or not server.busy
 
 
 def questionable(cloud: Cloud) -> list[str]:

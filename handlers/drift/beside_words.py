@@ -10,9 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Any
 
 from handlers.drift.classes import BY_NAME
 from handlers.drift.kinds import Severity
+from handlers.drift.rows import RowAbout
+
+#: What Nova calls its side of a finding; the rows call it the ledger's.
+NOVA = "nova"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -324,3 +329,20 @@ KINDS: dict[str, DifferenceClass] = {
         VOLUME_FAILED,
     )
 }
+
+
+def mend_of(kind: DifferenceClass, case: str | None, about: RowAbout) -> tuple[str | None, str]:
+    """The command that mends it, if one is safe, and what it does or why there is none."""
+    mend = kind.cases.get(case or "", kind.mend)
+    names = ("volume", "server", "attachment")
+    ids = {name: getattr(about, f"{name}_id") or "ID" for name in names}
+    ids["host"] = about.host or "unknown"
+    return mend.command and mend.command.format(**ids), mend.why.format(**ids)
+
+
+def advice(name: str, differs: Mapping[str, Any], about: RowAbout) -> str:
+    """The same for a finding of what is Nova's, in a sentence."""
+    cinder = differs.get("cinder") or {}
+    case = cinder.get("status", "") + (", attached" if cinder.get("attachments") else "")
+    command, why = mend_of(KINDS[name], case, about)
+    return f"It is Nova's, so nothing of ours mends it. {f'`{command}`: ' if command else ''}{why}"

@@ -13,19 +13,22 @@ from typing import Any
 
 from aggregates.finding import Finding
 from handlers.drift import rows
+from handlers.drift.beside_words import NOVA, advice
 from handlers.drift.classes import BY_NAME, DriftClass
 from handlers.drift.judge import differs
 from handlers.drift.proofs import ProofFacts
 from handlers.drift.repairs import REPAIRS
-from handlers.drift.rows import Party
+from handlers.drift.rows import Party, RowAbout
 
 GONE, CHANGED, UNPROVEN = "drift_gone", "drift_changed", "drift_unproven"
 
 
-def cannot(drift: DriftClass, key: str, differs: Mapping[str, Any]) -> str | None:
+def cannot(drift: DriftClass, key: str, differs: Mapping[str, Any], about: RowAbout) -> str | None:
     """Why the repair of a class can never work for what a finding says, and what a person does
     instead; None: it may.  An offer asks this; so does a request; and the proof asks the same.
     """
+    if NOVA in differs:
+        return advice(drift.name, differs, about)
     ask = REPAIRS[drift.repair].cannot if drift.repair else None
     return ask(key, differs) if ask else None
 

@@ -18,6 +18,7 @@ from aggregates.volume import Volume
 from handlers.drift.classes import BY_NAME
 from handlers.drift.recheck import cannot
 from handlers.drift.repairs import REPAIRS, Repair, RepairContext, refusal
+from handlers.drift.rows import RowAbout
 from handlers.engine.plan import Place
 from handlers.requests.actions import RequestHosts
 from handlers.requests.guards import Concerned, RequestOrigin, check_contact, start
@@ -38,15 +39,18 @@ def refuse(finding: Finding, finding_id: str) -> None:
     """Raises NoFindingError, RepairError if it cannot be repaired as it stands."""
     if finding.found is None:
         raise errors.NoFindingError(finding_id=finding_id)
-    drift = BY_NAME.get(finding.found.drift_class)
+    found, drift = finding.found, BY_NAME.get(finding.found.drift_class)
+    names = ("server_id", "volume_id", "attachment_id", "host")
+    about = RowAbout(**{name: getattr(found, name) for name in names})
+    never = cannot(drift, found.key, finding.differs, about) if drift else None
     why = None
     if drift is None or drift.repair is None:
-        why = f"nothing mends it by itself. {drift.by_hand if drift else ''}".strip()
+        why = f"nothing mends it by itself. {never or (drift.by_hand if drift else '')}".strip()
     elif finding.repairing is not None:
         why = f"operation {finding.repairing} is at it."
     elif finding.state is not FindingState.CONFIRMED:
         why = f"it is {finding.state}, and only what a second look has confirmed is repaired."
-    elif (never := cannot(drift, finding.found.key, finding.differs)) is not None:
+    elif never is not None:
         why = f"its repair cannot work. {never}"
     if why is not None:
         raise errors.RepairError(finding_id=finding_id, why=why)

@@ -50,6 +50,7 @@ from ledger.config import Observe
 from ledger.log.unit import AggregateStore, Unit, run_optimistically
 from ledger.nova_beside import known, one_host
 from ledger.nova_beside.adapters import OVERRIDES, TIMEOUT_S, Options, adapter_of
+from ledger.nova_beside.differences import Differences, theirs
 from ledger.nova_beside.known import Known
 from ledger.nova_beside.notifications import Bus, Notices
 from ledger.nova_beside.reads import CloudReader, CutListError
@@ -122,6 +123,7 @@ class Observer:
         self._notices = Notices()
         url, pool = settings.notifications, settings.notifications_pool
         self._bus = None if url is None else Bus(url, pool, self._notices.hear)
+        self._differences = Differences(store)
         self._sees_all = False
         self._trouble: str | None = None
         self._rights: str | None = None
@@ -230,7 +232,15 @@ class Observer:
         look.left |= set(differing) - set(few)
         for id_ in few:
             self._server(id_, servers, listed.get(id_, []), knows.get(id_), shared, look, state)
+        self._compare(look, theirs(cloud, ours))
         return len(servers)
+
+    def _compare(self, look: Observation, cloud: Cloud) -> None:
+        context = EventContext(actor=ACTOR, request_id=look.id, cause="observation")
+        with Line.connect(self._dsn, autocommit=True, application_name="observer") as connection:
+            connection.answer_s = LONG_ANSWER_S
+            id_ = look.id.removeprefix("req-")
+            self._differences.see(connection, self._reader, cloud, id_, context)
 
     # --- one server ---------------------------------------------------------------------------
 

@@ -10,6 +10,10 @@ Theory of operation
   came in chunks goes on with its length, for uWSGI takes no chunks.  An answer goes on as it comes.
 * A request that Nova may have seen is never sent again, for it may have been obeyed.  So each has
   a connection of its own: one that is kept may end just when it is used again.
+* GET and HEAD ask for nothing to be done (RFC 9110, 9.2.1).  Without a body they go by a connection
+  that is kept, and once more by one of their own if it ends before the answer begins.
+* A kept connection serves several callers.  What came on it between two requests is nobody's
+  answer: such a connection is closed.
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ import aiohttp
 import orjson
 import structlog
 from aiohttp import hdrs, web
+from aiohttp.connector import Connection
 from multidict import CIMultiDict, MultiMapping
 from yarl import URL
 
@@ -42,6 +47,8 @@ PASSED_OF_TOKEN_MAX = 100
 ANSWER_S = 120.0
 #: How long a connection to Nova may take.
 CONNECT_S = 5.0
+#: How long an idle connection to Nova is kept: shorter than Apache in front of it does (5 s).
+KEPT_S = 4.0
 #: Of an answer that is read here, and not only passed on.
 ANSWER_BYTES_MAX = 64 * 1024 * 1024
 #: How long Nova's newest microversion is known.
@@ -57,6 +64,9 @@ _OF_A_CONNECTION = frozenset(
 )
 #: What aiohttp would add by itself.
 _OURS = (hdrs.ACCEPT, hdrs.ACCEPT_ENCODING, hdrs.CONTENT_TYPE, hdrs.USER_AGENT)
+
+#: Asked again, they do nothing twice.
+_SAFE = frozenset({hdrs.METH_GET, hdrs.METH_HEAD})
 
 _BRIEF = aiohttp.ClientTimeout(total=CONNECT_S)
 
@@ -100,11 +110,15 @@ class Nova:
     """
 
     def __init__(
-        self, settings: Settings, static: StaticTokens, session: aiohttp.ClientSession
+        self,
+        settings: Settings,
+        static: StaticTokens,
+        own: aiohttp.ClientSession,
+        kept: aiohttp.ClientSession,
     ) -> None:
         self._url = URL(str(settings.observe.pass_on_to))
         self._body_bytes_max = settings.limits.request_body_bytes_max
-        self._static, self._session = static, session
+        self._static, self._own, self._kept = static, own, kept
         self._under_way = Counter[str]()
         self._newest: Version | None = None
         self._newest_until = 0.0
@@ -151,7 +165,7 @@ class Nova:
         if time.monotonic() >= self._newest_until:
             self._newest_until = time.monotonic() + NEWEST_S
             try:
-                async with self._session.get(self._url / "v2.1/", timeout=_BRIEF) as answer:
+                async with self._own.get(self._url / "v2.1/", timeout=_BRIEF) as answer:
                     said = (await answer.json())["version"]["version"]
                 major, _, minor = said.partition(".")
                 self._newest = int(major), int(minor)
@@ -178,10 +192,25 @@ class Nova:
             encoded=True,
         )
         with self._place(request), _explained():
-            async with self._session.request(
-                request.method, url, headers=headers, data=body, allow_redirects=False
-            ) as answer:
+            async with await self._sent(request.method, url, headers, body) as answer:
                 yield answer
+
+    async def _sent(
+        self, method: str, url: URL, headers: CIMultiDict[str], body: Body | None
+    ) -> aiohttp.ClientResponse:
+        """The answer as it begins.  What may be sent twice has one deadline for both."""
+        until = time.monotonic() + ANSWER_S
+        if method in _SAFE and body is None:
+            try:
+                return await self._kept.request(method, url, headers=headers, allow_redirects=False)
+            except aiohttp.ClientConnectorError:
+                raise  # another connection would not be made, either
+            except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
+                _log.info("asked_again", method=method, path=url.path, why=repr(error))
+        limits = aiohttp.ClientTimeout(total=until - time.monotonic(), connect=CONNECT_S)
+        return await self._own.request(
+            method, url, headers=headers, data=body, allow_redirects=False, timeout=limits
+        )
 
     @contextmanager
     def _place(self, request: web.Request) -> Iterator[None]:
@@ -216,16 +245,35 @@ async def beside(settings: Settings, static: StaticTokens) -> AsyncIterator[Nova
     trust: ssl.SSLContext | bool = True
     if observe.insecure or observe.cacert:
         trust = not observe.insecure and ssl.create_default_context(cafile=observe.cacert)
-    async with aiohttp.ClientSession(
+    own = aiohttp.TCPConnector(limit=0, force_close=True, ssl=trust)
+    kept = _Kept(limit=0, keepalive_timeout=KEPT_S, ssl=trust)
+    async with _session(own) as one, _session(kept) as other:
+        yield Nova(settings, static, one, other)
+
+
+class _Kept(aiohttp.TCPConnector):
+    """Connections that are used again, unless something came on them that nobody had asked for."""
+
+    async def connect(self, *args: Any, **options: Any) -> Connection:
+        """One on which nothing waits.  Raises what aiohttp does."""
+        connection = await super().connect(*args, **options)
+        if connection.protocol is None or not connection.protocol.should_close:
+            return connection
+        connection.close()
+        raise aiohttp.ServerDisconnectedError("It was told what nobody had asked.")
+
+
+def _session(connector: aiohttp.TCPConnector) -> aiohttp.ClientSession:
+    session = aiohttp.ClientSession(
         auto_decompress=False,
-        connector=aiohttp.TCPConnector(limit=0, force_close=True, ssl=trust),
+        connector=connector,
         cookie_jar=aiohttp.DummyCookieJar(),
         skip_auto_headers=_OURS,
         timeout=aiohttp.ClientTimeout(total=ANSWER_S, connect=CONNECT_S),
-    ) as session:
-        # Else it repeats GET, PUT and DELETE once; aiohttp has no public word for that.
-        session._retry_connection = False  # noqa: SLF001
-        yield Nova(settings, static, session)
+    )
+    # Else it repeats PUT and DELETE, too; aiohttp has no public word for that.
+    session._retry_connection = False  # noqa: SLF001
+    return session
 
 
 #: Who may be asked beside us for a request; the console's have none, and show our own view.

@@ -24,6 +24,12 @@ SELECT i.server_id::text, i.name, i.host, i.vm_state, i.power_state, i.project_i
 -- Those of these servers that nobody else has.  Primary key.
 SELECT server_id::text FROM instances WHERE server_id = ANY(%(ids)s::uuid[]) AND origin IS NULL;
 
+-- name: differing
+-- Findings that are not over; `theirs`: of what is Nova's.  findings_open.
+SELECT finding_id::text, state, differs, server_id::text, volume_id::text, host,
+       differs ? 'nova' AS theirs
+  FROM findings WHERE over_position IS NULL;
+
 -- name: ours_of_host
 -- The servers on a host that nobody else has.  instances_by_host.
 SELECT server_id::text FROM instances WHERE host = %(host)s AND NOT deleted AND origin IS NULL;

@@ -265,11 +265,12 @@ DELETE FROM look_cases WHERE look_id = %(look_id)s;
 
 -- name: unseen
 -- Findings that are not over and that a look has not seen, of these subjects, in the order of
--- their ids, after one; of a part of the cloud, if one is given.
+-- their ids, after one; of a part of the cloud, if one is given.  Not those of what is Nova's: its
+-- observer ends them.
 SELECT f.finding_id, f.drift_class, f.subject, f.key, f.host, f.server_id, f.volume_id,
        f.attachment_id
   FROM findings AS f
- WHERE f.state <> 'over' AND f.subject = ANY(%(subjects)s)
+ WHERE f.state <> 'over' AND f.subject = ANY(%(subjects)s) AND NOT f.differs ? 'nova'
    AND (%(after)s::uuid IS NULL OR f.finding_id > %(after)s)
    AND (%(whole)s OR f.host = %(host)s OR f.server_id = %(server)s::uuid
         OR f.volume_id IN (
@@ -285,7 +286,8 @@ SELECT f.finding_id, f.drift_class, f.subject, f.key, f.host, f.server_id, f.vol
 SELECT f.finding_id, f.drift_class, f.subject, f.key, f.host, f.server_id, f.volume_id,
        f.attachment_id, i.host AS server_host
   FROM findings AS f LEFT JOIN instances AS i ON i.server_id = f.server_id AND NOT i.deleted
- WHERE f.state <> 'over' AND (f.host = %(host)s OR f.server_id = ANY(%(servers)s::uuid[]))
+ WHERE f.state <> 'over' AND NOT f.differs ? 'nova'
+   AND (f.host = %(host)s OR f.server_id = ANY(%(servers)s::uuid[]))
    AND NOT EXISTS (SELECT FROM look_cases AS c
                     WHERE c.look_id = %(look_id)s AND c.finding_id = f.finding_id);
 

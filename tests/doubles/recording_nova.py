@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-#: Answers by writing; who returns has the connection closed, as uWSGI closes it.
+#: Answers by writing; who returns has the connection closed, as uWSGI closes it, unless Nova
+#: `keeps` it.
 Answering = Callable[["Asked", asyncio.StreamWriter], Awaitable[None]]
 
 
@@ -40,6 +42,11 @@ def said(status: int, body: bytes | dict[str, Any] = b"", *headers: tuple[str, s
     return f"HTTP/1.1 {status} As Nova says\r\n{head}\r\n".encode() + body
 
 
+def kept(answer: bytes) -> bytes:
+    """The same, after which the connection stays."""
+    return answer.replace(b"Connection: close\r\n", b"")
+
+
 def not_found(what: str) -> bytes:
     text = f"{what} could not be found."
     return said(404, {"itemNotFound": {"code": 404, "message": text}})
@@ -48,36 +55,45 @@ def not_found(what: str) -> bytes:
 @dataclass
 class RecordingNova:
     """Served by `recording_nova`.  `answers`: by what a path begins with, the last that fits;
-    `answering`: in place of them.
+    `answering`: in place of them.  It `keeps` connections, or closes each after its answer.
     """
 
     url: str = ""
     asked: list[Asked] = field(default_factory=list)
     answers: dict[str, bytes] = field(default_factory=lambda: {"/": said(200, {"by": "nova"})})
     answering: Answering | None = None
+    keeps: bool = False
+    lines: list[asyncio.StreamWriter] = field(default_factory=list)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.lines.append(writer)
         with suppress(ConnectionError, asyncio.IncompleteReadError):
-            head = (await reader.readuntil(b"\r\n\r\n")).decode()
-            line, *rest = head.strip().split("\r\n")
-            headers = [(name, text) for name, _, text in (each.partition(": ") for each in rest)]
-            length = next((text for name, text in headers if name == "Content-Length"), "0")
-            asked = Asked(line, headers, await reader.readexactly(int(length)))
-            self.asked.append(asked)
-            if self.answering is not None:
-                await self.answering(asked, writer)
-            else:
-                fits = [each for each in self.answers if asked.path.startswith(each)]
-                writer.write(self.answers[fits[-1]])
+            await self._answer(reader, writer)
+            while self.keeps and not writer.is_closing():
+                await self._answer(reader, writer)
         writer.close()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        line, *rest = head.strip().split("\r\n")
+        headers = [(name, text) for name, _, text in (each.partition(": ") for each in rest)]
+        length = next((text for name, text in headers if name == "Content-Length"), "0")
+        asked = Asked(line, headers, await reader.readexactly(int(length)))
+        self.asked.append(asked)
+        if self.answering is not None:
+            await self.answering(asked, writer)
+        else:
+            fits = [each for each in self.answers if asked.path.startswith(each)]
+            writer.write(kept(self.answers[fits[-1]]) if self.keeps else self.answers[fits[-1]])
 
 
 @asynccontextmanager
-async def recording_nova() -> AsyncIterator[RecordingNova]:
+async def recording_nova(tls: ssl.SSLContext | None = None) -> AsyncIterator[RecordingNova]:
     """On a free port of loopback, for the length of the `with`."""
     nova = RecordingNova()
-    server = await asyncio.start_server(nova.serve, "127.0.0.1", 0)
-    nova.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    server = await asyncio.start_server(nova.serve, "127.0.0.1", 0, ssl=tls)
+    scheme = "http" if tls is None else "https"
+    nova.url = f"{scheme}://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     try:
         yield nova
     finally:

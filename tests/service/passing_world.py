@@ -78,9 +78,9 @@ class Both:
 
 @asynccontextmanager
 async def both_worlds(
-    dsn: str, keystone: SimulatedKeystone, nova: RecordingNova
+    dsn: str, keystone: SimulatedKeystone, nova: RecordingNova, insecure: bool = False
 ) -> AsyncIterator[Both]:
-    observe = Observe(pass_on_to=nova.url)
+    observe = Observe(pass_on_to=nova.url, insecure=insecure)
     async with running_api(dsn, replace(settings(keystone), observe=observe)) as api:
         token = keystone.token("root", "admin", "service", project=PROJECT)
         yield Both(api, nova, keystone, token)

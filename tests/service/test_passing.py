@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import gzip
 import itertools
+import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from typing import Any
 
 import aiohttp
 import pytest
@@ -16,7 +18,7 @@ from yarl import URL
 from ledger.config import Observe
 from ledger.http import body
 from ledger.nova_beside import passing
-from tests.doubles.recording_nova import Asked, RecordingNova, said
+from tests.doubles.recording_nova import Asked, RecordingNova, kept, said
 from tests.doubles.simulated_keystone import SimulatedKeystone
 from tests.service.api_world import Api, eventually, running_api
 from tests.service.keystone_world import settings
@@ -98,7 +100,7 @@ async def test_a_request_reaches_nova_as_it_was_sent(both: Both) -> None:
         asked = both.nova.asked.pop()
         assert asked.line == f"{method} {path} HTTP/1.1"
         assert asked.body == sent
-        added = [("Via", "1.1 attachment-ledger"), ENDS]
+        added = [("Via", "1.1 attachment-ledger"), *([] if method == "GET" else [ENDS])]
         if method == "DELETE":
             added.append(("Content-Length", "0"))  # what was not said before
         assert sorted(asked.headers) == sorted([*HEADERS, *length, *added])
@@ -130,7 +132,6 @@ async def test_what_belongs_to_one_connection_stays_there(both: Both) -> None:
     ]
     await exchange(both.api, head("GET", PATHS[0], *HEADERS, *own))
     [asked] = both.nova.asked
-    asked.headers.remove(ENDS)  # it is ours, of our connection
     assert {name.lower() for name, _ in asked.headers} & {n.lower() for n, _ in own} == set()
 
 
@@ -181,6 +182,116 @@ async def test_a_head_is_answered_by_the_head_of_novas_answer(both: Both) -> Non
     both.nova.answering = answering
     first, headers, got = await exchange(both.api, head("HEAD", PATHS[0], *HEADERS, ENDS))
     assert (first[:12], dict(headers)["Content-Length"], got) == ("HTTP/1.1 200", "5", b"")
+
+
+# ------------------------------------------------------------------------ by which connection
+
+
+async def test_what_is_safe_shares_a_connection_and_nothing_else_does(both: Both) -> None:
+    both.nova.keeps = True
+    for method in ("GET", "GET", "POST", "PUT", "DELETE", "PATCH", "GET"):
+        assert (await both.ask(method, PATHS[0])).status == 200
+    assert len(both.nova.lines) == 1 + 4
+    assert (await both.ask("GET", PATHS[0], data=b"{}")).status == 200
+    assert len(both.nova.lines) == 1 + 4 + 1, "with a body it is not known to be safe"
+
+
+async def test_what_is_safe_is_asked_again_where_a_kept_connection_ends(both: Both) -> None:
+    for method, ends in (("GET", "close"), ("HEAD", "close"), ("GET", "abort")):
+        lines = len(both.nova.lines)
+
+        async def answering(
+            _: Asked, writer: asyncio.StreamWriter, lines: int = lines, ends: str = ends
+        ) -> None:
+            if both.nova.lines.index(writer) == lines and len(both.nova.asked) > 1:
+                getattr(writer.transport, ends)()  # just as it is used again
+            else:
+                writer.write(kept(said(200)))
+
+        both.nova.answering, both.nova.keeps = answering, True
+        answers = [(await both.ask(method, PATHS[0])).status for _ in range(2)]
+        assert (answers, both.said_by_nova()) == ([200, 200], 3)
+        assert len(both.nova.lines) == lines + 2
+        for writer in both.nova.lines:
+            writer.close()
+        await eventually(
+            lambda: nobody_is_kept(both), "all kept connections are known to have ended"
+        )
+
+
+async def nobody_is_kept(both: Both) -> bool:
+    return not any(each.is_connected() for each in kept_by(both))
+
+
+def kept_by(both: Both) -> list[Any]:
+    assert both.api.components.nova is not None
+    connector = both.api.components.nova._kept.connector
+    assert connector is not None
+    return [each for line in connector._conns.values() for each, _ in line]
+
+
+async def test_a_nova_that_only_breaks_off_is_asked_twice_what_is_safe_and_no_more(
+    both: Both,
+) -> None:
+    async def answering(_: Asked, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    both.nova.answering = answering
+    for method, times in {
+        "GET": 2,
+        "HEAD": 2,
+        "POST": 1,
+        "PUT": 1,
+        "DELETE": 1,
+        "PATCH": 1,
+    }.items():
+        assert (await both.ask(method, PATHS[0])).status == 502
+        assert both.said_by_nova() == times
+
+
+async def test_both_times_have_one_deadline(impatient: Both) -> None:
+    """The first of two takes most of it: the second has the rest."""
+    let_go = asyncio.Event()
+
+    async def answering(_: Asked, writer: asyncio.StreamWriter) -> None:
+        if len(impatient.nova.asked) == 1:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(let_go.wait(), 2 * SHORT_S)
+            writer.close()
+        else:
+            await let_go.wait()
+
+    impatient.nova.answering = answering
+    began = time.monotonic()
+    answer = await impatient.ask("GET", PATHS[0])
+    assert (answer.status, impatient.said_by_nova()) == (504, 2)
+    assert time.monotonic() - began < 2 * SHORT_S + passing.ANSWER_S
+    let_go.set()
+
+
+async def test_what_comes_on_a_kept_connection_unasked_is_nobodys_answer(both: Both) -> None:
+    both.nova.keeps = True
+    both.nova.answers["/"] = said(200, {"of": "one"})
+    assert (await both.ask("GET", PATHS[0])).status == 200
+    [line] = both.nova.lines
+    line.write(kept(said(200, {"of": "another"})))
+
+    async def come() -> bool:
+        return any(each.should_close for each in kept_by(both))
+
+    await eventually(come, "it has come")
+    answer = await both.ask("GET", PATHS[0])
+    assert await answer.json() == {"of": "one"}
+    assert len(both.nova.lines) == 2
+
+
+async def test_no_cookie_of_one_caller_goes_with_another(both: Both) -> None:
+    both.nova.keeps = True
+    both.nova.answers["/"] = said(200, b"", ("Set-Cookie", "session=mine; Path=/"))
+    for method in ("GET", "POST", "GET", "POST"):
+        first, headers, _ = await exchange(both.api, head(method, PATHS[0], *HEADERS[:5], ENDS))
+        assert ("Set-Cookie", "session=mine; Path=/") in headers, first
+    assert [asked.named("cookie") for asked in both.nova.asked] == [[], [], [], []]
 
 
 # ------------------------------------------------------------------------ when it does not

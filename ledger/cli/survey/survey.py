@@ -163,24 +163,16 @@ def _say_size(seen: Cloud, apart: timedelta) -> None:
 
 def row_of(each: Difference) -> tuple[Any, ...]:
     """A finding, in `COLUMNS`."""
+    from handlers.drift.beside_words import mend_of
     from ledger.cli.operations.plan import Lines
 
     about, kind = each.about, each.kind
-    command, why = mend_of(each)
+    command, why = mend_of(kind, each.case, about)
     return (
         *(kind.name, kind.severity.value, about.volume_id, about.server_id),
         *(about.attachment_id, about.host, clock(each.since), Lines(each.says, _said(each.says))),
         *(kind.meaning, command, why),
     )
-
-
-def mend_of(each: Difference) -> tuple[str | None, str]:
-    """The command that mends it, if one is safe, and what it does or why there is none."""
-    mend = each.kind.cases.get(each.case or "", each.kind.mend)
-    names = ("volume", "server", "attachment")
-    ids = {name: getattr(each.about, f"{name}_id") or "ID" for name in names}
-    ids["host"] = each.about.host or "unknown"
-    return mend.command and mend.command.format(**ids), mend.why.format(**ids)
 
 
 def _said(says: Mapping[str, Any]) -> Iterator[str]:

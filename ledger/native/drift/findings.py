@@ -10,8 +10,10 @@ from aiohttp import web
 from aggregates.finding import FindingState
 from aggregates.operation import Operation
 from aggregates.remnant import Remnant
+from handlers.drift.beside_words import KINDS, NOVA
 from handlers.drift.classes import BY_NAME, CLASSES, DriftClass, subject_of
 from handlers.drift.recheck import cannot
+from handlers.drift.rows import RowAbout
 from ledger.http import redaction
 from ledger.http.call import Call, answer, refuse_to_come
 from ledger.http.paging import page_limit
@@ -175,12 +177,18 @@ async def _answer(call: Call, row: Row, at: datetime | None = None) -> web.Strea
         if event["topic"] in _HISTORY
     ]
     details = {
-        "meaning": known.meaning if known else "A class of drift of another version.",
+        "meaning": _meaning(row, known),
         "by_hand": (_cannot(row, known) or known.by_hand or None) if known else None,
         "acts": _acts(row, known) if call.identity.everywhere and at is None else [],
         "history": history,
     }
     return answer(FindingDetails.model_validate({**shown, **details}))
+
+
+def _meaning(row: Row, known: DriftClass | None) -> str:
+    if known is None:
+        return "A class of drift of another version."
+    return (KINDS if NOVA in (row["differs"] or {}) else BY_NAME)[known.name].meaning
 
 
 def _shown(call: Call, row: Row) -> Row:
@@ -205,7 +213,10 @@ def _acts(row: Row, known: DriftClass | None) -> list[str]:
 
 def _cannot(row: Row, known: DriftClass) -> str | None:
     """Why its repair would do nothing, and what to do instead."""
-    return cannot(known, row["key"], row["differs"] or {})
+    names = ("server_id", "volume_id", "attachment_id")
+    ids = {name: str(row[name]) if row[name] else None for name in names}
+    about = RowAbout(**ids, host=row["host"])
+    return cannot(known, row["key"], row["differs"] or {}, about)
 
 
 def _class_shown(each: DriftClass) -> DriftClassShown:

@@ -1,0 +1,173 @@
+"""What differs beside a Nova that is watched becomes findings, as what a look of ours finds does.
+
+Theory of operation
+-------------------
+* The observer's lists are what `survey` compares, so its classes are told of them, each look
+  (handlers.drift.beside_nova).  Only what is questionable costs Nova a request more.
+* What two looks have said alike, a minute apart, is found by the first and confirmed by the second.
+  So what somebody was just at is never recorded.  One process looks; another begins anew.
+* Ours is left out: Nova says 404 of it, and our own look tells of it.
+* A finding is over as soon as a look that could see it does not.
+* Nothing of ours mends any: what Nova or Cinder is to be told is said (beside_words).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import structlog
+from psycopg.rows import dict_row
+
+import sql
+from aggregates.base import EventContext
+from aggregates.finding import Finding, FindingState
+from handlers.drift import judge
+from handlers.drift.beside_nova import (
+    Cloud,
+    Difference,
+    SeenServer,
+    confirmed,
+    found,
+    questionable,
+    tells,
+)
+from handlers.drift.classes import BY_NAME, subject_of
+from handlers.drift.judge import Sight, Suspicion
+from handlers.drift.rows import UNKNOWN, Key, RowAbout
+from ledger.log.unit import AggregateStore, Unit, run_optimistically
+from ledger.nova_beside.reads import CloudReader
+from ledger.reconcile.cases import BATCH, batched
+
+#: How long a state has to last that passes by itself, as `survey --stuck` begins with.
+STUCK = timedelta(minutes=15)
+#: How many differences of one look become findings, the worst first; of the others the log tells.
+FINDINGS_MAX = 1_000
+_SETTLED = {FindingState.CONFIRMED, FindingState.IGNORED}
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Round:
+    """What one look saw, as of a position of the log; `at`: by the monotonic clock."""
+
+    look_id: str
+    position: int
+    at: float
+    seen: list[Difference]
+
+
+class Differences:
+    """Of all looks of one process.  Raises what the reader, the store and psycopg raise."""
+
+    def __init__(self, store: AggregateStore) -> None:
+        self._store = store
+        self._before: _Round | None = None
+
+    def see(
+        self,
+        connection: psycopg.Connection[Any],
+        reader: CloudReader,
+        cloud: Cloud,
+        look_id: str,
+        context: EventContext,
+    ) -> None:
+        """What this look makes of findings.  `cloud`: what is Nova's alone (`theirs`)."""
+        unsure = questionable(cloud)
+        asked = reader.few(unsure, "servers whose mappings differ")
+        told = {**dict.fromkeys(unsure, UNKNOWN), **reader.mappings(cloud.servers, asked)}
+        cloud = replace(cloud, servers={**cloud.servers, **told})
+        row = connection.execute(sql.query("log", "head")).fetchone()
+        assert row is not None, "the log has a head"
+        seen = [each for each in found(cloud, STUCK) if each.kind.name in BY_NAME]
+        this = _Round(look_id=look_id, position=row[0], at=time.monotonic(), seen=seen)
+        before = self._before
+        if before is not None and this.at - before.at < judge.APART_S:
+            return
+        self._before = this
+        cursor = connection.cursor(row_factory=dict_row)
+        open_ = cursor.execute(sql.query("observed", "differing")).fetchall()
+        here = {judge.finding_id(case.drift_class, case.key): case for case in map(_case, seen)}
+        gone = [row for row in open_ if row["theirs"] and row["finding_id"] not in here]
+        self._end(gone, cloud, this, context)
+        if before is not None:
+            both = [_case(each) for each in confirmed(before.seen, seen)]
+            self._find(both, open_, (before, this), context)
+
+    def _find(
+        self,
+        cases: Sequence[Suspicion],
+        open_: Sequence[dict[str, Any]],
+        rounds: tuple[_Round, _Round],
+        context: EventContext,
+    ) -> None:
+        said = {row["finding_id"]: row["differs"] for row in open_ if row["state"] in _SETTLED}
+        ours = {row["finding_id"] for row in open_ if not row["theirs"]}  # our own look tells of it
+        ids = {judge.finding_id(each.drift_class, each.key): each for each in cases}
+        new = [
+            (id_, case)
+            for id_, case in ids.items()
+            if id_ not in ours and said.get(id_) != case.differs
+        ]
+        if len(new) > FINDINGS_MAX:
+            _log.warning("differences_not_told", number=len(new) - FINDINGS_MAX)
+        first, second = (
+            Sight(look_id=each.look_id, position=each.position, apart=nth > 0)
+            for nth, each in enumerate(rounds)
+        )
+        for batch in batched(new[:FINDINGS_MAX], BATCH):
+
+            def change(unit: Unit) -> None:
+                for id_, case in batch:  # noqa: B023 - it is called here and now
+                    finding = unit.get(Finding, id_)
+                    judge.see_case(finding, case, first)
+                    judge.see_case(finding, case, second)
+                unit.save(context)
+
+            run_optimistically(self._store, change)
+
+    def _end(
+        self, rows: Sequence[dict[str, Any]], cloud: Cloud, this: _Round, context: EventContext
+    ) -> None:
+        sight = Sight(look_id=this.look_id, position=this.position)
+        names = ("server_id", "volume_id", "host")
+        gone = [
+            row["finding_id"]
+            for row in rows
+            if tells(cloud, RowAbout(**{name: row[name] for name in names}))
+        ]
+        for batch in batched(gone, BATCH):
+
+            def change(unit: Unit) -> None:
+                for id_ in batch:  # noqa: B023 - it is called here and now
+                    judge.miss(unit.get(Finding, id_), sight)
+                unit.save(context)
+
+            run_optimistically(self._store, change)
+
+
+def theirs(cloud: Cloud, ours: frozenset[str]) -> Cloud:
+    """Without the servers that are ours, their attachments, and the volumes of these."""
+    kept = {id_: each for id_, each in cloud.attachments.items() if each.server_id not in ours}
+    held = {each.volume_id for id_, each in cloud.attachments.items() if id_ not in kept}
+    for server in cloud.servers.values():
+        if isinstance(server, SeenServer) and server.id in ours:
+            held.update(server.volumes)
+    return replace(
+        cloud,
+        servers={id_: each for id_, each in cloud.servers.items() if id_ not in ours},
+        volumes={id_: each for id_, each in cloud.volumes.items() if id_ not in held},
+        attachments={id_: each for id_, each in kept.items() if each.volume_id not in held},
+    )
+
+
+def _case(each: Difference) -> Suspicion:
+    """As bad as it is beside a Nova."""
+    drift_class = replace(BY_NAME[each.kind.name], severity=each.kind.severity)
+    key = Key(subject=subject_of(drift_class), id=each.key)
+    return Suspicion(drift_class=drift_class, key=key, about=each.about, differs=each.says)

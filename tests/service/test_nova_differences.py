@@ -1,0 +1,176 @@
+"""What differs beside a Nova that is watched is a finding: two looks see it, nobody mends it, and a
+look that could see it ends it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from aggregates.base import Actor, EventContext
+from handlers.drift import judge
+from handlers.drift.beside_nova import Cloud, SeenServer
+from handlers.drift.rows import UNKNOWN
+from ledger.nova_beside import differences
+from ledger.nova_beside.differences import Differences, theirs
+from ledger.reconcile.reads import LedgerReads
+from projections.running.tables import prepare
+from tests.service.api_world import Api
+from tests.unit.test_beside_nova import CASES, GONE, S, after
+
+_CONTEXT = EventContext(actor=Actor(name="observer"), request_id="req-look", cause="observation")
+#: What the lists of a Nova and its Cinder show without any host's word, as our looks call it.
+NAMES = [
+    *("owner_gone", "reservation_unknown", "attachment_unknown", "attachment_lost"),
+    *("attachment_host_differs", "volume_gone", "volume_status_differs", "volume_stuck"),
+]
+
+
+class Reader:
+    """Nova tells the mappings of a server as its list does, unless it is `silent`."""
+
+    silent = False
+
+    def few(self, every: list[str], _: str) -> list[str]:
+        return every
+
+    def mappings(self, servers: Mapping[str, Any], asked: list[str]) -> dict[str, Any]:
+        return {} if self.silent else {id_: servers[id_] for id_ in asked}
+
+
+class Looks:
+    """Looks at a cloud, each a minute after the one before, or as `apart_s` says."""
+
+    def __init__(self, api: Api, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._api, self._dsn, self._at = api, dsn, 1000.0
+        self._of_process = Differences(api.components.requests._store)
+        self.reader = Reader()
+        monkeypatch.setattr(differences, "time", self)
+
+    def monotonic(self) -> float:
+        return self._at
+
+    async def see(self, cloud: Cloud, apart_s: float = judge.APART_S) -> list[dict[str, Any]]:
+        """The open findings after the look."""
+        self._at += apart_s
+        await asyncio.to_thread(self._see, replace(cloud, hosts={}))
+        await self._api.projected()
+        answer = await self._api.ask("GET", "/v1/drift", "admin")
+        return list((await answer.json())["findings"])
+
+    def _see(self, cloud: Cloud) -> None:
+        with psycopg.connect(self._dsn, autocommit=True) as connection:
+            reader: Any = self.reader
+            self._of_process.see(connection, reader, cloud, str(uuid4()), _CONTEXT)
+
+
+@pytest.fixture
+def looks(api: Api, database_url: str, monkeypatch: pytest.MonkeyPatch) -> Looks:
+    return Looks(api, database_url, monkeypatch)
+
+
+async def test_what_two_looks_see_is_confirmed_told_with_what_mends_it_and_ends(
+    api: Api, looks: Looks
+) -> None:
+    for name in NAMES:
+        assert await looks.see(after(*CASES[name])) == []
+        every = await looks.see(after(*CASES[name]))
+        [one] = [each for each in every if each["drift_class"] == name]
+        assert (one["state"], one["repair"]) == ("confirmed", None)
+        path = f"/v1/drift/{one['finding_id']}"
+        shown = await (await api.ask("GET", path, "admin")).json()
+        assert shown["by_hand"].startswith("It is Nova's, so nothing of ours mends it.")
+        assert "nova" in shown["differs"]
+        assert shown["acts"] == ["ignore"]
+        refused = await api.ask("POST", f"{path}/repair", "admin", json={"reason": "x"})
+        assert refused.status == 409
+        assert "It is Nova's" in await refused.text()
+        assert await looks.see(after()) == [], "it is over"
+
+
+async def test_what_is_worst_beside_nova_is_told_as_such_with_its_command(
+    api: Api, looks: Looks
+) -> None:
+    cloud = after(*CASES["owner_gone"])
+    await looks.see(cloud)
+    [one] = await looks.see(cloud)
+    assert one["severity"] == "critical", "any member can pull it"
+    shown = await (await api.ask("GET", f"/v1/drift/{one['finding_id']}", "admin")).json()
+    assert "CVE-2023-2088" in shown["meaning"]
+    assert f"attachment delete {one['attachment_id']}`" in shown["by_hand"]
+
+
+async def test_looks_that_say_the_same_append_nothing_and_one_alone_or_too_soon_nothing_either(
+    api: Api, looks: Looks
+) -> None:
+    cloud = after(*CASES["attachment_host_differs"])
+    head = await _head(api)
+    await looks.see(cloud)
+    await looks.see(cloud, apart_s=judge.APART_S - 1)
+    await looks.see(after())
+    await looks.see(cloud)
+    assert await _head(api) == head
+    assert len(await looks.see(cloud)) == 1
+    head = await _head(api)
+    await looks.see(cloud)
+    assert await _head(api) == head
+
+
+async def test_a_look_that_could_not_see_it_ends_nothing(looks: Looks) -> None:
+    cloud = after(*CASES["attachment_unknown"])
+    await looks.see(cloud)
+    [one] = await looks.see(cloud)
+    assert one["drift_class"] == "attachment_unknown"
+    server = after().servers[S]
+    assert isinstance(server, SeenServer)
+    for blind in (UNKNOWN, replace(server, known=False), replace(server, task_state="rebooting")):
+        assert await looks.see(replace(after(), servers={S: blind})) != []
+    looks.reader.silent = True
+    assert await looks.see(cloud) != [], "Nova does not tell what it has mapped"
+    unasked = {id_: each for id_, each in after().servers.items() if id_ != S}
+    assert await looks.see(replace(after(), servers=unasked)) != [], "too much to ask for"
+    assert await looks.see(after()) == []
+
+
+async def test_what_is_ours_is_none_of_novas(looks: Looks) -> None:
+    """Nova says 404 of a server of ours: that is no attachment that any member may pull."""
+    ours = frozenset({GONE})
+    cloud = after(*CASES["owner_gone"])
+    for _ in range(2):
+        assert await looks.see(theirs(cloud, ours)) == []
+    await looks.see(cloud)
+    assert len(await looks.see(cloud)) == 1
+    assert await looks.see(theirs(cloud, ours)) == [], "it was taken over"
+
+
+async def test_a_look_of_ours_ends_none_of_them(looks: Looks, database_url: str) -> None:
+    cloud = after(*CASES["attachment_host_differs"], *CASES["volume_status_differs"])
+    await looks.see(cloud)
+    assert len(await looks.see(cloud)) == 2
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        prepare(connection)
+        reads, asked = LedgerReads(connection, {}), {"look_id": str(uuid4())}
+        subjects = ["attachment", "volume"]
+        assert [*reads.scoped("unseen", "finding_id", None, subjects=subjects, **asked)] == []
+        assert reads.rows("unseen_on", host="h2", servers=[S], **asked) == []
+
+
+async def test_so_many_become_findings_and_the_worst_of_them(
+    looks: Looks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(differences, "FINDINGS_MAX", 1)
+    cloud = after(*CASES["owner_gone"], *CASES["attachment_host_differs"])
+    await looks.see(cloud)
+    [one] = await looks.see(cloud)
+    assert one["drift_class"] == "owner_gone"
+    assert len(await looks.see(cloud)) == 2, "the next look goes on"
+
+
+async def _head(api: Api) -> int:
+    return int((await (await api.ask("GET", "/v1/events/checkpoint", "admin")).json())["position"])
