@@ -219,7 +219,7 @@ def confirmed(before: list[Difference], now: list[Difference]) -> list[Differenc
     return [each for each in now if (one := then.get(each.id)) and one.says == each.says]
 
 
-def tells(cloud: Cloud, about: RowAbout) -> bool:
+def tells(cloud: Cloud, about: About) -> bool:
     """Whether this round could see whether such a difference is there."""
     server = cloud.servers.get(about.server_id or "")
     volume = cloud.volumes.get(about.volume_id or "")

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from aggregates.base import About
 from handlers.drift.classes import BY_NAME
 from handlers.drift.kinds import Severity
-from handlers.drift.rows import RowAbout
 
 #: What Nova calls its side of a finding; the rows call it the ledger's.
 NOVA = "nova"
@@ -331,7 +331,7 @@ KINDS: dict[str, DifferenceClass] = {
 }
 
 
-def mend_of(kind: DifferenceClass, case: str | None, about: RowAbout) -> tuple[str | None, str]:
+def mend_of(kind: DifferenceClass, case: str | None, about: About) -> tuple[str | None, str]:
     """The command that mends it, if one is safe, and what it does or why there is none."""
     mend = kind.cases.get(case or "", kind.mend)
     names = ("volume", "server", "attachment")
@@ -340,7 +340,7 @@ def mend_of(kind: DifferenceClass, case: str | None, about: RowAbout) -> tuple[s
     return mend.command and mend.command.format(**ids), mend.why.format(**ids)
 
 
-def advice(name: str, differs: Mapping[str, Any], about: RowAbout) -> str:
+def advice(name: str, differs: Mapping[str, Any], about: About) -> str:
     """The same for a finding of what is Nova's, in a sentence."""
     cinder = differs.get("cinder") or {}
     case = cinder.get("status", "") + (", attached" if cinder.get("attachments") else "")

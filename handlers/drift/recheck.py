@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from types import NoneType
 from typing import Any
 
+from aggregates.base import About
 from aggregates.finding import Finding
 from handlers.drift import rows
 from handlers.drift.beside_words import NOVA, advice
@@ -18,12 +19,12 @@ from handlers.drift.classes import BY_NAME, DriftClass
 from handlers.drift.judge import differs
 from handlers.drift.proofs import ProofFacts
 from handlers.drift.repairs import REPAIRS
-from handlers.drift.rows import Party, RowAbout
+from handlers.drift.rows import Party
 
 GONE, CHANGED, UNPROVEN = "drift_gone", "drift_changed", "drift_unproven"
 
 
-def cannot(drift: DriftClass, key: str, differs: Mapping[str, Any], about: RowAbout) -> str | None:
+def cannot(drift: DriftClass, key: str, differs: Mapping[str, Any], about: About) -> str | None:
     """Why the repair of a class can never work for what a finding says, and what a person does
     instead; None: it may.  An offer asks this; so does a request; and the proof asks the same.
     """

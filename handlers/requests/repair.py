@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from aggregates import errors
+from aggregates.base import About
 from aggregates.finding import Finding, FindingState
 from aggregates.mapping import MappingState
 from aggregates.operation import Operation
@@ -18,7 +19,6 @@ from aggregates.volume import Volume
 from handlers.drift.classes import BY_NAME
 from handlers.drift.recheck import cannot
 from handlers.drift.repairs import REPAIRS, Repair, RepairContext, refusal
-from handlers.drift.rows import RowAbout
 from handlers.engine.plan import Place
 from handlers.requests.actions import RequestHosts
 from handlers.requests.guards import Concerned, RequestOrigin, check_contact, start
@@ -41,7 +41,7 @@ def refuse(finding: Finding, finding_id: str) -> None:
         raise errors.NoFindingError(finding_id=finding_id)
     found, drift = finding.found, BY_NAME.get(finding.found.drift_class)
     names = ("server_id", "volume_id", "attachment_id", "host")
-    about = RowAbout(**{name: getattr(found, name) for name in names})
+    about = About(**{name: getattr(found, name) for name in names})
     never = cannot(drift, found.key, finding.differs, about) if drift else None
     why = None
     if drift is None or drift.repair is None:

@@ -24,7 +24,7 @@ import structlog
 from psycopg.rows import dict_row
 
 import sql
-from aggregates.base import EventContext
+from aggregates.base import About, EventContext
 from aggregates.finding import Finding, FindingState
 from handlers.drift import judge
 from handlers.drift.beside_nova import (
@@ -38,7 +38,7 @@ from handlers.drift.beside_nova import (
 )
 from handlers.drift.classes import BY_NAME, subject_of
 from handlers.drift.judge import Sight, Suspicion
-from handlers.drift.rows import UNKNOWN, Key, RowAbout
+from handlers.drift.rows import UNKNOWN, Key
 from ledger.log.unit import AggregateStore, Unit, run_optimistically
 from ledger.nova_beside.reads import CloudReader
 from ledger.reconcile.cases import BATCH, batched
@@ -139,7 +139,7 @@ class Differences:
         gone = [
             row["finding_id"]
             for row in rows
-            if tells(cloud, RowAbout(**{name: row[name] for name in names}))
+            if tells(cloud, About(**{name: row[name] for name in names}))
         ]
         for batch in batched(gone, BATCH):
 

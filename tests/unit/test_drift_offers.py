@@ -26,7 +26,7 @@ def found(status: str, attachments: int) -> dict[str, Any]:
     ("status", "attachments"), [("attaching", 1), ("attaching", 0), ("detaching", 1)]
 )
 def test_what_cinder_takes_back_by_itself_is_offered(status: str, attachments: int) -> None:
-    assert cannot(WRONG, "v", found(status, attachments), RowAbout()) is None
+    assert cannot(WRONG, "v", found(status, attachments), About()) is None
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_what_cinder_takes_back_by_itself_is_offered(status: str, attachments: i
 def test_what_an_administrator_has_to_set_names_the_command_that_does(
     status: str, attachments: int, command: str
 ) -> None:
-    told = cannot(WRONG, "v", found(status, attachments), RowAbout()) or ""
+    told = cannot(WRONG, "v", found(status, attachments), About()) or ""
     assert command in told
     assert ("Never add `--detached`" in told) is bool(attachments)
     assert ("--volume-id v" in told) is (not attachments and status != "error_deleting")
@@ -58,10 +58,10 @@ def test_the_offer_says_what_the_proof_says(status: str, attachments: int) -> No
     row = rows.VolumeRow(id="v", about=About(), mappings=1, had=True, cinder=shown)
     asked = ProofFacts(row=row, lane=Lane.of_server("s"), statuses=("attached",) * attachments)
     assert REPAIRS["settle_volume"].proof(asked) == cannot(
-        WRONG, "v", found(status, attachments), RowAbout()
+        WRONG, "v", found(status, attachments), About()
     )
 
 
 @pytest.mark.parametrize("differs", [{}, {"cinder": None}, {"cinder": "unknown"}, {"cinder": {}}])
 def test_of_what_a_finding_does_not_say_nothing_is_said(differs: dict[str, Any]) -> None:
-    assert [cannot(each, "v", differs, RowAbout()) for each in CLASSES] == [None] * len(CLASSES)
+    assert [cannot(each, "v", differs, About()) for each in CLASSES] == [None] * len(CLASSES)

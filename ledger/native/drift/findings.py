@@ -7,13 +7,13 @@ from typing import Any
 
 from aiohttp import web
 
+from aggregates.base import About
 from aggregates.finding import FindingState
 from aggregates.operation import Operation
 from aggregates.remnant import Remnant
 from handlers.drift.beside_words import KINDS, NOVA
 from handlers.drift.classes import BY_NAME, CLASSES, DriftClass, subject_of
 from handlers.drift.recheck import cannot
-from handlers.drift.rows import RowAbout
 from ledger.http import redaction
 from ledger.http.call import Call, answer, refuse_to_come
 from ledger.http.paging import page_limit
@@ -215,7 +215,7 @@ def _cannot(row: Row, known: DriftClass) -> str | None:
     """Why its repair would do nothing, and what to do instead."""
     names = ("server_id", "volume_id", "attachment_id")
     ids = {name: str(row[name]) if row[name] else None for name in names}
-    about = RowAbout(**ids, host=row["host"])
+    about = About(**ids, host=row["host"])
     return cannot(known, row["key"], row["differs"] or {}, about)
 
 
