@@ -7,6 +7,7 @@ virtual machine, and says so by LEDGER_LAB_KERNEL.
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import uuid
 from collections.abc import Callable, Iterator
@@ -32,6 +33,8 @@ pytestmark = [
 
 AES = Encryption(provider="luks", key_id="k", cipher="aes-xts-plain64", key_size=256)
 Make = Callable[..., Any]
+#: What the kernel says to who has a disk open that it has removed.
+GONE = r"error|No such"
 
 
 @pytest.fixture
@@ -149,8 +152,11 @@ def test_lp1419577_a_lun_used_again_under_the_host_is_not_the_former_volume(
     keeper, first, second, port = new(), new(), new(), brick()
     stays, info = target.add(keeper, 2), target.add(first, 1)
     kept, was = port.connect(stays), port.connect(info)
+    every = [was["path"], kept["path"]]
+    assert KernelStorage().others(every) == set()
     target.take(first)
     again = target.add(second, 1, mib=128)
+    assert KernelStorage().others(every) == {was["path"]}, "what a survey says of its guest"
     with pytest.raises(PortError) as refused:
         port.connect(again)
     assert refused.value.code == "stale_device"
@@ -162,6 +168,55 @@ def test_lp1419577_a_lun_used_again_under_the_host_is_not_the_former_volume(
     assert beginning(kept["path"]) == keeper
     port.disconnect(again, got["device"])
     port.disconnect(stays, kept["device"])
+
+
+@contextlib.contextmanager
+def opened(path: str) -> Iterator[int]:
+    """As a guest's QEMU has it: past all caches."""
+    file = os.open(path, os.O_RDWR | os.O_DIRECT)
+    try:
+        yield file
+    finally:
+        os.close(file)
+
+
+def first_sector(file: int) -> str:
+    with mmap.mmap(-1, 512) as sector:
+        os.preadv(file, [sector], 0)
+        return sector[:].rstrip(b"\0").decode()
+
+
+@iscsi
+@pytest.mark.parametrize("multipath", [True, False])
+def test_who_has_the_former_volume_open_gets_errors_at_most(
+    brick: Make, target: Any, multipath: bool
+) -> None:
+    """With multipath the undo is refused while it has it, and it reads the other one's data."""
+    first, second, port = new(), new(), brick(use_multipath=multipath)
+    info = target.add(first, 1)
+    was = port.connect(info)
+    with opened(was["path"]) as guest:
+        assert first_sector(guest) == first
+        target.take(first)
+        again = target.add(second, 1)
+        assert first_sector(guest) == second
+        with pytest.raises(PortError) as refused:
+            port.connect(again)
+        assert refused.value.code == "stale_device"
+        if multipath:
+            with pytest.raises(PortError):
+                port.disconnect(again)
+            assert first_sector(guest) == second
+        else:
+            port.disconnect(again)
+            with pytest.raises(OSError, match=GONE):
+                first_sector(guest)
+            with pytest.raises(OSError, match=GONE), mmap.mmap(-1, 512) as sector:
+                os.pwritev(guest, [sector], 0)
+    port.disconnect(again)
+    got = port.connect(again)
+    assert beginning(got["path"]) == second
+    port.disconnect(again, got["device"])
 
 
 @nvme
@@ -241,6 +296,20 @@ def test_what_is_held_is_not_disconnected(brick: Make, target: Any, tmp_path: Pa
         assert present(connected["device"], info)
     finally:
         run("umount", str(tmp_path))
+    port.disconnect(info, connected["device"])
+
+
+def test_what_dm_crypt_has_open_above_a_volume_is_shown(brick: Make, target: Any) -> None:
+    port, info = brick(), target.add(new(), 1)
+    connected = port.connect(info)
+    plain = ("--type", "plain", "-c", "aes-xts-plain64", "-s", "256", "-d", "/dev/urandom")
+    run("cryptsetup", "open", *plain, connected["path"], "left")
+    try:
+        [crypt] = [each for each in KernelStorage().look().things if each.kind == "crypt"]
+        assert (crypt.name, crypt.held) == ("left", False)
+    finally:
+        run("cryptsetup", "close", "left")
+    assert "crypt" not in {each.kind for each in KernelStorage().look().things}
     port.disconnect(info, connected["device"])
 
 
