@@ -416,6 +416,8 @@ def test_a_survey_costs_as_much_for_each_record_however_many_there_are(bench: Be
         def look(self) -> Any:
             return Recorder(storage.look(), asked)
 
+        others = storage.others
+
     Surveyor(bench.guests, bench.records, Counted(), "boot-1").survey(0)
     assert 0 < max(asked.values()) <= 5 * len(bench.records)
 
