@@ -24,6 +24,7 @@ from tests.lab.fabric.world import (
     ledger,
     let_write,
     missing,
+    register_old,
     script,
     sessions,
     settled,
@@ -152,6 +153,29 @@ def assert_kept(server: Server, kept: dict[str, str]) -> None:
     assert kept["lio"] in sessions(2)[0]
 
 
+def test_a_server_is_built_on_a_volume_and_one_that_is_made_for_it(new_volume: Make) -> None:
+    root = new_volume("lio")
+    let_write(root)
+    other = {"create": {"size_gb": 1, "volume_type": "nvmet"}, "delete_on_termination": True}
+    disks = [{"volume_id": root, "boot_index": 0}, other]
+    wanted = {"name": "built", "memory_mb": 64, "disks": disks}
+    id_ = ledger("POST", "/v1/servers", wanted)["server_id"]
+    server = Server(f"instance-{id_[:8]}", id_)
+    settled()
+    server.wait_status("ACTIVE")
+    wait_written(root)
+    [made] = set(server.attachments()) - {root}
+    server.write(made, PATTERN)
+    for volume in (root, made):
+        assert attached_hosts(volume) == [host_name(server.host)]
+    ledger("DELETE", f"/v2.1/servers/{id_}")
+    settled()
+    assert volumes()[root] == "available"
+    wait_until(lambda: made not in volumes(), "what was made for it to be deleted")
+    assert connected() == ""
+    assert missing(root) == ""
+
+
 def test_a_hypervisor_loses_power_and_its_server_is_started_again(
     new_moving: Callable[..., Moving],
 ) -> None:
@@ -221,6 +245,52 @@ def test_a_guest_is_shelved_and_comes_back_on_the_other_hypervisor_though_agents
         moving.server.act("unshelve", {"host": host_name(2)})
     moving.assert_on(2)
     moving.assert_whole()
+
+
+def test_a_guest_is_moved_live_and_never_stops_writing(new_moving: Callable[..., Moving]) -> None:
+    moving = new_moving(1)
+    moving.server.act("os-migrateLive", {"host": host_name(2), "block_migration": "auto"})
+    settled()
+    moving.assert_on(2)
+    moving.assert_whole()
+
+
+@contextlib.contextmanager
+def old_agent() -> Iterator[None]:
+    """The second host's is one of before Cinder's attachments, for a while."""
+    script("ledger.sh", "agent_off", on=2)
+    register_old(2)
+    yield
+    script("ledger.sh", "agent", on=2)
+
+
+def is_old(volume: str) -> bool:
+    """Cinder knows the server, and not how its host is connected."""
+    [found] = cinder("GET", f"/attachments/detail?volume_id={volume}")["attachments"]
+    assert found["status"] == "attached"
+    return not found["connection_info"]
+
+
+@pytest.mark.parametrize("kind", ["lio", "nvmet"])
+def test_a_volume_of_the_old_calls_is_converted_and_detached(
+    kind: str, new_server: NewServer, new_volume: Make
+) -> None:
+    server, volume = new_server(1), new_volume(kind)
+    server.act("os-start")
+    server.wait_status("ACTIVE")
+    with old_agent():
+        server.ask_attach(volume)
+        settled()
+        assert is_old(volume)
+        server.write(volume, 6)
+    command("attachment", "convert", server.id)
+    settled()
+    assert not is_old(volume)
+    assert server.reads(volume, 6)
+    server.ask_detach(volume)
+    settled()
+    assert volumes()[volume] == "available"
+    assert connected() == ""
 
 
 def test_a_guest_is_moved_cold(new_moving: Callable[..., Moving]) -> None:

@@ -14,6 +14,8 @@ from xml.etree import ElementTree as ET
 
 import requests
 
+from host_agent.shared.contract.messages import AGENT_HEADER
+
 SRC = Path(__file__).parent
 SETTLE_S = 900  # for anything, under emulation on a busy machine
 PROJECT = "11111111111111111111111111111111"
@@ -99,6 +101,22 @@ def _asked(method: str, url: str, headers: dict[str, str], body: dict[str, Any] 
     [answer] = wait_until(asked, f"{method} {url} to be answered")
     assert answer.ok, f"{method} {url}: {answer.status_code} {answer.text}"
     return answer.json() if answer.text else {}
+
+
+def register_old(number: int) -> None:
+    """As an agent of before Cinder's attachments, whose host has no guests.
+
+    It is where the agent was that has ended: a stranger waits until that one was silent for long.
+    """
+    place = vm(
+        "/opt/agent/bin/python -c 'from pathlib import Path; from host_agent.locks import Locks; "
+        'print(Locks(Path("/var/lib/agent/locks")).place())\'',
+        on=number,
+    )
+    registration: dict[str, Any] = {"service_version": 0, "capabilities": {}, "guests": []}
+    headers = {"X-Auth-Token": ENV["LAB_AGENT_TOKEN_2"], AGENT_HEADER: place}
+    url = f"{LEDGER}/v1/hosts/{host_name(number)}"
+    requests.put(url, json=registration, headers=headers, timeout=300).raise_for_status()
 
 
 def volumes() -> dict[str, str]:
