@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 import uuid
 from collections import Counter
 from pathlib import Path
@@ -131,10 +132,12 @@ def test_storage_that_does_not_answer_keeps_nothing_else_blind(
     monkeypatch.setattr(survey_module, "ASKED_S_MAX", 0.05)
     surveyor = bench.surveyor()
     surveyor._ask["others"] = lambda: survey_module.PartSeen(seen=hang([lane.volume_id]))
+    began = time.monotonic()
     for _ in range(2):
         survey = surveyor.survey(1)
         assert survey.blind == ()
         assert [disk.recorded for each in survey.guests for disk in each.disks] == [True]
+    assert time.monotonic() - began < survey_module.LOOK_S_MAX
     go_on.set()
     assert len(asked) == 1
 
