@@ -277,14 +277,14 @@ def test_what_dm_crypt_keeps_open_is_not_disconnected(behind: Behind) -> None:
     server, volume = behind.server, behind.lio
     device = server.sources()[volume]
     vm(f"echo secret | cryptsetup open --type plain -c aes-xts-plain64 -s 256 {device} left")
+    look()
+    assert set(findings("open")) == {("storage_left", "crypt/left")}
     server.ask_detach(volume)
     wait_until(refused, "the host not to disconnect it")
     assert "map in use" in refused()
     assert volumes()[volume] != "available"
     assert beginning(device) == volume
     assert len(sessions()) == 2
-    look()
-    assert set(findings("open")) == {("storage_left", "crypt/left")}
     vm("cryptsetup close left")
     settled()
     assert volumes()[volume] == "available"
