@@ -153,30 +153,6 @@ def assert_kept(server: Server, kept: dict[str, str]) -> None:
     assert kept["lio"] in sessions(2)[0]
 
 
-def test_a_server_is_built_on_a_volume_and_one_that_is_made_for_it(new_volume: Make) -> None:
-    root = new_volume("lio")
-    let_write(root)
-    cinder("POST", f"/volumes/{root}/action", {"os-set_bootable": {"bootable": True}})
-    other = {"create": {"size_gb": 1, "volume_type": "nvmet"}, "delete_on_termination": True}
-    disks = [{"volume_id": root, "boot_index": 0}, other]
-    wanted = {"name": "built", "memory_mb": 64, "disks": disks}
-    id_ = ledger("POST", "/v1/servers", wanted)["server_id"]
-    server = Server(f"instance-{id_[:8]}", id_)
-    settled()
-    server.wait_status("ACTIVE")
-    wait_written(root)
-    [made] = set(server.attachments()) - {root}
-    server.write(made, PATTERN)
-    for volume in (root, made):
-        assert attached_hosts(volume) == [host_name(server.host)]
-    ledger("DELETE", f"/v2.1/servers/{id_}")
-    settled()
-    assert volumes()[root] == "available"
-    wait_until(lambda: made not in volumes(), "what was made for it to be deleted")
-    assert connected() == ""
-    assert missing(root) == ""
-
-
 def test_a_hypervisor_loses_power_and_its_server_is_started_again(
     new_moving: Callable[..., Moving],
 ) -> None:
