@@ -47,9 +47,10 @@ from host_agent.storage.port import Storage, StorageView
 from host_agent.storage.records import Record
 from host_agent.storage.sources import by_name, certain, is_recorded, volume_behind
 
-#: What else is looked at: the sizes of guests' disks.  Each guest's QEMU is asked for them, so they
-#: may take less long, and without them nothing else is blind.
-SIZES, SIZES_S_MAX = "sizes", 5.0
+#: What else is looked at: the sizes of guests' disks, and which of what is connected is another
+#: volume by now.  Each guest's QEMU, and storage, are asked for them, so they may take less long,
+#: and without them nothing else is blind.
+SIZES, OTHERS, ASKED_S_MAX = "sizes", "others", 5.0
 #: How long all parts together may take, in seconds; what is not known by then is blind.
 LOOK_S_MAX = 20.0
 #: By what storage calls what a record has: of a target, a subsystem, a share, a disk.
@@ -92,11 +93,12 @@ class Surveyor:
         """The host as it is now; never raises for what it could not see."""
         end = time.monotonic() + self._limit_s
         looks: dict[str, PartSeen] = {}
-        for side_by_side in ((SIZES, GUESTS, STORAGE, SECRETS), (CONNECTIONS,)):
+        for side_by_side in ((SIZES, OTHERS, GUESTS, STORAGE, SECRETS), (CONNECTIONS,)):
             begun = {part: self._begun(part) for part in side_by_side}
-            ends = {SIZES: min(end, time.monotonic() + SIZES_S_MAX)}
+            sooner = min(end, time.monotonic() + ASKED_S_MAX)
             looks |= {
-                part: self._looked(future, ends.get(part, end)) for part, future in begun.items()
+                part: self._looked(future, end if part in PARTS else sooner)
+                for part, future in begun.items()
             }
         return assembled(self._boot_id, epoch, looks)
 
@@ -133,8 +135,13 @@ def questions(
         STORAGE: lambda: PartSeen(seen=Stored(before=recorded(records).seen, view=storage.look())),
         SECRETS: lambda: PartSeen(seen=guests.secrets()),
         SIZES: lambda: PartSeen(seen=guests.sizes()),
+        OTHERS: lambda: PartSeen(seen=storage.others(_paths(recorded(records).seen))),
     }
     return {part: partial(_seen, ask) for part, ask in asked.items()}
+
+
+def _paths(records: Iterable[Record]) -> Iterator[str]:
+    return (path for record in records for path in record.paths)
 
 
 def _seen(ask: Callable[[], PartSeen]) -> PartSeen:
@@ -178,7 +185,8 @@ def assembled(boot_id: str, epoch: int, looks: Mapping[str, PartSeen]) -> Survey
     elif stored is not None and guests is not None:
         every = [*stored.before, *records]
         storage = _storage(stored.view, every, in_guests or frozenset())
-        guests = compared(guests, every, stored.view, looks[SIZES].seen or {})
+        changed = frozenset(map(stored.view.place, looks[OTHERS].seen or ()))
+        guests = compared(guests, every, stored.view, looks[SIZES].seen or {}, changed)
     survey = Survey(
         boot_id=boot_id,
         epoch=epoch,
@@ -197,8 +205,12 @@ def compared(
     records: Sequence[Record],
     view: StorageView,
     sizes: Mapping[tuple[str, str], int],
+    changed: frozenset[str] = frozenset(),
 ) -> GuestsShown:
-    """The guests, with what their disks are by storage, whatever their labels say."""
+    """The guests, with what their disks are by storage, whatever their labels say.
+
+    `changed`: the places that are another volume by now.
+    """
     of_disk: dict[tuple[str, str], list[Record]] = {}
     for record in records:
         of_disk.setdefault((record.server_id, record.serial), []).append(record)
@@ -214,9 +226,10 @@ def compared(
             others.setdefault(disk.server_id, []).extend(_unlabelled(disk, sources, volumes, view))
             continue
         key = (disk.server_id, disk.serial)
+        is_other = not changed.isdisjoint(map(view.place, sources))
         labelled[key] = replace(
             shown[key],
-            recorded=is_recorded(sources, of_disk.get(key, ()), view),
+            recorded=not is_other and is_recorded(sources, of_disk.get(key, ()), view),
             size_bytes=sizes.get((disk.server_id, disk.target)) if disk.live else None,
             device_bytes=view.size(sources[0]) if disk.live and sources else None,
         )
@@ -281,7 +294,7 @@ def _names(record: Record) -> set[str]:
 def _storage(
     view: StorageView, records: Sequence[Record], in_guests: frozenset[str]
 ) -> list[StorageShown]:
-    places = frozenset(view.place(path) for record in records for path in record.paths)
+    places = frozenset(map(view.place, _paths(records)))
     names = places.union(*map(_names, records))
     return merged(
         StorageShown(

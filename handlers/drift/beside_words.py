@@ -309,10 +309,11 @@ KINDS: dict[str, DifferenceClass] = {
         ),
         _kind(
             "storage_left",
-            "The host has a session, map or loop device that no guest uses.",
+            "The host has a session, map, loop device or dm-crypt that no guest uses.",
             Mend(
                 why="None is safe unseen: it may be somebody else's, or a session that others "
-                "share. Remove devices, then sessions, on {host}."
+                "share. Close what dm-crypt has open (`cryptsetup close NAME`), remove devices, "
+                "then sessions, on {host}."
             ),
         ),
         _kind(

@@ -338,10 +338,10 @@ CLASSES: tuple[DriftClass, ...] = (
         meaning="The guest's disk is on another file, image or device than its host has connected "
         "for it, or the device there is another disk by now: somebody has put a snapshot above it, "
         "or it is another volume's data. Its host refuses to detach it, and to start, move or "
-        "remove the guest.",
+        "remove the guest; but not if the storage has given its LUN's number to another volume.",
         by_hand="`virsh domblklist` says where it is. Bring what was written back (a snapshot: "
         "`virsh blockcommit --active --pivot`); if it is another volume's data, stop the guest "
-        "now, and find out who wrote what.",
+        "now, and find out who wrote what. What the storage has changed is detached then.",
         stops_repairs=True,
     ),
     DriftClass(
@@ -397,9 +397,11 @@ CLASSES: tuple[DriftClass, ...] = (
         parties=(_H,),
         is_drift=predicates.storage_left,
         severity=_INFO,
-        meaning="The host has a session, map or loop device that none of its records explains.",
-        by_hand="It may be somebody else's. If it is not, end it on the host (a shared session "
-        "serves others: remove devices, not sessions).",
+        meaning="The host has a session, map, loop device or mapping of dm-crypt above a volume "
+        "(`crypt/NAME`) that none of its records explains, and nobody uses.",
+        by_hand="It may be somebody else's. If it is not, end it on the host (`cryptsetup close "
+        "NAME`, without which its volume is not disconnected; a shared session serves others: "
+        "remove devices, not sessions).",
     ),
     DriftClass(
         name="mount_unused",

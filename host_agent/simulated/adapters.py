@@ -6,7 +6,7 @@ ones, by a hypervisor of `hypervisor.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -192,6 +192,11 @@ class SimulatedStorage:
             store = self._store.as_of(fault.changes_ago) if fault else self._store
             connected = store.read()["connected"]
             return SimulatedView(dict(fault.shown([*connected.items()])) if fault else connected)
+
+    def others(self, paths: Iterable[str]) -> frozenset[str]:
+        """Those of a connection that is `other`, until it is connected anew."""
+        connected = self._store.read()["connected"].values()
+        return frozenset(entry["path"] for entry in connected if entry.get("other")) & {*paths}
 
 
 class SimulatedView:

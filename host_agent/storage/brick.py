@@ -29,7 +29,7 @@ import structlog
 
 from host_agent.config import BrickSection
 from host_agent.shared.contract.messages import ErrorKind
-from host_agent.shared.contract.ports import ConnectionInfo, Encryption, PortError
+from host_agent.shared.contract.ports import ConnectionInfo, Encryption, OtherVolumeError, PortError
 from host_agent.storage import connection, identity, names
 from host_agent.storage.luks import format_device, payload_offset
 
@@ -134,7 +134,7 @@ class OsBrick:
         plain = {key: value for key, value in device.items() if isinstance(value, _PLAIN)}
         plain["use_multipath"] = multipath
         if source["type"] == "block":
-            _refuse_other_volume(path)
+            _refuse_other_volume(plain)
             if (stable := names.stable(path)) is not None:
                 source["path"] = plain["stable_path"] = stable
             else:
@@ -185,7 +185,8 @@ class OsBrick:
             return
         known = dict(device or {})
         multipath = known.pop("use_multipath", self._settings.use_multipath)
-        known.pop("stable_path", None)
+        for own in ("stable_path", OtherVolumeError.OTHER):
+            known.pop(own, None)
         try:
             connector = self._connector_for(kind, info, multipath=multipath)
             if not known and kind not in FILE_SYSTEMS:
@@ -235,8 +236,9 @@ def _source(path: str) -> dict[str, Any]:
     raise PortError(ErrorKind.FINAL, "bad_device", f"{path} is neither a block device nor a file.")
 
 
-def _refuse_other_volume(path: str) -> None:
+def _refuse_other_volume(device: dict[str, Any]) -> None:
     """Final, so that what was connected is removed again: the next attach finds it anew."""
+    path = device["path"]
     if others := identity.other_volumes(path):
         text = (
             f"The kernel knows {', '.join(others)} at {path} as another volume, which had the "
@@ -244,7 +246,7 @@ def _refuse_other_volume(path: str) -> None:
             "guest has it still: stop that guest, for it writes to a volume that is not its own. "
             "Then attach again."
         )
-        raise PortError(ErrorKind.FINAL, "stale_device", text)
+        raise OtherVolumeError(text, device)
 
 
 def _unusable(path: str, error: OSError) -> PortError:

@@ -5,7 +5,8 @@ the number of the LUN to another volume meanwhile, all that the host knows (WWID
 /dev, the multipath map) stays the former one's, while every read and write goes to the other.
 os-brick takes such a disk for the one that it looks for (LP 1419577 and its kind).  So before a
 guest gets it, the disk is asked again, by the page that the kernel keeps (SPC-4, 7.8.5), and both
-are compared.  A disk that cannot be asked, and an agent that is not root, change nothing.
+are compared.  A disk that cannot be asked, and an agent that is not root, change nothing; one by
+which the kernel sends nothing now is not asked, for that would wait until it does.
 """
 
 from __future__ import annotations
@@ -55,18 +56,20 @@ def other_volumes(path: str, root: Path = Path("/"), ask: Ask = asked) -> list[s
     blocks = root / "sys/class/block"
     name = Path(os.path.realpath(root / path[1:])).name
     below = sorted(each.name for each in blocks.glob(f"{name}/slaves/*")) or [name]
-    return [f"/dev/{disk}" for disk in below if _is_other(blocks / disk, ask(f"/dev/{disk}"))]
+    return [f"/dev/{disk}" for disk in below if _is_other(blocks / disk, f"/dev/{disk}", ask)]
 
 
-def _is_other(block: Path, now: bytes | None) -> bool:
+def _is_other(block: Path, path: str, ask: Ask) -> bool:
     """Only if both have names, and not one in common."""
     with suppress(OSError):
-        kept, told = ({*_names(page or b"")} for page in ((block / _KEPT).read_bytes(), now))
-        return bool(kept and told) and kept.isdisjoint(told)
+        kept = {*_names((block / _KEPT).read_bytes())}
+        if kept and (block / "device/state").read_text() == _WORKS:
+            told = {*_names(ask(path) or b"")}
+            return bool(told) and kept.isdisjoint(told)
     return False
 
 
-_KEPT = f"device/vpd_pg{_PAGE:x}"
+_KEPT, _WORKS = f"device/vpd_pg{_PAGE:x}", "running\n"
 
 
 def _names(page: bytes) -> Iterator[tuple[int, bytes]]:

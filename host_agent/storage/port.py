@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -68,3 +68,9 @@ class Storage(Protocol):
 
     def look(self) -> StorageView:
         """Raises OSError, PortError."""
+
+    def others(self, paths: Iterable[str]) -> frozenset[str]:
+        """The devices at these paths that are another volume by now than the host takes them for.
+
+        Storage itself is asked, so it may take as long as that does not answer.
+        """

@@ -1,9 +1,9 @@
-"""What the kernel shows of host storage: sessions, subsystems, maps, mounts, loop devices.
+"""What the kernel shows of host storage: sessions, subsystems, maps, mounts, loops, dm-crypt.
 
-Read from sysfs and procfs, names from /dev, and of a map's paths from the device mapper: nothing is
+A look reads sysfs and procfs, names from /dev, and of a map's paths the device mapper: nothing is
 forked, no daemon is asked, no lock is taken, and no file of a share is touched, for a share whose
 server is gone would keep whoever does that.  So a file on a share counts as there while its share
-is mounted.
+is mounted.  Only `others` sends something to storage (identity.py).
 
 A session says "logged in" for as long as the kernel tries (democratic-csi #536), and the numbers of
 LUNs, namespaces and device mapper devices are used again for others (kubernetes #59946, lxd
@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from host_agent.shared.contract.ports import ConnectionInfo
-from host_agent.storage import device_mapper
+from host_agent.storage import device_mapper, identity
 from host_agent.storage.names import path_of
 from host_agent.storage.port import StorageThing
 
@@ -34,6 +34,8 @@ DISCOVERY_NQN = "nqn.2014-08.org.nvmexpress.discovery"
 #: Of a multipath map, and of a partition of one, as multipath-tools and kpartx name them.
 _MAP = "mpath-"
 _OF_A_MAP = re.compile(r"(part\d+-)?mpath-")
+#: Of a mapping of dm-crypt, as cryptsetup names it.
+_CRYPT = "CRYPT-"
 _NAMESPACE = re.compile(r"nvme\d+n\d+\Z")
 _CONTROLLER = re.compile(r"nvme\d+\Z")
 _DELETED = " (deleted)"
@@ -64,16 +66,27 @@ class Mount(NamedTuple):
 class KernelStorage:
     """The Storage port over the kernel of this machine.
 
-    In tests `root` is another one's, and `status` of its device mapper.
+    In tests `root` is another one's, `status` of its device mapper, and `ask` asks its disks.
     """
 
-    def __init__(self, root: Path = Path("/"), status: Status = device_mapper.status) -> None:
+    def __init__(
+        self,
+        root: Path = Path("/"),
+        status: Status = device_mapper.status,
+        ask: identity.Ask = identity.asked,
+    ) -> None:
         self._root = root
         self._status = status
+        self._ask = ask
 
     def look(self) -> KernelView:
         """Raises OSError where sysfs or procfs cannot be read."""
         return KernelView(self._root, self._status)
+
+    def others(self, paths: Iterable[str]) -> frozenset[str]:
+        devices = {path for path in paths if path.startswith("/dev/")}  # no file of a share
+        asked = (path for path in devices if identity.other_volumes(path, self._root, self._ask))
+        return frozenset(asked)
 
 
 class KernelView:
@@ -92,7 +105,9 @@ class KernelView:
         self._sources.update(map(self.place, self._swaps()))
         self._targets: dict[str, str] = {}  # of iSCSI, by disk
         found = (*self._sessions(), *self._subsystems(), *self._maps(), *self._shares())
-        self.things: tuple[StorageThing, ...] = (*found, *self._loop_devices())
+        of_storage = frozenset[str]().union(*(thing.places for thing in found))
+        more = (*self._loop_devices(), *self._crypts(of_storage))
+        self.things: tuple[StorageThing, ...] = (*found, *more)
 
     # --- places -----------------------------------------------------------------------------
 
@@ -261,6 +276,15 @@ class KernelView:
                 held=self._is_held(name),
                 faulty=file.endswith(_DELETED),
             )
+
+    def _crypts(self, of_storage: frozenset[str]) -> Iterator[StorageThing]:
+        """Those above what sessions, subsystems and maps reach: nothing of ours opens one, as QEMU
+        decrypts.  What is above a disk of the host's own is the host's.
+        """
+        for name in sorted(self._blocks):
+            below = {f"/dev/{each}" for each in self._children(name, "slaves")}
+            if self._uuid(name).startswith(_CRYPT) and not below.isdisjoint(of_storage):
+                yield self._thing("crypt", self._text(name, "dm/name"), [name], working=True)
 
     def _thing(self, kind: str, name: str, disks: list[str], *, working: bool) -> StorageThing:
         places = {f"/dev/{each}" for disk in disks for each in self._above(disk)}

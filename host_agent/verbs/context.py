@@ -22,11 +22,13 @@ from host_agent.shared.contract.ports import (
     Guests,
     Keys,
     OldCinder,
+    OtherVolumeError,
     PortError,
     VolumeUsers,
     VolumeView,
     Watch,
 )
+from host_agent.shared.contract.survey import Opened
 from host_agent.storage import connection
 from host_agent.storage.keys import NO_KEYS
 from host_agent.storage.port import Storage, StorageView
@@ -165,8 +167,16 @@ def refuse_other_sources(ctx: RunContext, server_id: str) -> None:
 def refuse_if_open(ctx: RunContext, record: Record) -> None:
     """Raise FINAL `disk_still_plugged` if a guest here has what is connected by it without our
     serial: whoever goes by serials does not see that disk.
+
+    So with what a guest may still have as the former volume (OtherVolumeError): without multipath
+    the kernel would let its disk go, and QEMU reads zeros from then on.
     """
-    opened = [disk for disk in ctx.guests.survey().opened if disk.serial is None]
+    other = any(device.get(OtherVolumeError.OTHER) for device in record.devices.values())
+    opened = [
+        disk
+        for disk in ctx.guests.survey().opened
+        if disk.serial is None or (other and disk.serial != record.serial)
+    ]
     if not any(disk.sources for disk in opened):
         return
     view = _looked_at(ctx)
@@ -174,11 +184,19 @@ def refuse_if_open(ctx: RunContext, record: Record) -> None:
     for disk in opened:
         for source in certain(disk.sources, live=disk.live):
             if volume_behind(source, volumes, view) == record.volume_id:
-                raise final(
-                    "disk_still_plugged",
-                    f"Guest {disk.server_id} has {source} as its disk {disk.target}, without the "
-                    f"serial of volume {record.volume_id}: take it out of the guest first.",
-                )
+                raise _still_open(disk, source, record)
+
+
+def _still_open(disk: Opened, source: str, record: Record) -> PortError:
+    here = f"Guest {disk.server_id} has {source} as its disk {disk.target}"
+    if disk.serial is None:
+        why = f"without the serial of volume {record.volume_id}: take it out of the guest first."
+    else:
+        why = (
+            f"of volume {disk.serial}, but the storage has given its LUN to volume "
+            f"{record.volume_id}: stop that guest, for what it writes goes there. Then retry."
+        )
+    return final("disk_still_plugged", f"{here}, {why}")
 
 
 def _looked_at(ctx: RunContext) -> StorageView:

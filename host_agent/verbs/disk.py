@@ -10,7 +10,7 @@ import structlog
 
 from host_agent.shared.contract.lane import Lane
 from host_agent.shared.contract.messages import ErrorKind
-from host_agent.shared.contract.ports import GIB, ConnectionInfo, PortError
+from host_agent.shared.contract.ports import GIB, ConnectionInfo, OtherVolumeError, PortError
 from host_agent.storage import connection
 from host_agent.storage.records import Record, is_known, remember
 from host_agent.verbs.cinder_flow import flow_of
@@ -84,7 +84,11 @@ def _connect(ctx: RunContext, lane: Lane, info: ConnectionInfo) -> dict[str, Any
     key = key_to(ctx, lane.volume_id, info)  # LP 1812945: before anything is connected
     record = remember(ctx.records, new, info)
     secret = key and ctx.guests.keep_secret(record.volume_id, key.passphrase)
-    source = dict(ctx.brick.connect(info))
+    try:
+        source = dict(ctx.brick.connect(info))
+    except OtherVolumeError as error:  # whoever undoes this asks first which guest has that one
+        ctx.records[record.attachment_id] = record.connected(info, error.device)
+        raise
     if (known := record.connected(info, source.pop("device", None))) != record:
         ctx.records[record.attachment_id] = known
     if key is not None:

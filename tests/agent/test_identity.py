@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from host_agent.storage import identity
+from host_agent.storage.shown import KernelStorage
 from tests.agent.kernel_tree import Kernel
 
 ONE, OTHER = bytes.fromhex("6001405a" * 4), bytes.fromhex("6001405b" * 4)
@@ -29,6 +30,7 @@ def kernel(tmp_path: Path) -> Kernel:
 def keep(kernel: Kernel, name: str, kept: bytes) -> None:
     (kernel.root / f"sys/class/block/{name}/device").mkdir(parents=True, exist_ok=True)
     (kernel.root / f"sys/class/block/{name}/device/vpd_pg83").write_bytes(kept)
+    kernel.put(f"sys/class/block/{name}/device/state", "running")
 
 
 def others(kernel: Kernel, path: str, **now: bytes | None) -> list[str]:
@@ -74,6 +76,23 @@ def test_one_of_which_the_kernel_keeps_nothing_is_believed(kernel: Kernel) -> No
     """As of NVMe, and of disks that are too old for such a page."""
     path = kernel.disk("nvme0n1")
     assert others(kernel, path, nvme0n1=page((NAA, OTHER))) == []
+
+
+@pytest.mark.parametrize("state", ["blocked", "transport-offline", "offline"])
+def test_one_by_which_nothing_is_sent_is_not_asked(kernel: Kernel, state: str) -> None:
+    path = kernel.disk("sdb")
+    keep(kernel, "sdb", page((NAA, ONE)))
+    kernel.put("sys/class/block/sdb/device/state", state)
+    assert others(kernel, path) == []
+
+
+def test_a_survey_asks_the_recorded_devices_and_no_file_of_a_share(kernel: Kernel) -> None:
+    for name in ("sdb", "sdc"):
+        keep(kernel, name, page((NAA, ONE)))
+    paths = [kernel.disk("sdb"), kernel.disk("sdc"), "/mnt/share/sdb", "/dev/gone"]
+    now = {"/dev/sdb": page((NAA, OTHER)), "/dev/sdc": page((NAA, ONE))}
+    asked = KernelStorage(kernel.root, ask=now.__getitem__).others(paths)
+    assert asked == {"/dev/sdb"}
 
 
 def test_what_is_no_disk_answers_nothing(tmp_path: Path) -> None:

@@ -186,6 +186,22 @@ def test_a_map_alone_holds_no_disk_and_is_how_its_data_is_reached(kernel: Kernel
     assert session.places == {"/dev/sdb", "/dev/dm-1", "/dev/dm-2"}
 
 
+def test_what_dm_crypt_has_open_above_a_volume_is_shown_until_it_is_in_use(kernel: Kernel) -> None:
+    """And none of what is above a disk of the host's own, nor anything that is not dm-crypt."""
+    for disk in ("sda", "sdb"):
+        kernel.disk(disk)
+    kernel.map("dm-1", WWID, "sdb")
+    kernel.over("dm-2", "dm-1", uuid="CRYPT-LUKS2-1")
+    kernel.put("sys/class/block/dm-2/dm/name", "left")
+    kernel.over("dm-3", "sda", uuid="CRYPT-LUKS2-2")
+    kernel.over("dm-4", "dm-1")
+    volume, crypt = view(kernel).things
+    assert crypt == StorageThing(kind="crypt", name="left", places=frozenset({"/dev/dm-2"}))
+    assert volume.held
+    kernel.mount("/data", "/dev/dm-2", kind="xfs")
+    assert view(kernel).things[1].held
+
+
 def test_what_holds_a_map_holds_its_paths(kernel: Kernel) -> None:
     kernel.disk("sdb")
     kernel.map("dm-1", WWID, "sdb")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 import uuid
 from collections import Counter
 from pathlib import Path
@@ -76,6 +77,8 @@ def test_what_a_run_does_while_storage_is_looked_at_is_explained(
                 bench.run(lane, *DETACH)
             return seen
 
+        others = storage.others
+
     survey = Surveyor(bench.guests, bench.records, Busy(), "boot-1").survey(0)
     assert [each.recorded for each in survey.storage] == [True]
     assert len(survey.connections) == (verbs is ATTACH), "as of the end"
@@ -99,6 +102,44 @@ def test_a_record_whose_device_is_gone_is_shown_so(bench: Bench) -> None:
         state["connected"].clear()
     [connection] = surveyed(bench).connections
     assert (connection.present, connection.used) == (False, False)
+
+
+def test_a_guests_disk_that_is_another_volume_by_now_is_not_the_recorded_one(
+    bench: Bench,
+) -> None:
+    """The storage has given its number to another one; the kernel shows what it was."""
+    lane, beside = bench.attached(), bench.attached()
+    [path] = bench.records[lane.attachment_id or ""].paths
+    with bench.store.edit() as state:
+        for entry in state["connected"].values():
+            entry["other"] = entry["path"] == path
+    shown = {disk.serial: disk.recorded for each in surveyed(bench).guests for disk in each.disks}
+    assert shown == {lane.volume_id: False, beside.volume_id: True}
+
+
+def test_storage_that_does_not_answer_keeps_nothing_else_blind(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that hangs is asked apart, and once."""
+    lane = bench.attached()
+    go_on, asked = threading.Event(), []
+
+    def hang(paths: Any) -> frozenset[str]:
+        asked.append([*paths])
+        assert go_on.wait(WAIT_S)
+        return frozenset()
+
+    monkeypatch.setattr(survey_module, "ASKED_S_MAX", 0.05)
+    surveyor = bench.surveyor()
+    surveyor._ask["others"] = lambda: survey_module.PartSeen(seen=hang([lane.volume_id]))
+    began = time.monotonic()
+    for _ in range(2):
+        survey = surveyor.survey(1)
+        assert survey.blind == ()
+        assert [disk.recorded for each in survey.guests for disk in each.disks] == [True]
+    assert time.monotonic() - began < survey_module.LOOK_S_MAX
+    go_on.set()
+    assert len(asked) == 1
 
 
 def test_a_connection_that_no_guest_uses_is_shown_so(bench: Bench) -> None:
@@ -366,7 +407,7 @@ def test_a_survey_asks_the_hypervisor_once_whatever_the_guests(bench: Bench) -> 
     store.reads = 0
     survey = surveyed(bench)
     assert [len(guest.disks) for guest in survey.guests] == [2] * 5
-    assert store.reads == 4, "guests, their sizes, secrets, storage"
+    assert store.reads == 5, "guests, their sizes, secrets, storage, and its disks"
 
 
 def test_a_survey_costs_as_much_for_each_record_however_many_there_are(bench: Bench) -> None:
@@ -377,6 +418,8 @@ def test_a_survey_costs_as_much_for_each_record_however_many_there_are(bench: Be
     class Counted:
         def look(self) -> Any:
             return Recorder(storage.look(), asked)
+
+        others = storage.others
 
     Surveyor(bench.guests, bench.records, Counted(), "boot-1").survey(0)
     assert 0 < max(asked.values()) <= 5 * len(bench.records)

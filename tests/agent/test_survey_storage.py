@@ -108,6 +108,24 @@ def test_a_record_without_names_explains_what_its_device_is_reached_by(
     assert [each.recorded for each in over_kernel(bench, kernel).storage] == [True, True]
 
 
+def test_what_dm_crypt_has_open_above_a_recorded_map_is_explained_by_none(
+    bench: Bench, kernel: Kernel
+) -> None:
+    """Unless a guest has it, as those whose host decrypts."""
+    multipath(kernel, bench)
+    crypt = kernel.over("dm-2", "dm-1", uuid="CRYPT-PLAIN-left")
+    kernel.put("sys/class/block/dm-2/dm/name", "left")
+
+    def shown() -> dict[str, tuple[bool, bool]]:
+        storage = over_kernel(bench, kernel).storage
+        return {each.kind: (each.recorded, each.used) for each in storage}
+
+    used = {"iscsi_session": (True, True), "multipath_map": (True, True)}
+    assert shown() == {**used, "crypt": (False, False)}
+    using(bench, crypt)
+    assert shown() == {**used, "crypt": (False, True)}
+
+
 def test_a_share_is_used_by_a_guests_file_below_it(bench: Bench, kernel: Kernel) -> None:
     kernel.mount("/mnt/a", "nas:/a")
     kernel.mount("/mnt/b", "nas:/b")

@@ -12,10 +12,10 @@ import pytest
 from host_agent.libvirt import disk_xml
 from host_agent.shared.contract.lane import Lane, LaneSide
 from host_agent.shared.contract.messages import ErrorKind, GuestOrder, PowerState, Verb
-from host_agent.shared.contract.ports import PortError
+from host_agent.shared.contract.ports import ConnectionInfo, OtherVolumeError, PortError
 from host_agent.shared.contract.survey import UnlabelledShown
 from host_agent.simulated.host_state import set_power
-from tests.agent.bench import DETACH, Bench
+from tests.agent.bench import ATTACH, DETACH, Bench
 
 STRAY = "/simulated/mnt/stray.qcow2"
 
@@ -145,6 +145,35 @@ def test_nothing_is_disconnected_under_a_disk_without_our_label(bench: Bench, ve
         bench.run(lane, verb)
     assert (error.value.kind, error.value.code) == (ErrorKind.FINAL, "disk_still_plugged")
     assert bench.records
+
+
+def test_a_lun_that_a_guest_has_as_the_former_volume_is_not_let_go_while_it_runs() -> None:
+    """The storage has given its number to this one; the host knows it as that one still."""
+    bench = Bench()
+    former, lane = bench.attached(), bench.lane()
+    bench.run(lane, *ATTACH[:1])
+    [path] = bench.records[former.attachment_id or ""].paths
+    let_go = []
+
+    class Stale:
+        def connect(self, info: ConnectionInfo) -> object:
+            raise OtherVolumeError("It is another one.", {"type": "block", "path": path})
+
+        def disconnect(self, info: ConnectionInfo, device: dict[str, object]) -> None:
+            let_go.append(device["path"])
+
+    def run(*verbs: Verb) -> None:
+        bench.run(lane, *verbs, context=bench.context(brick=Stale()))
+
+    with pytest.raises(PortError, match="another one"):
+        run(*ATTACH[1:])
+    with pytest.raises(PortError, match="stop that guest") as error:
+        run(Verb.VOLUME_DISCONNECT)
+    assert (error.value.kind, error.value.code) == (ErrorKind.FINAL, "disk_still_plugged")
+    assert (let_go, lane.attachment_id in bench.records) == ([], True)
+    set_power(bench.store, former.server_id, PowerState.SHUTDOWN)
+    run(Verb.VOLUME_DISCONNECT)
+    assert (let_go, lane.attachment_id in bench.records) == ([path], False)
 
 
 def test_cinders_own_snapshots_go_on_and_somebody_elses_is_not_put_below_one() -> None:

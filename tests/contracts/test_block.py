@@ -7,6 +7,7 @@ virtual machine, and says so by LEDGER_LAB_KERNEL.
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import uuid
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ from typing import Any
 import pytest
 
 from host_agent.config import BrickSection
-from host_agent.shared.contract.ports import ConnectionInfo, Encryption, PortError
+from host_agent.shared.contract.ports import ConnectionInfo, Encryption, OtherVolumeError, PortError
 from host_agent.storage.brick import OsBrick
 from host_agent.storage.shown import KernelStorage
 from tests.contracts import targets
@@ -149,12 +150,15 @@ def test_lp1419577_a_lun_used_again_under_the_host_is_not_the_former_volume(
     keeper, first, second, port = new(), new(), new(), brick()
     stays, info = target.add(keeper, 2), target.add(first, 1)
     kept, was = port.connect(stays), port.connect(info)
+    every = [was["path"], kept["path"]]
+    assert KernelStorage().others(every) == set()
     target.take(first)
     again = target.add(second, 1, mib=128)
-    with pytest.raises(PortError) as refused:
+    assert KernelStorage().others(every) == {was["path"]}, "what a survey says of its guest"
+    with pytest.raises(OtherVolumeError) as refused:
         port.connect(again)
     assert refused.value.code == "stale_device"
-    port.disconnect(again)  # as an operation does that cannot go on
+    port.disconnect(again, refused.value.device)  # as an operation does that cannot go on
     got = port.connect(again)
     assert beginning(got["path"]) == second
     assert got["path"] != was["path"]
@@ -162,6 +166,57 @@ def test_lp1419577_a_lun_used_again_under_the_host_is_not_the_former_volume(
     assert beginning(kept["path"]) == keeper
     port.disconnect(again, got["device"])
     port.disconnect(stays, kept["device"])
+
+
+@contextlib.contextmanager
+def opened(path: str) -> Iterator[int]:
+    """As a guest's QEMU has it: past all caches."""
+    file = os.open(path, os.O_RDWR | os.O_DIRECT)
+    try:
+        yield file
+    finally:
+        os.close(file)
+
+
+def first_sector(file: int) -> str:
+    with mmap.mmap(-1, 512) as sector:
+        os.preadv(file, [sector], 0)
+        return sector[:].rstrip(b"\0").decode()
+
+
+@iscsi
+@pytest.mark.parametrize("multipath", [True, False])
+def test_who_has_the_former_volume_open_gets_errors_at_most(
+    brick: Make, target: Any, multipath: bool
+) -> None:
+    """With multipath os-brick refuses while it has it, and it reads the other one's data.
+
+    Without, the disk goes under it: it reads nothing, of which QEMU makes zeros, and cannot write.
+    So an undo asks first which guest has it (refuse_if_open).
+    """
+    first, second, port = new(), new(), brick(use_multipath=multipath)
+    info = target.add(first, 1)
+    was = port.connect(info)
+    with opened(was["path"]) as guest:
+        assert first_sector(guest) == first
+        target.take(first)
+        again = target.add(second, 1)
+        assert first_sector(guest) == second
+        with pytest.raises(OtherVolumeError) as refused:
+            port.connect(again)
+        if multipath:
+            with pytest.raises(PortError):
+                port.disconnect(again, refused.value.device)
+            assert first_sector(guest) == second
+        else:
+            port.disconnect(again, refused.value.device)
+            assert first_sector(guest) == ""
+            with pytest.raises(OSError, match="No space left"), mmap.mmap(-1, 512) as sector:
+                os.pwritev(guest, [sector], 0)
+    port.disconnect(again, refused.value.device)
+    got = port.connect(again)
+    assert beginning(got["path"]) == second
+    port.disconnect(again, got["device"])
 
 
 @nvme
@@ -241,6 +296,20 @@ def test_what_is_held_is_not_disconnected(brick: Make, target: Any, tmp_path: Pa
         assert present(connected["device"], info)
     finally:
         run("umount", str(tmp_path))
+    port.disconnect(info, connected["device"])
+
+
+def test_what_dm_crypt_has_open_above_a_volume_is_shown(brick: Make, target: Any) -> None:
+    port, info = brick(), target.add(new(), 1)
+    connected = port.connect(info)
+    plain = ("--type", "plain", "-c", "aes-xts-plain64", "-s", "256", "-d", "/dev/urandom")
+    run("cryptsetup", "open", *plain, connected["path"], "left")
+    try:
+        [crypt] = [each for each in KernelStorage().look().things if each.kind == "crypt"]
+        assert (crypt.name, crypt.held) == ("left", False)
+    finally:
+        run("cryptsetup", "close", "left")
+    assert "crypt" not in {each.kind for each in KernelStorage().look().things}
     port.disconnect(info, connected["device"])
 
 

@@ -19,7 +19,13 @@ from oslo_concurrency import processutils
 
 from host_agent.config import BrickSection
 from host_agent.shared.contract.messages import ErrorKind
-from host_agent.shared.contract.ports import Brick, ConnectionInfo, Encryption, PortError
+from host_agent.shared.contract.ports import (
+    Brick,
+    ConnectionInfo,
+    Encryption,
+    OtherVolumeError,
+    PortError,
+)
 from host_agent.shared.faults import Faults
 from host_agent.simulated.adapters import SimulatedBrick
 from host_agent.simulated.host_state import HostState
@@ -315,6 +321,12 @@ def test_a_disk_that_is_another_volume_by_now_is_final(
         real(tmp_path).connect(volume)
     assert (raised.value.kind, raised.value.code) == (ErrorKind.FINAL, "stale_device")
     assert asked == [disk["path"]]
+    assert isinstance(raised.value, OtherVolumeError)
+    device, given = raised.value.device, []
+    assert device == {**disk, "use_multipath": False, OtherVolumeError.OTHER: True}
+    monkeypatch.setattr(LocalConnector, "disconnect_volume", lambda *told: given.append(told[-1]))
+    real(tmp_path).disconnect(volume, device)
+    assert given == [disk], "os-brick is given its own words alone"
 
 
 def _block(path: str) -> dict[str, Any]:

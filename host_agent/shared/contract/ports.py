@@ -41,6 +41,19 @@ class PortError(Exception):
         return StepError(kind=self.kind, code=self.code, message=self.message)
 
 
+class OtherVolumeError(PortError):
+    """What connecting returned is another volume by now.
+
+    `device` is what a disconnect is given (Brick.connect), marked by OTHER.
+    """
+
+    OTHER = "other"
+
+    def __init__(self, message: str, device: dict[str, Any]) -> None:
+        super().__init__(ErrorKind.FINAL, "stale_device", message)
+        self.device = {**device, self.OTHER: True}
+
+
 @dataclass(frozen=True, kw_only=True)
 class VolumeView:
     """A volume as Cinder shows it at the best microversion that both sides know.

@@ -1,7 +1,7 @@
 """A survey: what a host shows when it is asked what it has (decision 0056).
 
 A guest's disks, live and as defined; the host's own records of what it has connected; what its
-storage shows of sessions, maps, mounts and loop devices; the hypervisor's secrets.  Made by
+storage shows of sessions, maps, mounts, loops and dm-crypt; the hypervisor's secrets.  Made by
 looking alone: nothing is changed, nothing is forked, and no secret and no connection information
 is in it.  What could not be looked at is said (`blind`); of that nothing is known.
 """
@@ -135,9 +135,9 @@ class ConnectionShown:
 class StorageShown:
     """Something that the host's storage shows.
 
-    `kind`: "iscsi_session", "nvme_subsystem", "multipath_map", "mount", "loop".  `name`: the
-    target, the NQN, the map's WWID, the share, the file; each once.  `recorded`: a record of this
-    host explains it.
+    `kind`: "iscsi_session", "nvme_subsystem", "multipath_map", "mount", "loop", "crypt" (what
+    dm-crypt has open above one of the first three).  `name`: the target, the NQN, the map's WWID,
+    the share, the file, the mapping; each once.  `recorded`: a record of this host explains it.
     `used`: a guest's disk, or anything else, holds it; of a mount: a guest's disk or a loop device
     is below it.  `faulty`: it has no working path, as far as the kernel knows.
     """

@@ -11,6 +11,7 @@ ledger_toml() {
   cat <<C
 database_url = "$(cat "$DSN_FILE")"
 auth = "tokens"
+swap_by_users = true
 [listen]
 host = "127.0.0.1"
 port = $LAB_LEDGER_PORT

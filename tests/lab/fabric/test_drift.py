@@ -277,19 +277,62 @@ def test_what_dm_crypt_keeps_open_is_not_disconnected(behind: Behind) -> None:
     server, volume = behind.server, behind.lio
     device = server.sources()[volume]
     vm(f"echo secret | cryptsetup open --type plain -c aes-xts-plain64 -s 256 {device} left")
+    look()
+    assert set(findings("open")) == {("storage_left", "crypt/left")}
     server.ask_detach(volume)
     wait_until(refused, "the host not to disconnect it")
     assert "map in use" in refused()
     assert volumes()[volume] != "available"
     assert beginning(device) == volume
     assert len(sessions()) == 2
-    look()
-    assert not findings("open"), "what an operation has claimed differs from nothing"
     vm("cryptsetup close left")
     settled()
     assert volumes()[volume] == "available"
     assert sessions() == []
+    look()
+    assert not findings("open")
     assert beginning(server.sources()[behind.nvmet]) == behind.nvmet
+
+
+#: Shell: gives the LUN of a volume's target to another store of LIO, in place of its own or back.
+GIVE = (
+    "cd /sys/kernel/config/target/iscsi/*{volume}/tpgt_1; "
+    "lun=$(echo lun/lun_*); acl=$(echo acls/*/lun_*); "
+    "rm $(find $acl/ -maxdepth 1 -type l) $(find $lun/ -maxdepth 1 -type l); "
+    "ln -s {store} $lun/it; ln -s $PWD/$lun $acl/it"
+)
+
+
+def store_of(volume: str) -> str:
+    at = f"/sys/kernel/config/target/iscsi/*{volume}/tpgt_1/lun/lun_*/"
+    return vm(f"readlink -f $(find {at} -maxdepth 1 -type l)")
+
+
+def new_store(volume: str) -> str:
+    """Of LIO, over a volume that nobody has."""
+    at = f"/sys/kernel/config/target/core/iblock_900/{volume}"
+    vm(
+        f"mkdir -p {at} && echo udev_path={lv(volume)} >{at}/control &&"
+        f"echo {volume} >{at}/wwn/vpd_unit_serial && echo 1 >{at}/enable"
+    )
+    return at
+
+
+def test_a_lun_that_the_storage_gives_to_another_volume_is_found(
+    behind: Behind, new_volume: Make
+) -> None:
+    """Under a guest that runs: the kernel shows what it was, and the guest has the other one."""
+    server, volume, other = behind.server, behind.lio, new_volume("lio")
+    own, given = store_of(volume), new_store(other)
+    vm(GIVE.format(volume=volume, store=given))
+    assert beginning(server.sources()[volume]) == other
+    look()
+    assert set(findings("open")) == {("disk_source_differs", f"{server.id}/{volume}")}
+    vm(GIVE.format(volume=volume, store=own))
+    vm(f"rmdir {given} {given.rpartition('/')[0]}")
+    look()
+    assert not findings("open")
+    behind.assert_untouched()
 
 
 def refused() -> str:

@@ -178,6 +178,24 @@ def test_cinder_migrates_a_volume_in_use_to_another_storage(
     wait_free(volume)
 
 
+@pytest.mark.parametrize(("kind", "other"), [("lio", "nvmet"), ("nvmet", "lio")])
+def test_a_user_swaps_a_volume_for_one_of_another_storage(
+    server: Server, kind: str, other: str, new_volume: Make
+) -> None:
+    old, new = new_volume(kind), new_volume(other)
+    attach(server, old)
+    server.write(old, 8)
+    command("attachment", "swap", server.id, old, new, "--wait")
+    settled()
+    assert server.attachments() == [new]
+    assert volumes()[old] == "available"
+    assert server.sources()[old].startswith(BY_ID[other])  # the guest knows its disk as before
+    assert server.reads(old, 8)
+    detach(server, new)
+    wait_free(new)
+    assert stored(new, 8)
+
+
 @pytest.mark.parametrize(("kind", "when"), [("lio", "after login"), ("nvmet", "after connect")])
 def test_the_agent_is_killed_in_an_attach(
     server: Server, kind: str, when: str, new_volume: Make

@@ -24,6 +24,7 @@ from tests.lab.fabric.world import (
     ledger,
     let_write,
     missing,
+    register_old,
     script,
     sessions,
     settled,
@@ -221,6 +222,51 @@ def test_a_guest_is_shelved_and_comes_back_on_the_other_hypervisor_though_agents
         moving.server.act("unshelve", {"host": host_name(2)})
     moving.assert_on(2)
     moving.assert_whole()
+
+
+def test_a_guest_is_moved_live_and_never_stops_writing(new_moving: Callable[..., Moving]) -> None:
+    moving = new_moving(1)
+    moving.server.act("os-migrateLive", {"host": host_name(2), "block_migration": "auto"})
+    settled()
+    moving.assert_on(2)
+    moving.assert_whole()
+
+
+@contextlib.contextmanager
+def old_agent() -> Iterator[None]:
+    """The second host's is one of before Cinder's attachments, for a while."""
+    script("ledger.sh", "agent_off", on=2)
+    register_old(2)
+    yield
+    script("ledger.sh", "agent", on=2)
+
+
+def is_old(volume: str) -> bool:
+    """Cinder knows the server, and not how its host is connected."""
+    [found] = cinder("GET", f"/attachments/detail?volume_id={volume}")["attachments"]
+    assert found["status"] == "attached"
+    return not found["connection_info"]
+
+
+def test_a_volume_of_the_old_calls_is_converted_and_detached(
+    new_server: NewServer, new_volume: Make
+) -> None:
+    server, volume = new_server(1), new_volume("lio")
+    server.act("os-start")
+    server.wait_status("ACTIVE")
+    with old_agent():
+        server.ask_attach(volume)
+        settled()
+        assert is_old(volume)
+        server.write(volume, 6)
+    command("attachment", "convert", server.id)
+    settled()
+    assert not is_old(volume)
+    assert server.reads(volume, 6)
+    server.ask_detach(volume)
+    settled()
+    assert volumes()[volume] == "available"
+    assert connected() == ""
 
 
 def test_a_guest_is_moved_cold(new_moving: Callable[..., Moving]) -> None:

@@ -14,10 +14,13 @@ from xml.etree import ElementTree as ET
 
 import requests
 
+from host_agent.shared.contract.messages import AGENT_HEADER
+
 SRC = Path(__file__).parent
 SETTLE_S = 900  # for anything, under emulation on a busy machine
 PROJECT = "11111111111111111111111111111111"
 HOSTS = (1, 2)
+OUTSIDE_S = 0.2  # how often our service is asked, where nothing is emulated
 BUSY = 503  # the service, of a Cinder that is slow under emulation
 #: Without an operating system: on virtio-scsi QEMU lets go of a disk without asking the guest.
 XML = f"""<domain type='qemu'><name>{{name}}</name><uuid>{{id}}</uuid>
@@ -34,13 +37,16 @@ XML = f"""<domain type='qemu'><name>{{name}}</name><uuid>{{id}}</uuid>
     <memballoon model='none'/></devices></domain>"""
 
 
-def wait_until(condition: Callable[[], Any], what: str) -> Any:
-    """The first true answer; TimeoutError after SETTLE_S."""
+def wait_until(condition: Callable[[], Any], what: str, every_s: float = 2.0) -> Any:
+    """The first true answer; TimeoutError after SETTLE_S.
+
+    Asked every 2 s: a question to a virtual machine costs the processor that it waits for.
+    """
     end = time.monotonic() + SETTLE_S
     while not (answer := condition()):
         if time.monotonic() > end:
             raise TimeoutError(f"not within {SETTLE_S} s: {what}")
-        time.sleep(2)  # each question costs the processors that it waits for
+        time.sleep(every_s)
     return answer
 
 
@@ -101,6 +107,22 @@ def _asked(method: str, url: str, headers: dict[str, str], body: dict[str, Any] 
     return answer.json() if answer.text else {}
 
 
+def register_old(number: int) -> None:
+    """As an agent of before Cinder's attachments, whose host has no guests.
+
+    It is where the agent was that has ended: a stranger waits until that one was silent for long.
+    """
+    place = vm(
+        "/opt/agent/bin/python -c 'from pathlib import Path; from host_agent.locks import Locks; "
+        'print(Locks(Path("/var/lib/agent/locks")).place())\'',
+        on=number,
+    )
+    registration: dict[str, Any] = {"service_version": 0, "capabilities": {}, "guests": []}
+    headers = {"X-Auth-Token": ENV["LAB_AGENT_TOKEN_2"], AGENT_HEADER: place}
+    url = f"{LEDGER}/v1/hosts/{host_name(number)}"
+    requests.put(url, json=registration, headers=headers, timeout=300).raise_for_status()
+
+
 def volumes() -> dict[str, str]:
     """The status of each."""
     return {each["id"]: each["status"] for each in cinder("GET", "/volumes/detail")["volumes"]}
@@ -121,8 +143,7 @@ def operations() -> list[Any]:
 
 
 def settled() -> None:
-    """Cinder is asked once, afterwards: under emulation it answers in seconds."""
-    wait_until(lambda: not operations(), "the operations to end")
+    wait_until(lambda: not operations(), "the operations to end", OUTSIDE_S)
 
 
 def command(*words: str) -> None:
@@ -168,7 +189,7 @@ class Server:
         ledger("POST", f"/v2.1/servers/{self.id}/action", {name: body})
 
     def wait_status(self, status: str) -> None:
-        wait_until(lambda: self.status == status, f"{self.name} to be {status}")
+        wait_until(lambda: self.status == status, f"{self.name} to be {status}", OUTSIDE_S)
 
     def attachments(self) -> list[str]:
         """The volumes of the server, by the service."""
