@@ -77,6 +77,8 @@ set -e
 if [ "\$1" = configure ]; then
     [ ! -e /usr/lib/sysusers.d/$NAME.conf ] || systemd-sysusers /usr/lib/sysusers.d/$NAME.conf
     systemd-tmpfiles --create /usr/lib/tmpfiles.d/$NAME.conf
+    # The programs' users cannot write there: each start would compile all of it.
+    $home/bin/python -m compileall -q $home/lib
     [ ! -d /run/systemd/system ] || systemctl daemon-reload
 fi
 POSTINST

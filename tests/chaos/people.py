@@ -16,6 +16,7 @@ from threading import Event, Lock
 from typing import Any
 
 import requests
+from urllib3.exceptions import NewConnectionError
 
 from tests.chaos.linear import COMPLETED, FAILED, NEVER, REFUSED, UNKNOWN, Called, History
 from tests.stack import Stack
@@ -60,6 +61,12 @@ class Told:
             self.errors.append(f"{asked}: {answer.status_code} {answer.text[:300]}")
 
 
+def _was_sent(error: requests.RequestException) -> bool:
+    """As far as one knows: not if there was no connection."""
+    reason = getattr(error.args[0], "reason", None) if error.args else None
+    return not isinstance(reason, NewConnectionError)
+
+
 class Caller:
     """Somebody with a token, who asks any of the services."""
 
@@ -68,14 +75,28 @@ class Caller:
         self._stack, self._http = stack, stack.session(token)
 
     def ask(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
-        """The answer; None if nobody knows whether it was done."""
-        url = self._stack.url(path, self.random.randrange(SERVICES))
+        """The answer; None if nobody knows whether it was done.
+
+        Who listens nowhere was asked for nothing: the next one is, as clients do.
+        """
         given = {"json": body} if body is not None else {}
-        try:
-            answer = self._http.request(
-                method, url, params=query, headers=_COMPUTE, timeout=ANSWER_S, **given
-            )
-        except requests.RequestException:
+        answer = None
+        for number in self.random.sample(range(SERVICES), SERVICES):
+            try:
+                answer = self._http.request(
+                    method,
+                    self._stack.url(path, number),
+                    params=query,
+                    headers=_COMPUTE,
+                    timeout=ANSWER_S,
+                    **given,
+                )
+            except requests.RequestException as error:
+                if _was_sent(error):
+                    return None
+            else:
+                break
+        if answer is None:
             return None
         if answer.status_code == TOO_MANY or answer.status_code >= SERVER_ERROR:
             self.told.note_error(f"{method} {path}", answer)

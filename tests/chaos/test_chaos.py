@@ -189,9 +189,8 @@ class Chaos:
         """What looks find is repaired; which classes that were."""
         found: list[str] = []
         for _ in range(RETRIES_MAX):
-            self.troubles.look()
-            open_ = self.troubles.findings()
-            if not open_:
+            eventually(self.troubles.look, "looks that are made")
+            if not (open_ := self._findings()):
                 return found
             self.confirm_resizes()
             found += [each["drift_class"] for each in open_]
@@ -199,6 +198,11 @@ class Chaos:
                 self.troubles.repair(each)
             self.come_to_rest()
         raise AssertionError(f"cannot be repaired: {open_}")
+
+    def _findings(self) -> list[dict[str, Any]]:
+        """Who does not answer has not said that there are none."""
+        shown = self._answered(lambda: self.operator.ask("GET", "/v1/drift"))
+        return list(shown.json()["findings"])
 
     def confirm_resizes(self) -> None:
         """What a server has that may still be reverted is not repaired."""

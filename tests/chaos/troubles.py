@@ -19,6 +19,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import psycopg
+import requests
 
 from host_agent.shared.fault_calls import HOST_CALLS, LISTS, READS
 from ledger.core.dispatcher import LEASE_S
@@ -38,6 +39,8 @@ PAUSED_S = 1.3 * LEASE_S
 SET_BY_S = (-7_200.0, -45.0, -1.0, 1.0, 45.0, 7_200.0)
 #: Between one trouble and the next, and what a migration takes that a repair meets.
 REST_S, MOVES_S = 1.0, 3.0
+#: What a service may take to start, on a machine with much else to do.
+STARTS_S = 120.0
 #: So many rules strike a host, or Cinder, at once.
 RULES = 3
 _HOST_DEEDS = ("fail", "fail_after", "crash", "crash_after", "delay", "timeout_after")
@@ -87,6 +90,17 @@ class Troubles:
         self.done[trouble.__name__] += 1
         time.sleep(REST_S)
         self.revive()
+        eventually(self._somebody_answers, "a service that answers", STARTS_S)
+
+    def _somebody_answers(self) -> bool:
+        """To strike those that have not started yet, again and again, tries nothing."""
+        return any(self._answers(number) for number in self._stack.components)
+
+    def _answers(self, number: int) -> bool:
+        try:
+            return self._stack.http.get(self._stack.url("/healthz", number), timeout=5).ok
+        except requests.RequestException:
+            return False
 
     def revive(self) -> None:
         """Whoever has died is started again (systemd does so)."""
@@ -224,7 +238,7 @@ class Troubles:
         server = row.instance
         self.look(volume=row.volume_id)
         shown = self._operator.server(server)
-        [*found] = self.findings(volume=row.volume_id)
+        found = self.findings(volume=row.volume_id)
         if shown is None or shown["status"] != "ACTIVE" or not found:
             return
         here = shown["OS-EXT-SRV-ATTR:host"]
@@ -252,15 +266,16 @@ class Troubles:
                 row.status = "attaching"
         return row
 
-    def look(self, **scope: str) -> None:
-        """Two of them, of which the second one confirms."""
+    def look(self, **scope: str) -> bool:
+        """Two of them, of which the second one confirms; whether both were made."""
         for _ in range(2):
             self._database.execute(_OLDER)
             answer = self._operator.ask("POST", "/v1/drift/runs", scope)
             if answer is None or not answer.ok:
-                return
+                return False
             path = f"/v1/drift/runs/{answer.json()['look_id']}"
             eventually(partial(self._is_over, path), "a look's end", 120)
+        return True
 
     def _is_over(self, path: str) -> bool:
         self.revive()
@@ -268,6 +283,7 @@ class Troubles:
         return shown is not None and shown.ok and shown.json()["state"] == "ended"
 
     def findings(self, **scope: str) -> list[dict[str, Any]]:
+        """As far as somebody says."""
         shown = self._operator.ask("GET", "/v1/drift", **scope)
         return shown.json()["findings"] if shown is not None and shown.ok else []
 

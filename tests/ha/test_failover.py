@@ -2,7 +2,7 @@
 
 Two services, two agents, a Cinder over HTTP, and users who attach and detach all the time, beside a
 writer that knows nothing but the DSN: its pause is the cluster's own.  Each case twice, in turns.
-The figures are in docs/failover.md.
+The figures are in docs/log.md.
 """
 
 from __future__ import annotations

@@ -64,6 +64,15 @@ def test_it_runs(tree: Path) -> None:
     assert "reserve, bind" in run(tree, program, "flow", "list", "-f", "csv")
 
 
+def test_its_installation_compiles_it(tree: Path) -> None:
+    """Nobody else can: the service's user writes nowhere."""
+    script = (tree / "DEBIAN/postinst").read_text()
+    [line] = [line for line in script.splitlines() if " compileall " in line]
+    run(tree, "sh", "-ec", line)
+    [ours] = (tree / "opt/attachment-ledger").glob("lib/python3*/site-packages/ledger")
+    assert len(list((ours / "__pycache__").iterdir())) == len(list(ours.glob("*.py")))
+
+
 def test_its_modules_are_its_own(tree: Path) -> None:
     """`sql` and `handlers` are names that others use, too."""
     where = (
