@@ -67,7 +67,7 @@ def erase(dsn: str, person: str, reason: str, actor: str) -> KnownPerson:
 
 
 def wrong(connection: psycopg.Connection[Any]) -> list[tuple[str, str]]:
-    """What cannot be believed, `forged`, `left` or `lost` (sql/queries/persons.sql), and its hash."""
+    """Hashes that cannot be believed, and why: forged, left, lost (sql/queries/persons.sql)."""
     return _rows(connection, "wrong", erased=Person.Erased.TOPIC)
 
 
