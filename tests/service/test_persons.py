@@ -116,7 +116,7 @@ async def test_the_log_knows_a_person_by_a_hash_alone_and_all_that_reads_it_by_n
     assert {each["asked_by"]["name"] for each in found} == {EVE}
     assert {each["asked_by"]["user_id"] for each in found} == {HERS.user_id}
     assert {each["asked_by"]["agent"] for each in found} == {PROGRAM}
-    started = found[0]["body"]
+    [started] = [e["body"] for e in found if e["topic"] == "Operation.OperationStarted"]
     assert (started["actor"]["name"], started["sender"]) == (EVE, FROM)
     listed = await api.get(f"/v2.1/servers?all_tenants=1&user_id={HERS.user_id}")
     assert [each["id"] for each in listed["servers"]] == [server["id"]]
