@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from functools import cache, lru_cache
 from itertools import count
 from typing import Any, ClassVar, Self, dataclass_transform
@@ -89,16 +89,28 @@ class Seen:
 
 @dataclass(frozen=True, kw_only=True)
 class Actor:
-    """Who asked.  `name` is for people; the ids are Keystone's, or a static token's."""
+    """Who asked.  `name` is for people; the ids are Keystone's, or a static token's.
+
+    `known_as`: what is stored in place of a person's name and id (projections.reads.persons).
+    """
 
     name: str
     user_id: str | None = None
     project_id: str | None = None
     roles: tuple[str, ...] = ()
+    known_as: str | None = None  # not stored
+
+    @property
+    def noted(self) -> Actor:
+        """The same as it is stored: a person without name and id, which can be erased."""
+        if self.known_as is None:
+            return self
+        return replace(self, name=self.known_as, user_id=self.known_as, known_as=None)
 
     def stored(self) -> dict[str, Any]:
         """As events keep it."""
-        return {**vars(self), "roles": list(self.roles)}
+        kept = {name: value for name, value in vars(self.noted).items() if name != "known_as"}
+        return {**kept, "roles": list(self.roles)}
 
     @classmethod
     def of(cls, stored: Mapping[str, Any]) -> Self:

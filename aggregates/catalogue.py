@@ -12,6 +12,7 @@ from aggregates.instance import Instance
 from aggregates.look import Look
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import Operation
+from aggregates.person import Person
 from aggregates.remnant import Remnant
 from aggregates.volume import Volume
 
@@ -25,6 +26,7 @@ AGGREGATES: tuple[type[Aggregate], ...] = (
     Remnant,
     Finding,
     Look,
+    Person,
 )
 
 

@@ -130,6 +130,10 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
             "closed months into files, and out of the table",
         ),
     ),
+    "event erase-person": (
+        ("3f2a... --dry-run", "what is known of a user of Keystone"),
+        ('3f2a... --reason "has left, asked for it"', "forget who that was"),
+    ),
     "event restore": (("--from /archive", "all of that back"),),
     "forward": (
         (

@@ -52,6 +52,7 @@ COMMANDS = {
     "drift show": "ledger.cli.drift.drift:ShowFinding",
     "event archive": "ledger.cli.log.retention:ArchiveEvents",
     "event checkpoint": "ledger.cli.log.audit:PrintCheckpoint",
+    "event erase-person": "ledger.cli.log.erase:ErasePerson",
     "event list": "ledger.cli.log.event:ListEvents",
     "event prove": "ledger.cli.log.proof:ProveEvent",
     "event restore": "ledger.cli.log.retention:RestoreEvents",

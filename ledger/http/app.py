@@ -129,6 +129,8 @@ def _handler(route: Route) -> Handler:
             global_request_id=request.get(GLOBAL_ID),
             traceparent=request.get(TRACEPARENT),
         )
+        if route.changes and not call.components.settings.read_only:
+            call = await call.of_somebody()
         if READ_AFTER in request.headers:
             await call.read_after(request.headers[READ_AFTER])
         try:

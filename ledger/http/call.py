@@ -65,7 +65,8 @@ class Call:
     """A request that passed the middlewares.  `version` is Nova's microversion.
 
     `rules`: those of the policy that it is under, one of which has to permit it.  `sent`: the body,
-    where it is a form's and so no JSON (ledger.web).
+    where it is a form's and so no JSON (ledger.web).  `sender`: from where it came, as events keep
+    it; None: it changes nothing, or a host's agent reports.
     """
 
     request: web.Request
@@ -77,6 +78,7 @@ class Call:
     global_request_id: str | None = None  # of the service that passed the request on
     sent: dict[str, Any] | None = None
     traceparent: str | None = None  # the caller's span, if it says one
+    sender: dict[str, Any] | None = None
 
     @property
     def bulkheads(self) -> Bulkheads:
@@ -96,6 +98,12 @@ class Call:
     def holds(self) -> Holds:
         return self.request.app[HOLDS]
 
+    async def of_somebody(self) -> Call:
+        """The same with who asks as events keep it.  Raises psycopg.Error."""
+        queries, sender = self.components.queries, sender_of(self.request)
+        actor, kept = await queries.asker(self.identity.actor, sender)
+        return replace(self, identity=replace(self.identity, actor=actor), sender=kept)
+
     def context(self, cause: str = "api") -> EventContext:
         """The metadata of events that this request leads to."""
         return EventContext(
@@ -105,7 +113,7 @@ class Call:
             global_request_id=self.global_request_id,
             traceparent=self.traceparent,
             passes_locks=self.identity.everywhere,
-            sender=sender_of(self.request) if cause in _PEOPLES else None,
+            sender=self.sender if cause in _PEOPLES else None,
         )
 
     # --------------------------------------------------------------- who may do what

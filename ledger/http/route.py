@@ -76,6 +76,11 @@ class Route:
         return self.method == "GET" and AGENT_RULE not in self.rules
 
     @property
+    def changes(self) -> bool:
+        """Whether somebody, and no agent of a host, changes something by it."""
+        return self.method != "GET" and AGENT_RULE not in self.rules
+
+    @property
     def nova(self) -> bool:
         return is_nova(self.path)
 

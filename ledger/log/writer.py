@@ -134,7 +134,7 @@ def _uuid(value: str | None) -> uuid.UUID | None:
 def _metadata(context: EventContext | None) -> tuple[Any, ...]:
     if context is None:
         return (None,) * 7
-    actor = context.actor
+    actor = context.actor.noted
     why = (_uuid(context.operation_id), context.request_id, context.cause)
     return (*why, actor.name, actor.user_id, actor.project_id, list(actor.roles) or None)
 

@@ -53,7 +53,8 @@ class LookRequests:
 
 def _kept(context: EventContext) -> dict[str, Any]:
     """Without the sender, which a process of 0.2.0 that begins the look could not read."""
-    return {name: value for name, value in asdict(context).items() if name != "sender"}
+    kept = {name: value for name, value in asdict(context).items() if name != "sender"}
+    return {**kept, "actor": context.actor.stored()}
 
 
 def own_context() -> EventContext:

@@ -437,6 +437,7 @@ SENTENCES: dict[str, Callable[[Body], str]] = {
     "Operation.StepSkipped": lambda body: f"{_step(body)} skipped: {body.get('reason')}",
     "Operation.UnwindRequested": _text("Unwind requested: {reason}"),
     "Operation.OperationFinished": _finished,
+    "Person.Erased": _text("Somebody's name and id were erased: {reason}"),
     "Remnant.RemnantLeft": _text("May stay behind: {what} ({act} of step {step}: {reason})"),
     "Remnant.RemnantAcknowledged": _text("Somebody has seen to what stayed behind: {reason}"),
     "Volume.VolumeMade": _text("Volume made in Cinder for server {server_id}, mark {mark}"),

@@ -169,18 +169,18 @@ class DriftReads(LogReads):
 
         Of one that is at work: `done` of about `total` things, `rate` of them in a second.
         """
-        return await self._all("looks", state=state, limit=limit, after=after)
+        return await self._named(await self._all("looks", state=state, limit=limit, after=after))
 
     async def look(self, look_id: str) -> Row | None:
         """Also one that was asked for and has not begun: its `state` is "asked"."""
-        row = await self._one("look", look_id=look_id)
+        row = await self._one("look", named=True, look_id=look_id)
         if row is None or row["state"] is not None:
             return row
         return _asked(look_id, row)
 
     async def looks_asked(self, limit: int) -> list[Row]:
         """Those that were asked for and have not begun, oldest first; as `look` has one."""
-        rows = await self._all("looks_asked", limit=limit)
+        rows = await self._named(await self._all("looks_asked", limit=limit))
         return [_asked(row["asked_id"], row) for row in rows]
 
     async def looks_by_outcome(self) -> dict[str, int]:

@@ -27,6 +27,7 @@ import sql
 from aggregates.operation import Operation
 from projections.base import LoggedEvent, Row, upcast
 from projections.lines import READ_ATTEMPTS
+from projections.reads import persons
 from projections.reads.database_trouble import is_away
 from projections.running.detached import DetachedError
 
@@ -156,6 +157,14 @@ class LogReads:
             row["body"] = upcast(row["topic"], orjson.loads(row["body"]))
             row["asked_by"] = asked.get(row["operation_id"])
             row["occurred_at"] = occurred_at(row["body"])
+        return await self._named(rows)
+
+    async def _named(self, rows: list[Row]) -> list[Row]:
+        """With persons in the place of what they are known as."""
+        known_as = persons.hashes(rows)
+        if known_as:
+            found = await self._all("who", group="persons", known_as=known_as)
+            persons.tell(rows, {row["known_as"]: row for row in found})
         return rows
 
     async def _asked(self, operation_ids: set[str]) -> dict[str, Row]:
@@ -232,9 +241,12 @@ class LogReads:
 
     # ------------------------------------------------------------------------------------
 
-    async def _one(self, name: str, **parameters: Any) -> Row | None:
-        rows = await self._all(name, **parameters)
-        return rows[0] if rows else None
+    async def _one(
+        self, name: str, *, group: str = "reads", named: bool = False, **parameters: Any
+    ) -> Row | None:
+        """The first row; `named`: as `_named` tells it."""
+        rows = await self._all(name, group=group, **parameters)
+        return next(iter(await self._named(rows) if named else rows), None)
 
     async def _all(
         self,

@@ -22,7 +22,7 @@ class OperationReads(LogReads):
         """With its `progress`: how far its long steps have come, by run; and the project that
         its server is of (`owner_id`).
         """
-        return await self._one("operation", operation_id=operation_id)
+        return await self._one("operation", named=True, operation_id=operation_id)
 
     async def operation_at(self, operation_id: str, at: datetime) -> Row | None:
         """As it was at a moment, without NOT_OF_A_MOMENT; None if it had not begun.  Raises
@@ -39,7 +39,8 @@ class OperationReads(LogReads):
             months = await self._all("detached", after=row["started_position"] - 1)
             raise DetachedError(months[-1]["last_position"], [each["file"] for each in months])
         followed = reduce(OPERATIONS.fold, events, None)
-        return {**row, **followed.row(), **NOT_OF_A_MOMENT}
+        [row] = await self._named([{**row, **followed.row(), **NOT_OF_A_MOMENT}])
+        return row
 
     async def operations(
         self,
@@ -53,7 +54,7 @@ class OperationReads(LogReads):
         after: int | None = None,
     ) -> list[Row]:
         """Newest first; `after` is the `started_position` of the last one already seen."""
-        return await self._all(
+        rows = await self._all(
             "operations",
             state=state,
             flow=flow,
@@ -63,6 +64,7 @@ class OperationReads(LogReads):
             limit=limit,
             after=after,
         )
+        return await self._named(rows)
 
     async def operations_of_server(
         self,
@@ -75,7 +77,7 @@ class OperationReads(LogReads):
         after: int | None = None,
     ) -> list[Row]:
         """As `operations`, those of a request, or that moved last between two moments."""
-        return await self._all(
+        rows = await self._all(
             "operations_of_server",
             server_id=server_id,
             request_id=request_id,
@@ -84,6 +86,7 @@ class OperationReads(LogReads):
             limit=limit,
             after=after,
         )
+        return await self._named(rows)
 
     async def moves(
         self,
@@ -97,7 +100,7 @@ class OperationReads(LogReads):
         """Operations of these flows, newest first, with their progress in bytes, and what
         settled a resize (`settled_flow`, `settled_outcome`).  `project_id`: the server's.
         """
-        return await self._all(
+        rows = await self._all(
             "moves",
             flows=list(flows),
             server_id=server_id,
@@ -105,6 +108,7 @@ class OperationReads(LogReads):
             after=after,
             limit=limit,
         )
+        return await self._named(rows)
 
     async def note_progress(
         self, host: str, operation_id: str, run: int, done_bytes: int, total_bytes: int

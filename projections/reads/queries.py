@@ -99,7 +99,7 @@ class Queries(SurveyReads, DriftReads, OperationReads, ServerLists, RequestReads
 
     async def instance(self, server_id: str) -> Row | None:
         """With the last contact of its host's agent, `host_seen_at` (None: never)."""
-        return await self._one("instance", server_id=server_id)
+        return await self._one("instance", named=True, server_id=server_id)
 
     async def ours(self, server_ids: list[str]) -> list[Row]:
         """Of each, `ours`: whether it is the ledger's own; None: that is not projected yet."""

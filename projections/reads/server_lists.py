@@ -122,15 +122,16 @@ class ServerLists(LogReads):
         }
         parts = {"order": _order(order), "after": _after(order)}
         if not any(getattr(wanted, name) for name in PATTERNS):
-            return await self._all("page", parts, "servers", **asked)
+            return await self._named(await self._all("page", parts, "servers", **asked))
         try:
-            return await self._all("page", parts, "servers", timeout_ms=PATTERN_MS_MAX, **asked)
+            rows = await self._all("page", parts, "servers", timeout_ms=PATTERN_MS_MAX, **asked)
         except InvalidRegularExpression as error:
             why = (error.diag.message_primary or "it is none").partition(": ")[2]
             raise PatternError(f"it is no regular expression: {why}") from None
         except QueryCanceled:
             text = f"to look for it took longer than {PATTERN_MS_MAX / 1000:g} s"
             raise PatternError(text) from None
+        return await self._named(rows)
 
     async def sizes(self, project_id: str | None) -> list[tuple[int, int]]:
         """vCPUs, and memory in MiB, of the servers of a project (None: of all), smallest first."""

@@ -26,6 +26,7 @@ _SERVICE = {
     "leases": "SELECT, INSERT, UPDATE, DELETE",
     "host_contact": "SELECT, INSERT, UPDATE",
     "progress": "SELECT, INSERT, UPDATE",
+    "persons": "SELECT, INSERT",  # who is erased is so by the owner
     "refusals": "SELECT, INSERT, DELETE",
     "surveys": "SELECT, INSERT, UPDATE",
     "looks_asked": "SELECT, INSERT, UPDATE, DELETE",

@@ -13,7 +13,8 @@ WITH keyed AS NOT MATERIALIZED (
            i.name AS by_display_name,
            coalesce(i.host, '') AS by_host,
            coalesce(i.project_id, '') AS by_project_id,
-           coalesce(i.user_id, '') AS by_user_id,
+           coalesce((SELECT p.user_id FROM persons AS p WHERE p.known_as = i.user_id),
+                    i.user_id, '') AS by_user_id,
            i.vm_state AS by_vm_state,
            i.vcpus::bigint * 4294967296 + i.memory_mb AS by_instance_type_id,
            coalesce((%(powers)s::jsonb ->> i.power_state)::int, 0) AS by_power_state,
@@ -26,7 +27,7 @@ SELECT s.*
   FROM keyed AS s
   LEFT JOIN keyed AS m ON m.server_id = %(marker)s
  WHERE (%(project_id)s::text IS NULL OR s.project_id = %(project_id)s)
-   AND (%(user_id)s::text IS NULL OR s.user_id = %(user_id)s)
+   AND (%(user_id)s::text IS NULL OR s.by_user_id = %(user_id)s)
    AND (%(uuid)s::uuid IS NULL OR s.server_id = %(uuid)s)
    AND (%(name)s::text IS NULL OR s.name ~ %(name)s)
    AND (%(host)s::text IS NULL OR s.host = %(host)s)

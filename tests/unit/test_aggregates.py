@@ -23,6 +23,7 @@ from aggregates.instance import Instance
 from aggregates.look import Look
 from aggregates.mapping import BlockDeviceMapping, MappingState
 from aggregates.operation import Operation, OperationState
+from aggregates.person import Person
 from aggregates.remnant import Remnant
 from aggregates.server import SeenDisks
 from aggregates.volume import Volume, VolumeClaim
@@ -39,6 +40,7 @@ KINDS: list[type[Aggregate]] = [
     Instance,
     Look,
     Operation,
+    Person,
     Remnant,
     Volume,
 ]

@@ -59,5 +59,6 @@ def _explain(hosts: int, operations: int, *, done: bool) -> None:
         return
     note(
         f"{hosts} hosts are unvouched, {operations} operations parked. Start the service, then of "
-        "each host: attachment-ledger host show NAME; attachment-ledger host vouch NAME"
+        "each host: attachment-ledger host show NAME; attachment-ledger host vouch NAME. Persons "
+        "who were erased since the backup are back: event erase-person p:... of each"
     )

@@ -19,6 +19,14 @@ if TYPE_CHECKING:
     from ledger.upkeep.verify import Statement
 
 
+#: What ledger.upkeep.erase.wrong finds.
+_WRONG = {
+    "forged": "somebody changed whom it means.",
+    "left": "the log says that it is erased, and it is there: erase it again.",
+    "lost": "it is gone, and no event erased it.",
+}
+
+
 class PrintCheckpoint(PlainCommand):
     """Print a checkpoint of the log; keep it, or a signature of it, away from the database."""
 
@@ -68,6 +76,7 @@ class VerifyLog(PlainCommand):
         import psycopg
 
         from ledger.log import schema
+        from ledger.upkeep import erase
         from ledger.upkeep.archive import Archive
         from ledger.upkeep.replay import LogReplay
 
@@ -88,6 +97,7 @@ class VerifyLog(PlainCommand):
                     self._verify(connection, archive, since, held=held, also=_all_of(also))
                     if roots:
                         roots.end()
+                    _tell_of_persons(erase.wrong(connection))
         if replay is not None:
             _tell(replay)
         return 0
@@ -114,6 +124,18 @@ class VerifyLog(PlainCommand):
             raise
         note(f"All events behind position {first} are as they were stored.")
         self.app.stdout.write(_text(proven.as_json()))
+
+
+def _tell_of_persons(wrong: list[tuple[str, str]]) -> None:
+    """Raises CliError if the table of persons is not what the log says."""
+    for what, known_as in wrong:
+        note(f"{known_as}: {_WRONG[what]}")
+    if wrong:
+        raise CliError(
+            f"{len(wrong)} person(s) cannot be believed.",
+            ExitCode.REFUSED,
+            "The log is as it was stored, but who asked is not. docs/audit.md, 'Erase a person'.",
+        )
 
 
 def _tell(replay: LogReplay) -> None:

@@ -38,6 +38,7 @@ _SUBJECTS = {
     "Remnant": ("remnants", "originator_id"),
     "Finding": ("drift", "originator_id"),
     "Look": ("drift/runs", "originator_id"),
+    "Person": ("persons", "originator_id"),  # there is nothing at this path: it is erased
 }
 
 

@@ -1,0 +1,69 @@
+"""`event erase-person`: whom the log means by somebody is forgotten."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+from typing import Any
+
+from ledger.cli.base import ShowOne, note
+from ledger.cli.local.settings import add_config, database
+
+
+class ErasePerson(ShowOne):
+    """Erase the names and ids of a person; the log and all proofs of it stay as they are.
+
+    What they did is then told of "erased p:...", the same for all that they did until now. That
+    cannot be taken back. Lock the user out in Keystone first: who comes again is kept again. Events
+    of older versions have names as text, and so may what people typed: 'plain' says in how many
+    events that is. They stay. The whole log is read.
+    """
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument(
+            "person",
+            metavar="USER",
+            help="the user's id in Keystone, or one of the p:... that the log knows them by",
+        )
+        what = parser.add_mutually_exclusive_group(required=True)
+        what.add_argument(
+            "--reason", metavar="TEXT", help="why, without the name; stored permanently in the log"
+        )
+        what.add_argument(
+            "--dry-run", action="store_true", help="change nothing, and show what it is about"
+        )
+        add_config(parser)
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        from ledger.cli.operations.plan import Lines
+        from ledger.log import schema
+        from ledger.upkeep import erase
+
+        with database(parsed_args) as dsn:
+            schema.check(dsn)
+            if parsed_args.dry_run:
+                found = erase.look(dsn, parsed_args.person)
+            else:
+                found = erase.erase(dsn, parsed_args.person, parsed_args.reason, getpass.getuser())
+        _explain(len(found.known_as), done=not parsed_args.dry_run)
+        known_as, files = list(found.known_as), list(found.files)
+        return ("known_as", "events", "plain", "archives"), (
+            Lines(known_as, known_as),
+            found.events,
+            found.plain,
+            Lines(files, files),
+        )
+
+
+def _explain(rows: int, *, done: bool) -> None:
+    """What became of them, or would, and what is next."""
+    if not rows:
+        note("Nobody is kept by this id, or p:..., so there is nothing to erase.")
+    elif done:
+        note(
+            f"{rows} rows are erased. Keep one p:... where a restored backup does not reach: by "
+            "it they are erased again. Backups, the write-ahead log, what was forwarded, and logs "
+            "of the service still have the name (docs/audit.md)."
+        )
+    else:
+        note(f"{rows} rows would be erased, for good. Do: --reason TEXT")
