@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import structlog
 
-from aggregates.errors import ClaimedError
+from aggregates.errors import ClaimedError, ShownElsewhereError
 from aggregates.operation import OperationState, Outcome
 from handlers.flows import FLOWS
 from handlers.requests.actions import ActOnServer
@@ -215,13 +215,14 @@ def refuse_failed(call: Call, row: Row) -> None:
         raise _failed(call, row)
 
 
-#: Where a failed attach is the caller's to mend; everything else is a 500.
+#: Where a failed attach is no fault of ours; everything else is a 500.
 _STATUS_OF_FAILURE = {
     "refused": HTTPStatus.BAD_REQUEST,
     "not_found": HTTPStatus.NOT_FOUND,
     "forbidden": HTTPStatus.FORBIDDEN,
     "cancelled": HTTPStatus.CONFLICT,
     "host_fenced": HTTPStatus.CONFLICT,
+    ShownElsewhereError.code: HTTPStatus.CONFLICT,
     "cinder_unavailable": HTTPStatus.SERVICE_UNAVAILABLE,
 }
 

@@ -12,7 +12,7 @@ import pytest
 from ledger.core.wakeups import ended_key
 from ledger.native import accepting
 from ledger.nova import volume_attachments
-from tests.service.api_world import NEWEST, SETTINGS, Api, eventually, running_api
+from tests.service.api_world import NEWEST, SETTINGS, Api, eventually, guest, running_api
 
 OTHER = "00000000-0000-4000-8000-00000000000e"
 
@@ -248,6 +248,26 @@ async def test_the_first_error_is_the_answer_when_the_reservation_fails(
     rule = {"call": "attachment_create", "do": "fail", "status": status, "message": text}
     api.faults.replace([rule])
     assert await message(await api.attach(server, volume), name, status) == text
+
+
+async def test_what_others_show_by_the_time_of_the_connection_is_a_conflict_and_no_fault(
+    api: Api,
+) -> None:
+    """Accepted before that, it is answered as it would have been refused (0088)."""
+    server, volume = await api.server(), api.volume()
+    api.faults.replace([{"call": "attachment_create", "do": "delay", "seconds": 1.0}])
+    attaching = asyncio.create_task(api.attach(server, volume))
+
+    async def accepted() -> bool:
+        return bool((await api.get("/v1/operations"))["operations"])
+
+    assert await eventually(accepted, "the attach is accepted")
+    await api.register(guest(server_id=server), host="compute-2")
+    answer = await attaching
+    text = await message(answer, "conflictingRequest", 409)
+    assert "its guest (running) on host compute-2" in text
+    assert (await api.finished(answer))["state"] == "parked", "nothing is freed while they show it"
+    assert api.cinder.volumes[volume].status == "reserved"
 
 
 # -------------------------------------------------------------------------- idempotency
