@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 GROUP = f"openstack.{API_NAME}.v1"
 #: Commands that ask no service: they read settings, other clouds, or only this program.
 LOCAL = {"config", "db", "demo", "event archive", "projection"}
-LOCAL |= {"event restore", "event sign", "event prove", "event verify"}
+LOCAL |= {"event erase-person", "event prove", "event restore", "event sign", "event verify"}
 LOCAL |= {"complete", "flow", "forward", "serve", "sim", "survey"}
 
 
