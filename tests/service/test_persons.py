@@ -130,6 +130,17 @@ async def test_the_log_knows_a_person_by_a_hash_alone_and_all_that_reads_it_by_n
             assert not [who for who, _ in told if who and who.startswith("p:")], view
 
 
+async def test_a_host_reports_a_guest_by_the_hash_of_its_user(api: Api, database_url: str) -> None:
+    await asked(api)
+    with psycopg.connect(database_url) as connection:
+        query = "SELECT known_as FROM persons WHERE name = %s"
+        [(known_as,)] = connection.execute(query, [EVE]).fetchall()
+    shown = guest(user_id=known_as)
+    await api.register(shown)
+    server = await api.get(f"/v2.1/servers/{shown['server_id']}")
+    assert server["server"]["user_id"] == HERS.user_id
+
+
 async def test_who_is_erased_is_so_everywhere_and_what_is_proven_stays_proven(
     api: Api, database_url: str
 ) -> None:
