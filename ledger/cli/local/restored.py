@@ -7,7 +7,7 @@ import getpass
 from typing import Any
 
 from ledger.cli.base import ShowOne, note
-from ledger.cli.local.settings import add_config, database
+from ledger.cli.local.settings import add_config, add_reason_or_dry_run, database
 
 
 class Restored(ShowOne):
@@ -21,15 +21,8 @@ class Restored(ShowOne):
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        what = parser.add_mutually_exclusive_group(required=True)
-        what.add_argument(
-            "--reason",
-            metavar="TEXT",
-            help="why, and which backup it was; stored permanently in the history of each host",
-        )
-        what.add_argument(
-            "--dry-run", action="store_true", help="change nothing, and show what it is about"
-        )
+        why = "why, and which backup it was; stored permanently in the history of each host"
+        add_reason_or_dry_run(parser, why)
         add_config(parser)
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:

@@ -57,6 +57,15 @@ def again(arguments: argparse.Namespace, **flags: Any) -> SettingsReload | None:
     return SettingsReload(Watched(file), lambda: config.load(arguments.config, flags=flags))
 
 
+def add_reason_or_dry_run(parser: argparse.ArgumentParser, reason: str) -> None:
+    """One of both has to be there; `reason`: what is said of it in the help."""
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--reason", metavar="TEXT", help=reason)
+    what.add_argument(
+        "--dry-run", action="store_true", help="change nothing, and show what it is about"
+    )
+
+
 @contextmanager
 def database(arguments: argparse.Namespace) -> Iterator[str]:
     """The DSN of the database that the settings name; none is ever started for a command.

@@ -7,7 +7,7 @@ import getpass
 from typing import Any
 
 from ledger.cli.base import ShowOne, note
-from ledger.cli.local.settings import add_config, database
+from ledger.cli.local.settings import add_config, add_reason_or_dry_run, database
 
 
 class ErasePerson(ShowOne):
@@ -25,13 +25,7 @@ class ErasePerson(ShowOne):
             metavar="USER",
             help="the user's id in Keystone, or one of the p:... that the log knows them by",
         )
-        what = parser.add_mutually_exclusive_group(required=True)
-        what.add_argument(
-            "--reason", metavar="TEXT", help="why, without the name; stored permanently in the log"
-        )
-        what.add_argument(
-            "--dry-run", action="store_true", help="change nothing, and show what it is about"
-        )
+        add_reason_or_dry_run(parser, "why, without the name; stored permanently in the log")
         add_config(parser)
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
