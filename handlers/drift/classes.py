@@ -36,8 +36,8 @@ CLASSES: tuple[DriftClass, ...] = (
         parties=(_L, _C),
         is_drift=predicates.reservation_unknown,
         severity=_WARNING,
-        meaning="Cinder reserves the volume for the server, and the ledger knows nothing of it: "
-        "a request was carried out after its sender had given up, or somebody called Cinder.",
+        meaning="Cinder reserves the volume for the server, and the ledger has no record of it: "
+        "Cinder carried out a request after a time-out, or another client called Cinder.",
         repair="drop_attachment",
         again=(_L, _C),
     ),
@@ -47,8 +47,8 @@ CLASSES: tuple[DriftClass, ...] = (
         parties=(_L, _C),
         is_drift=predicates.attachment_unknown,
         severity=_WARNING,
-        meaning="Cinder has an attachment of the server that a host may use, and the ledger does "
-        "not know it.",
+        meaning="Cinder has an attachment of the server that a host may use, and the ledger has "
+        "no record of it.",
         repair="drop_attachment",
         again=(_L, _C, _H),
     ),
@@ -58,8 +58,8 @@ CLASSES: tuple[DriftClass, ...] = (
         parties=(_L, _C),
         is_drift=predicates.owner_gone,
         severity=_WARNING,
-        meaning="Cinder keeps an attachment of a server that is deleted; its volume cannot be "
-        "used or deleted.",
+        meaning="Cinder still has an attachment of a deleted server; its volume cannot be used or "
+        "deleted.",
         repair="drop_attachment",
         again=(_L, _C, _H),
     ),
@@ -69,11 +69,11 @@ CLASSES: tuple[DriftClass, ...] = (
         parties=(_L, _C),
         is_drift=predicates.owner_unknown,
         severity=_CRITICAL,
-        meaning="Cinder has an attachment of a server's volume, which is for one server alone, for "
-        "another server that the ledger does not know, or for none: both may write to it.",
-        by_hand="Find out whose it is (`openstack volume attachment show ID`, `openstack server "
-        "show SERVER`) and have its owner detach it there. Delete it in Cinder only if it is "
-        "`reserved` and names no host.",
+        meaning="The volume may have one server only. Cinder has another attachment of it, for a "
+        "server that the ledger does not know, or for none: both may write to it.",
+        by_hand="Find its owner (`openstack volume attachment show ID`, `openstack server show "
+        "SERVER`), who has to detach it there. Delete it in Cinder only if it is `reserved` and "
+        "has no host.",
     ),
     DriftClass(
         name="attachment_lost",
@@ -81,8 +81,8 @@ CLASSES: tuple[DriftClass, ...] = (
         parties=(_L, _C),
         is_drift=predicates.attachment_lost,
         severity=_CRITICAL,
-        meaning="Cinder has deleted an attachment that the server still has: the volume may be "
-        "given to somebody else while the guest writes to it (CVE-2023-2088).",
+        meaning="Cinder has deleted an attachment that the server still has: Cinder may give the "
+        "volume to another server while the guest writes to it (CVE-2023-2088).",
         repair="replace_attachment",
         or_else="forget_attachment",
         again=(_L, _C, _H),
@@ -93,8 +93,8 @@ CLASSES: tuple[DriftClass, ...] = (
         parties=(_L,),
         is_drift=predicates.attachment_unmapped,
         severity=_WARNING,
-        meaning="The ledger holds an attachment open that no device of the server goes through.",
-        by_hand="A fault of the ledger: keep its history (`history attachment`) and report it.",
+        meaning="The ledger has an open attachment that no device of the server uses.",
+        by_hand="A bug of the ledger: save its history (`history attachment`) and report it.",
     ),
     DriftClass(
         name="attachment_status_differs",
@@ -102,7 +102,7 @@ CLASSES: tuple[DriftClass, ...] = (
         parties=(_L, _C),
         is_drift=predicates.attachment_status,
         severity=_WARNING,
-        meaning="Cinder's status of the attachment is not what the ledger has done with it.",
+        meaning="The attachment's status in Cinder does not match what the ledger did with it.",
         repair="complete_attachment",
         again=(_L, _C, _H),
     ),
@@ -112,7 +112,7 @@ CLASSES: tuple[DriftClass, ...] = (
         parties=(_L, _C),
         is_drift=predicates.attachment_host,
         severity=_CRITICAL,
-        meaning="Cinder says that another host has the volume than the one where the guest is.",
+        meaning="Cinder names another host for the attachment than the one where the guest is.",
         repair="correct_attachment",
         again=(_L, _C, _H),
         asked_for=True,
@@ -123,7 +123,7 @@ CLASSES: tuple[DriftClass, ...] = (
         parties=(_L, _C),
         is_drift=predicates.attachment_mountpoint,
         severity=_INFO,
-        meaning="Cinder shows people another name of the disk than the one it has in the guest.",
+        meaning="Cinder shows another device name than the disk has in the guest.",
         repair="correct_attachment",
         again=(_L, _C, _H),
         asked_for=True,
@@ -135,8 +135,8 @@ CLASSES: tuple[DriftClass, ...] = (
         is_drift=predicates.attachment_mode,
         severity=_WARNING,
         meaning="Cinder and the ledger disagree about whether the server may write.",
-        by_hand="Detach the volume and attach it again: Cinder keeps the mode of an attachment, "
-        "and another one beside it would take the disk from the guest when it replaces this one.",
+        by_hand="Detach the volume and attach it again: Cinder never changes the mode of an "
+        "attachment, and a second one would take the disk from the guest when it replaces it.",
     ),
     DriftClass(
         name="connection_missing",
@@ -144,9 +144,9 @@ CLASSES: tuple[DriftClass, ...] = (
         parties=(_L, _H),
         is_drift=predicates.connection_missing,
         severity=_WARNING,
-        meaning="The host has no record of a connection that the server uses: it could not be "
-        "ended without Cinder's help.",
-        by_hand="`attachment refresh` of the server writes the record anew.",
+        meaning="The host has no record of a connection that the server uses: it could not "
+        "disconnect it without Cinder.",
+        by_hand="`attachment refresh` of the server writes the record again.",
     ),
     DriftClass(
         name="legacy_mapping",
@@ -155,7 +155,7 @@ CLASSES: tuple[DriftClass, ...] = (
         is_drift=predicates.legacy_mapping,
         severity=_INFO,
         meaning="The volume is attached by Cinder's old calls.",
-        by_hand="`attachment convert` brings it to the new ones (S1).",
+        by_hand="`attachment convert` moves it to the new calls (S1).",
     ),
     DriftClass(
         name="volume_gone",
@@ -163,7 +163,7 @@ CLASSES: tuple[DriftClass, ...] = (
         parties=(_L, _C),
         is_drift=predicates.volume_gone,
         severity=_CRITICAL,
-        meaning="The server has a volume that Cinder does not have any more.",
+        meaning="The server has a volume that Cinder no longer has.",
         by_hand="If the data is needed, import the volume into Cinder again; else detach it.",
     ),
     DriftClass(
@@ -172,7 +172,7 @@ CLASSES: tuple[DriftClass, ...] = (
         parties=(_L, _C),
         is_drift=predicates.volume_status,
         severity=_WARNING,
-        meaning="The volume's status does not fit its attachments, and nothing is under way.",
+        meaning="The volume's status does not match its attachments, and nothing is in progress.",
         repair="settle_volume",
         again=(_L, _C),
     ),
@@ -182,12 +182,12 @@ CLASSES: tuple[DriftClass, ...] = (
         parties=(_L, _C),
         is_drift=predicates.volume_stuck,
         severity=_INFO,
-        meaning="Cinder has been at work on the volume for hours (creating, deleting, downloading, "
-        "extending or retyping), without changing anything, and no operation explains it.",
-        by_hand="See in the log of its cinder-volume whether it is still at it. If it is not, let "
-        "Cinder try again: `openstack volume delete --force ID` for what is being deleted; "
-        "`openstack volume set --state error ID`, then delete it, for what was never made; else "
-        "`openstack volume set --state in-use ID` if it is attached, `--state available` if not.",
+        meaning="Cinder has worked on the volume for hours (creating, deleting, downloading, "
+        "extending or retyping) and changed nothing; no operation explains it.",
+        by_hand="Check the log of its cinder-volume. If that no longer works on it, let Cinder "
+        "try again: if `deleting`, `openstack volume delete --force ID`; if never created, "
+        "`openstack volume set --state error ID`, then delete it; else `openstack volume set "
+        "--state in-use ID` if it is attached, `--state available` if not.",
         lasts_s=WORKS_S,
     ),
     DriftClass(
@@ -198,8 +198,8 @@ CLASSES: tuple[DriftClass, ...] = (
         severity=_WARNING,
         meaning="The volume belongs to another project than the server that has it: it was "
         "transferred while it was attached, or an administrator attached it.",
-        by_hand="If it is meant so: `drift ignore`. Else detach it and have it transferred back "
-        "(`openstack volume transfer request create ID`, by the project that has it now).",
+        by_hand="If this is intended: `drift ignore`. Else detach it; the project that has it now "
+        "transfers it back (`openstack volume transfer request create ID`).",
     ),
     DriftClass(
         name="volume_of_nobody",
@@ -207,8 +207,8 @@ CLASSES: tuple[DriftClass, ...] = (
         parties=(_L, _C),
         is_drift=predicates.volume_of_nobody,
         severity=_WARNING,
-        meaning="The volume carries the mark of one that we made, and no server has ever had it: "
-        "we made it and nobody deletes it, or the mark was copied (a restored backup).",
+        meaning="The volume has the ledger's mark, and no server ever had it: the ledger created "
+        "it and nothing will delete it, or the mark was copied (a restored backup).",
         repair="delete_volume",
         again=(_L, _C),
         asked_for=True,
@@ -221,7 +221,7 @@ CLASSES: tuple[DriftClass, ...] = (
         shows=True,
         severity=_CRITICAL,
         meaning="The guest runs on two hosts: both write to its volumes.",
-        by_hand="Stop the guest on the host that is not the server's, now; then look again.",
+        by_hand="Now stop the guest on the host that is not the server's; then look again.",
     ),
     DriftClass(
         name="guest_missing",
@@ -229,9 +229,9 @@ CLASSES: tuple[DriftClass, ...] = (
         parties=(_L, _H),
         is_drift=predicates.hosts_without_guest,
         severity=_WARNING,
-        meaning="The host of the server does not have its guest. If no other host shows it, its "
-        "owner has it defined again by `server rebuild` and started by `server start`, or is done "
-        "with it (`server forget`); until then its power state is `nostate`.",
+        meaning="The server's host does not have its guest (power state `nostate`). If no other "
+        "host shows it, it is defined again by `server rebuild` and started by `server start`; or "
+        "the server is deleted by `server forget`.",
         repair="forget_server",
         again=(_L, _H),
         asked_for=True,
@@ -244,7 +244,7 @@ CLASSES: tuple[DriftClass, ...] = (
         shows=True,
         severity=_CRITICAL,
         meaning="A host has a guest whose server is on another host.",
-        by_hand="Find out where it is to be; remove it where it is not (`virsh undefine`).",
+        by_hand="Find out which host should have it; remove it from the other (`virsh undefine`).",
     ),
     DriftClass(
         name="guest_of_deleted",
@@ -253,7 +253,7 @@ CLASSES: tuple[DriftClass, ...] = (
         is_drift=predicates.hosts_of_deleted,
         shows=True,
         severity=_WARNING,
-        meaning="A host still has the guest of a server that is deleted.",
+        meaning="A host still has the guest of a deleted server.",
         repair="forget_guest",
         again=(_L, _H),
     ),
@@ -263,10 +263,10 @@ CLASSES: tuple[DriftClass, ...] = (
         parties=(_L, _H),
         is_drift=predicates.hosts_without_definition,
         severity=_WARNING,
-        meaning="The guest runs, and its host has no definition of it: when it stops, it is gone "
-        "from there. The server's next start defines it anew, by what the ledger has kept.",
+        meaning="The guest runs, but its host has no definition of it: it vanishes when it stops. "
+        "The server's next start defines it again from the ledger's data.",
         by_hand="On its host: `virsh dumpxml --inactive --security-info ID > FILE`, then `virsh "
-        "define FILE`, which changes nothing of the running guest.",
+        "define FILE`. This does not change the running guest.",
     ),
     DriftClass(
         name="power_differs",
@@ -283,7 +283,7 @@ CLASSES: tuple[DriftClass, ...] = (
         parties=(_L, _H),
         is_drift=predicates.disk_missing,
         severity=_WARNING,
-        meaning="The guest does not have a disk of the server's.",
+        meaning="The guest lacks a disk of the server.",
         repair="plug_disk",
         again=(_L, _C, _H),
     ),
@@ -295,8 +295,8 @@ CLASSES: tuple[DriftClass, ...] = (
         shows=True,
         severity=_CRITICAL,
         meaning="The guest has a disk of a volume that the ledger does not map to its server.",
-        by_hand="If the volume is to stay, attach it once the disk is out of the guest; nothing "
-        "is taken from a running guest unasked.",
+        by_hand="The ledger takes no disk from a running guest by itself: detach it by hand. To "
+        "keep the volume, attach it then by the API.",
     ),
     DriftClass(
         name="disk_definition_differs",
@@ -304,8 +304,8 @@ CLASSES: tuple[DriftClass, ...] = (
         parties=(_L, _H),
         is_drift=predicates.disk_undefined,
         severity=_WARNING,
-        meaning="The running guest and its definition differ about a disk: its next start would "
-        "lose or change it.",
+        meaning="A disk differs between the running guest and its definition: the next start "
+        "would lose or change it.",
         repair="define_disk",
         again=(_L, _H),
     ),
@@ -315,8 +315,8 @@ CLASSES: tuple[DriftClass, ...] = (
         parties=(_L, _H),
         is_drift=predicates.disk_device,
         severity=_INFO,
-        meaning="The guest has the disk under another name than the ledger.",
-        by_hand="Detach and attach the volume to give it its name again.",
+        meaning="The disk has another device name in the guest than in the ledger.",
+        by_hand="Detach and attach the volume: it gets its name again.",
     ),
     DriftClass(
         name="disk_readonly_differs",
@@ -324,8 +324,8 @@ CLASSES: tuple[DriftClass, ...] = (
         parties=(_L, _H),
         is_drift=predicates.disk_readonly,
         severity=_CRITICAL,
-        meaning="The guest may write to a disk that is read-only for its server, or may not "
-        "write to one that is not.",
+        meaning="The guest can write to a disk that is read-only for its server, or cannot write "
+        "to a writable one.",
         repair="define_disk",
         again=(_L, _H),
     ),
@@ -335,13 +335,13 @@ CLASSES: tuple[DriftClass, ...] = (
         parties=(_H,),
         is_drift=predicates.disk_source,
         severity=_CRITICAL,
-        meaning="The guest's disk is on another file, image or device than its host has connected "
-        "for it, or the device there is another disk by now: somebody has put a snapshot above it, "
-        "or it is another volume's data. Its host refuses to detach it, and to start, move or "
-        "remove the guest; but not if the storage has given its LUN's number to another volume.",
-        by_hand="`virsh domblklist` says where it is. Bring what was written back (a snapshot: "
-        "`virsh blockcommit --active --pivot`); if it is another volume's data, stop the guest "
-        "now, and find out who wrote what. What the storage has changed is detached then.",
+        meaning="The guest's disk is not the file, image or device that its host connected, or "
+        "the device is now another disk: there is a snapshot above it, or another volume's data. "
+        "The host refuses to detach it, and to start, move or remove the guest; but not if the "
+        "storage gave its LUN to another volume.",
+        by_hand="`virsh domblklist` shows its source. Merge a snapshot: `virsh blockcommit "
+        "--active --pivot`. If it is another volume's data, stop the guest now, and find out "
+        "which guest wrote what. If the storage changed it, a detach is allowed.",
         stops_repairs=True,
     ),
     DriftClass(
@@ -350,12 +350,12 @@ CLASSES: tuple[DriftClass, ...] = (
         parties=(_L, _C, _H),
         is_drift=predicates.disk_size,
         severity=_CRITICAL,
-        meaning="The running guest has less of the volume than Cinder says that there is, or more "
-        "than the host's device has: it was not told that the volume has grown, or it is another "
+        meaning="The disk is smaller in the running guest than in Cinder, or larger than the "
+        "host's device: the guest was not told that the volume was extended, or it is another "
         "volume.",
         by_hand="If Cinder has extended it, send the event again (`os-server-external-events`, "
-        "`volume-extended`), or reboot the server hard; else find out which volume it is before "
-        "anything is written.",
+        "`volume-extended`), or do a hard reboot. Else find out which volume it is before the "
+        "guest writes to it.",
         stops_repairs=True,
     ),
     DriftClass(
@@ -365,8 +365,8 @@ CLASSES: tuple[DriftClass, ...] = (
         is_drift=predicates.always,
         shows=True,
         severity=_CRITICAL,
-        meaning="The guest has a disk without our serial whose source is a volume's: somebody "
-        "attached it past us, and nothing of ours sees it.",
+        meaning="The guest has a volume's disk without the ledger's serial: it was attached past "
+        "the ledger, which cannot track it.",
         by_hand="Detach it by hand (`virsh detach-disk`), and attach the volume by the API.",
         stops_repairs=True,
     ),
@@ -377,7 +377,7 @@ CLASSES: tuple[DriftClass, ...] = (
         is_drift=predicates.connection_left,
         shows=True,
         severity=_WARNING,
-        meaning="The host has a volume connected by an attachment that is not there any more.",
+        meaning="The host has a volume connected for an attachment that no longer exists.",
         repair="release_connection",
         again=(_L, _H),
     ),
@@ -387,7 +387,7 @@ CLASSES: tuple[DriftClass, ...] = (
         parties=(_L, _H),
         is_drift=predicates.record_left,
         severity=_INFO,
-        meaning="The host keeps a record of a connection that is not there any more.",
+        meaning="The host has a record of a connection that no longer exists.",
         repair="release_connection",
         again=(_L, _H),
     ),
@@ -397,11 +397,11 @@ CLASSES: tuple[DriftClass, ...] = (
         parties=(_H,),
         is_drift=predicates.storage_left,
         severity=_INFO,
-        meaning="The host has a session, map, loop device or mapping of dm-crypt above a volume "
-        "(`crypt/NAME`) that none of its records explains, and nobody uses.",
-        by_hand="It may be somebody else's. If it is not, end it on the host (`cryptsetup close "
-        "NAME`, without which its volume is not disconnected; a shared session serves others: "
-        "remove devices, not sessions).",
+        meaning="The host has an unused session, map, loop device or dm-crypt mapping above a "
+        "volume (`crypt/NAME`) that none of its records explains.",
+        by_hand="It may be another program's. If not, remove it on the host: `cryptsetup close "
+        "NAME`, or its volume cannot be disconnected. Remove devices, not sessions: other volumes "
+        "share them.",
     ),
     DriftClass(
         name="mount_unused",
@@ -410,7 +410,7 @@ CLASSES: tuple[DriftClass, ...] = (
         is_drift=predicates.mount_unused,
         severity=_INFO,
         meaning="A share is mounted that no volume of this host uses.",
-        by_hand="os-brick keeps mounts on purpose; unmount it if the share is to go.",
+        by_hand="os-brick keeps mounts on purpose; unmount it if you retire the share.",
     ),
     DriftClass(
         name="secret_left",
@@ -418,7 +418,7 @@ CLASSES: tuple[DriftClass, ...] = (
         parties=(_L, _H),
         is_drift=predicates.secret_left,
         severity=_WARNING,
-        meaning="The hypervisor holds the passphrase of a volume that is not attached there.",
+        meaning="The hypervisor has the passphrase of a volume that is not attached there.",
         repair="drop_secret",
         again=(_L, _H),
     ),
@@ -429,7 +429,7 @@ CLASSES: tuple[DriftClass, ...] = (
         is_drift=predicates.paths_faulty,
         severity=_WARNING,
         meaning="A volume in use has no working path on its host.",
-        by_hand="Look at the fabric and the array; `attachment refresh` connects it anew.",
+        by_hand="Check the fabric and the array; `attachment refresh` connects it again.",
     ),
     DriftClass(
         name="remnant",
@@ -437,9 +437,9 @@ CLASSES: tuple[DriftClass, ...] = (
         parties=(_L,),
         is_drift=predicates.always,
         severity=_WARNING,
-        meaning="An operator passed over a step that would have removed this, and nobody has "
-        "said yet what became of it.",
-        by_hand="Look whether it is there, remove it, and say so (`remnant acknowledge`).",
+        meaning="An operator skipped a step that would have removed this, and no operator has "
+        "acknowledged it yet.",
+        by_hand="Check whether it is there, remove it, then `remnant acknowledge`.",
     ),
     DriftClass(
         name="operation_parked",
@@ -447,8 +447,8 @@ CLASSES: tuple[DriftClass, ...] = (
         parties=(_L,),
         is_drift=predicates.always,
         severity=_WARNING,
-        meaning="An operation waits for a person.",
-        by_hand="`operation show` says what is left and what may be done.",
+        meaning="An operation waits for an operator.",
+        by_hand="`operation show` lists what is pending and what you can do.",
     ),
 )
 

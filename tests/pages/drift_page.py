@@ -19,7 +19,7 @@ def tables() -> str:
     """A table for each subject, in the order of the code."""
     parts = []
     for subject, some in groupby(CLASSES, subject_of):
-        head = "| class | how bad | it means | what mends it |"
+        head = "| class | severity | it means | repair |"
         rows, notes = zip(*map(_row, some), strict=True)
         parts.append(f"### {subject.capitalize()}\n\n{head}\n|---|---|---|---|")
         parts[-1] += "".join(f"\n{row}" for row in rows)
@@ -45,7 +45,7 @@ def _mends(each: DriftClass) -> Iterator[str]:
     if each.repair is not None:
         asked = ", ".join(each.again)
         names = " or ".join(f"`{name}`" for name in (each.repair, each.or_else) if name)
-        yield f"{names}, once it has asked again: {asked}."
+        yield f"{names}, after it has asked: {asked}."
     if each.by_hand:
         yield each.by_hand
 
