@@ -19,21 +19,21 @@ _HEAD = """# A night shift, step by step
 
 <!-- made by `make tour`: do not edit -->
 
-One incident, found, understood and resolved twice: in the [console](console.md) alone, and by the
-[command line](cli.md) alone on a terminal of 80 columns. Each step shows both. Follow either of
-them: neither needs the other.
+One incident, found, understood and resolved twice: with the [console](console.md) only, and with
+the [command line](cli.md) only, on a terminal of 80 columns. Each step shows both. Follow one of
+them: it does not need the other.
 
 ## The incident
 
-It runs on the trial's cloud, with a simulated Cinder, and is scripted with [faults](faults.md).
-At 02:14 the array behind Cinder goes into maintenance, and somebody detaches a volume:
+It runs on the trial's cloud, with a simulated Cinder and scripted [faults](faults.md).
+At 02:14 the array behind Cinder goes into maintenance, and a user detaches a volume:
 
 ```json
 [{rule}]
 ```
 
-At the same time a script reserves another volume in Cinder, past the ledger, and forgets it. A look
-finds that. You come at 02:31.
+At the same time a script reserves another volume in Cinder, past the ledger, and never releases it.
+A look finds that. Your shift begins at 02:31.
 """
 
 

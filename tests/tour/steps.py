@@ -133,11 +133,12 @@ def _volume(page: Page) -> None:
 STEPS = (
     Step(
         title="Find it",
-        sees="One operation is parked, and one thing differs. All hosts are up.",
-        means="Parked means that the ledger has tried what it may try, and waits for a person. "
-        "Everything else goes on.",
+        sees="One operation is parked, and one finding is open. All hosts are up.",
+        means="Parked means that the ledger has tried what it may try, and waits for an operator. "
+        "Everything else continues.",
         does="Open the first page, *Overview*.",
-        over="Once you know what is open: here two things. Take them one after the other.",
+        over="Once you know what is open: here a parked operation and a finding. Take one at a "
+        "time.",
         clicks=_overview,
         picture="overview",
         typed=("drift list",),
@@ -148,12 +149,12 @@ STEPS = (
     ),
     Step(
         title="Understand what is parked",
-        sees="A volume was to be detached from server db-1. The guest has let go of the disk, and "
-        "the host of the volume; only Cinder refuses to delete the attachment, and says why.",
-        means="The volume is safe: nobody uses it any more. It stays reserved until Cinder has "
-        "deleted its attachment.",
+        sees="A user detached a volume from server db-1. The guest released the disk, and the "
+        "host disconnected the volume; but Cinder refuses to delete the attachment, and says why.",
+        means="The volume is safe: no guest uses it any more. It stays reserved until Cinder "
+        "deletes its attachment.",
         does="Follow the operation's id.",
-        over="Once you can say which step failed, whose fault it was, and what stands where.",
+        over="Once you can say which step failed, what caused it, and what is where.",
         clicks=_operation,
         picture="operation",
         typed=("operation show {operation}",),
@@ -161,13 +162,13 @@ STEPS = (
     ),
     Step(
         title="See what an act would leave, before you choose one",
-        sees="To skip the step would end the operation now. It would leave the attachment behind "
-        "in Cinder.",
-        means="Skip is for what can never be done. Here the cause can be mended, so nothing is "
-        "skipped. A dry run changes nothing.",
-        does="Follow *Skip a step*, read, and go back without the button.",
-        over="Once you have chosen: the array has to come back, then the step is tried again. "
-        "Call whoever looks after array-7.",
+        sees="Skipping the step would end the operation now, and leave the attachment behind in "
+        "Cinder.",
+        means="Skip a step only if it can never succeed. Here the cause can be fixed, so do not "
+        "skip. A dry run changes nothing.",
+        does="Follow *Skip a step*, read the page, and go back without pressing the button.",
+        over="Once you have decided: the array has to come back, then you retry the step. Call "
+        "the storage team of array-7.",
         clicks=_skip,
         picture="skip",
         then=lambda page: page.go_back(),
@@ -175,11 +176,11 @@ STEPS = (
     ),
     Step(
         title="Try again, once the cause is gone",
-        sees="The array is out of maintenance. After *retry* the two steps that were left are "
-        "done; the others are not done again.",
-        means="A step looks before it acts, so trying again is always right.",
-        does="Follow *Retry*, say why, and press the button.",
-        over="When the operation is `completed`. The reason stands in its history.",
+        sees="The array is out of maintenance. *Retry* runs the two pending steps; it does not "
+        "run the others again.",
+        means="A step checks the state before it acts, so a retry is always safe.",
+        does="Follow *Retry*, give a reason, and press the button.",
+        over="When the operation is `completed`. Its history has the reason.",
         before=Night.mend_the_array,
         clicks=_retry,
         picture="retried",
@@ -187,11 +188,11 @@ STEPS = (
     ),
     Step(
         title="Understand what differs",
-        sees="Cinder holds volume data-1 reserved for server web-1. The ledger knows of no such "
+        sees="In Cinder, volume data-1 is reserved for server web-1. The ledger has no such "
         "attachment.",
-        means="A request was given up by its sender, or somebody called Cinder past the ledger. "
-        "Nobody else can attach the volume until the reservation is gone. It is `suspected`: one "
-        "look has seen it.",
+        means="Cinder carried out a request after a time-out, or a client called Cinder past the "
+        "ledger. No other server can get the volume until the reservation is gone. The finding is "
+        "`suspected`: one look has seen it.",
         does="Follow *Drift*, then the finding's id.",
         over="Once you know what each party says.",
         clicks=_finding,
@@ -200,10 +201,10 @@ STEPS = (
         finds={"reserved": r"^volume +(\w{8})"},
     ),
     Step(
-        title="Have it looked at again",
+        title="Look again",
         sees="A second look sees the same, and the finding is `confirmed`.",
-        means="What is true for a moment, in the middle of something, is no drift. Only what a "
-        "second look sees, a minute later or more, may be repaired.",
+        means="A difference that lasts for a moment, in the middle of an operation, is no drift. "
+        "Only what a second look sees, at least a minute later, can be repaired.",
         does="Follow *Look now*, and press the button.",
         over="When the finding is `confirmed`, or gone.",
         clicks=_look,
@@ -211,11 +212,12 @@ STEPS = (
     ),
     Step(
         title="Repair it",
-        sees="The plan: who is asked again, what is done then, and what is never done.",
-        means="Every party that the finding names is asked once more before anything is deleted. "
-        "If the finding no longer holds, nothing is changed.",
-        does="Follow the finding, then *Repair*. Read the plan, say why, and press the button.",
-        over="When the operation of the repair is `completed`.",
+        sees="The plan: whom the repair asks again, what it does then, and what it never does.",
+        means="The repair asks every party of the finding again before it deletes anything. If "
+        "the finding no longer holds, it changes nothing.",
+        does="Follow the finding, then *Repair*. Read the plan, give a reason, and press the "
+        "button.",
+        over="When the repair's operation is `completed`.",
         clicks=_repair,
         picture="repair",
         then=_repaired,
@@ -226,19 +228,19 @@ STEPS = (
     ),
     Step(
         title="Know that it is over",
-        sees="Nothing is parked, and nothing differs.",
+        sees="No operation is parked, and no finding is open.",
         means="Both volumes are `available` in Cinder, and can be attached again.",
         does="Open *Overview* once more.",
-        over="Now. Write down the id of the operation for the day shift.",
+        over="Now. Write down the operation's id for the day shift.",
         clicks=_calm,
         picture="calm",
         typed=("drift list", "operation list --parked"),
     ),
     Step(
         title="Show what happened at 02:14",
-        sees="Every step of the volume, who asked for it, what Cinder answered, and your reason.",
-        means="The history is stored permanently. It is what you show to the volume's owner.",
-        does="Type the beginning of the volume's id into the search field.",
+        sees="Every step of the volume, who requested it, what Cinder answered, and your reason.",
+        means="The history is stored permanently. Show it to the volume's owner.",
+        does="Type the first characters of the volume's id into the search field.",
         over="",
         clicks=_volume,
         picture="volume",
