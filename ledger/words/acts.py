@@ -269,10 +269,10 @@ def _is_novas(host: Shown) -> bool:
 
 _REASON_TO_DO = Field(
     name="reason",
-    help="why; stored permanently in the history; needed but for a dry run",
+    help="why; stored permanently in the history; needed except for a dry run",
     label="Why; stored permanently in the history",
 )
-STEP = Field(name="step", kind=FieldKind.STEP, help="the first step that is left", needed=True)
+STEP = Field(name="step", kind=FieldKind.STEP, help="the first pending step", needed=True)
 LANE = Field(
     name="lane",
     kind=FieldKind.LANE,
@@ -285,8 +285,8 @@ ACTS = (
         of=OPERATION,
         title="Retry",
         words=(
-            "Try the failed steps of a parked operation again, or at once what one that runs puts "
-            "off."
+            "Try the failed steps of a parked operation again, or the delayed steps of a running "
+            "one at once."
         ),
         examples=(('44e1 --reason "the array is back" --wait', "try again, and wait for the end"),),
     ),
@@ -294,7 +294,7 @@ ACTS = (
         name="skip",
         of=OPERATION,
         title="Skip a step",
-        words="Go on as if a step were done: you vouch for it, and say why.",
+        words="Continue as if a step were done: you vouch for it, with a reason.",
         fields=(LANE, STEP, REASON),
         body="SkipStep",
         examples=(
@@ -308,24 +308,24 @@ ACTS = (
         name="unwind",
         of=OPERATION,
         title="Undo",
-        words="Undo an operation; refused once its pivot is passed.",
+        words="Undo an operation; refused after its pivot.",
         examples=(('44e1 --reason "not needed any more" --dry-run', "what it would undo"),),
     ),
     Act(
         name="give_up",
         of=OPERATION,
         title="Give up",
-        words="End a parked operation as it is; what is left stays as the log shows it.",
+        words="End a parked operation as it is; pending steps are never done, and stay in the log.",
         examples=(('44e1 --reason "the volume is lost"', "end it as it is"),),
     ),
     Act(
         name="repair",
         of=FINDING,
         title="Repair",
-        words="Mend what differs, after everybody that it names was asked again.",
+        words="Repair a finding, after asking all its parties again.",
         fields=(
             REASON,
-            Field(name="apply", kind=FieldKind.APPLY, help="do it; else nothing is changed"),
+            Field(name="apply", kind=FieldKind.APPLY, help="do it; without it nothing is changed"),
             Field(
                 name="repair",
                 kind=FieldKind.NAME,
@@ -347,30 +347,30 @@ ACTS = (
         ends="drift.repair:acted",
         wait=_ITS_END,
         examples=(
-            ('9f2c --reason "Cinder is right"', "show what would mend it"),
-            ('9f2c --reason "Cinder is right" --apply --wait', "mend it"),
+            ('9f2c --reason "Cinder is right"', "show what the repair would do"),
+            ('9f2c --reason "Cinder is right" --apply --wait', "repair it"),
         ),
     ),
     Act(
         name="ignore",
         of=FINDING,
         title="Ignore",
-        words="Say that a difference is to stay, until a moment or for good.",
+        words="Accept a difference, until a moment or permanently.",
         fields=(
             REASON,
             Field(
                 name="until",
                 kind=FieldKind.MOMENT,
-                help="when it is no longer to be ignored: ISO 8601, UTC unless it has an offset",
-                label="Until (UTC, as 2026-01-31T12:00:00Z); empty: for good",
+                help="until when to ignore it: ISO 8601, UTC unless it has an offset",
+                label="Until (UTC, as 2026-01-31T12:00:00Z); empty: permanently",
             ),
         ),
         body="Ignore",
-        note="`until`: when it is no longer to be ignored; absent: it is ignored for good.",
+        note="`until`: until when to ignore it; absent: permanently.",
         examples=(
             (
                 '9f2c --reason "theirs, moves next week" --until 2026-12-01',
-                "it is to stay until then",
+                "ignore it until then",
             ),
         ),
     ),
@@ -378,16 +378,20 @@ ACTS = (
         name="unignore",
         of=FINDING,
         title="Ignore no longer",
-        words="Ignore a difference no longer; the next look that sees it confirms it.",
+        words="Stop ignoring a difference; the next look that sees it confirms it.",
         rule="drift:ignore",
-        examples=(('9f2c --reason "was not theirs"', "it is to stay no longer"),),
+        examples=(('9f2c --reason "was not theirs"', "ignore it no longer"),),
     ),
     Act(
         name="acknowledge",
         of=REMNANT,
         title="Acknowledge",
-        words="Say that somebody has seen to what was left: it is gone, or is to stay.",
-        fields=(Field(name="reason", help="how; stored permanently in the history", needed=True),),
+        words="Close a remnant: you have checked that it is gone, or may stay.",
+        fields=(
+            Field(
+                name="reason", help="what you did; stored permanently in the history", needed=True
+            ),
+        ),
         examples=(('5a0d --reason "removed by hand"', "it is gone"),),
     ),
     Act(
@@ -403,21 +407,20 @@ ACTS = (
                 name="believe",
                 option="accept-many",
                 kind=FieldKind.CLASSES,
-                help="whatever differs of it, however many these are; more than once: of each",
-                label="Classes to believe however many differ, with commas; empty: as always",
+                help="accept any number of findings of this class; may be repeated",
+                label="Classes to accept in any number, with commas; empty: none",
             ),
             Field(
                 name="reason",
-                help="why so many are to be believed",
-                label="Why these are believed; stored permanently in the history",
+                help="why so many are accepted",
+                label="Why these are accepted; stored permanently in the history",
             ),
         ),
         body="LookWanted",
         note=(
             "One host, server or volume; none of them: everything.\n\n"
-            "`believe`: classes of which all that differs is believed, however many new findings "
-            "that makes\n(of a class that an earlier look shows as `braked`); with the `reason`, "
-            "which is kept."
+            "`believe`: classes of which any number of new findings is accepted (a class that "
+            "an earlier\nlook shows as `braked`); with the `reason`, which is stored."
         ),
         possible=lambda finding: bool(second_look(dict(finding))),
         wait="until the look has ended",
@@ -427,48 +430,48 @@ ACTS = (
         name="stop",
         of=LOOK,
         title="Stop",
-        words="Have a look rest where it is, until it is resumed or another one begins.",
+        words="Stop a look, until it is resumed or another one begins.",
         possible=lambda look: bool(look["state"] == "under_way"),
-        examples=(('c0de --reason "Cinder is slow"', "have it rest where it is"),),
+        examples=(('c0de --reason "Cinder is slow"', "stop it"),),
     ),
     Act(
         name="resume",
         of=LOOK,
         title="Resume",
-        words="Have a look go on where it was stopped.",
+        words="Continue a look where it was stopped.",
         possible=lambda look: bool(look["state"] == "stopped"),
-        examples=(('c0de --reason "Cinder is well"', "have it go on there"),),
+        examples=(('c0de --reason "Cinder is well"', "continue it"),),
     ),
     Act(
         name="fence",
         of=HOST,
         title="Fence",
-        words="""Fence a host: you vouch that nothing on it touches volumes any more.
+        words="""Fence a host: you vouch that nothing on it accesses volumes any more.
 
-Its results are refused from now on; what it was asked to do ends, or is done without
-it.  Fencing a host that still runs guests corrupts their data once the volumes are used
-elsewhere: be sure that it is powered off or cut off from the storage, and say how you know.""",
+The ledger refuses its results from now on; its pending steps end, or are done without
+it.  Fencing a host that still runs guests corrupts their data once other hosts use the
+volumes: be sure that it is powered off or cut off from the storage, and say how you know.""",
         fields=(
             REASON,
             Field(name="evidence", help="how you know that it is down", needed=True),
             Field(
                 name="force",
                 kind=FieldKind.FLAG,
-                help="fence it although its agent was in contact lately",
+                help="fence it although its agent was in contact recently",
             ),
         ),
         body="Fence",
         note=(
-            "`evidence`: how the operator knows that the host touches no volume any more.\n\n"
+            "`evidence`: how the operator knows that the host accesses no volume any more.\n\n"
             "`force`: although its agent is in contact (a host may be cut off from its storage "
-            "alone)."
+            "only)."
         ),
         possible=lambda host: not host["fenced"],
-        hints={"host_answers": "If it is cut off from the storage all the same: --force"},
+        hints={"host_answers": "If it is cut off from the storage nevertheless: --force"},
         examples=(
             (
                 'hv1 --reason "no answer" --evidence "powered off by IPMI"',
-                "shut a dead host out",
+                "fence a dead host",
             ),
         ),
     ),
@@ -484,11 +487,11 @@ elsewhere: be sure that it is powered off or cut off from the storage, and say h
         name="vouch",
         of=HOST,
         title="Vouch",
-        words="""Vouch for a host after a restore: you have looked at what it has.
+        words="""Vouch for a host after a restore: you have checked what it has.
 
-A ledger that was restored from an older backup may lack what became of a host since. It gets no
-work until somebody vouches for it. It has to have shown what it has since the restore; what that
-differs in, the next look finds.""",
+A ledger that was restored from an older backup may lack later changes of a host. The host gets no
+work until an operator vouches for it. It must have reported its inventory since the restore; the
+next look finds the differences.""",
         possible=lambda host: bool(host["unvouched"]) and not host["fenced"],
         examples=(('hv1 --reason "its guests are those of the inventory"', "let it work again"),),
     ),
@@ -496,14 +499,14 @@ differs in, the next look finds.""",
         name="adopt",
         of=NOVA_HOST,
         title="Adopt",
-        words="""Take a host over from the Nova beside this ledger, server by server.
+        words="""Take over a host from the Nova beside this ledger, server by server.
 
-Nova and Cinder are looked at twice, and nothing is sent to them; no guest is touched. A server is
-taken if it is at rest and both say the same of it; what stays Nova's is told, and why. Nova's
-compute service there has to be disabled. See docs/adopt.md for what to do before and after.""",
+The ledger reads Nova and Cinder twice, and changes nothing there; no guest is touched. It takes a
+server if nothing is in progress and Nova and Cinder agree about it; the answer says which servers
+stay, and why. Disable Nova's compute service there first. docs/adopt.md: before and after.""",
         fields=(_REASON_TO_DO,),
         body="Passing",
-        note="`reason`: why; needed but for a dry run.",
+        note="`reason`: why; needed except for a dry run.",
         possible=_is_novas,
         examples=(
             ("hv1 --dry-run", "which servers could be taken; exit code 10 if one stays"),
@@ -516,9 +519,9 @@ compute service there has to be disabled. See docs/adopt.md for what to do befor
         title="Hand back",
         words="""Give an adopted host back to Nova, server by server.
 
-A server goes back once Nova says of it what the ledger has. Until then the SQL is told that makes
-Nova's database say so, to be read and executed by a person: Nova has no API for it. The agent has
-to be stopped before.""",
+A server goes back when Nova shows for it what the ledger has. Until then the answer has the SQL
+that corrects Nova's database, for an operator to read and execute: Nova has no API for it. Stop
+the agent first.""",
         fields=(_REASON_TO_DO,),
         body="Passing",
         possible=_is_novas,
@@ -527,7 +530,7 @@ to be stopped before.""",
                 "hv1 --dry-run -f json",
                 "what Nova lacks, as SQL; exit code 10 if a server stays",
             ),
-            ('hv1 --reason "it goes back"', "give back what Nova has as it is"),
+            ('hv1 --reason "it goes back"', "give back the servers that Nova shows right"),
         ),
     ),
 )
