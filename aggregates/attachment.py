@@ -45,7 +45,7 @@ class Attachment(Aggregate):
     class ConnectorUpdated(Event):
         """Cinder has the connector of this host; `target_digest` identifies the target.
 
-        `access_mode`: "ro" or "rw"; None: whatever Cinder said, which was not kept.
+        `access_mode`: "ro" or "rw"; None: as in Cinder, not stored.
         """
 
         host: str
@@ -62,7 +62,7 @@ class Attachment(Aggregate):
         """Cinder was told that the attachment is in use."""
 
     class Disconnected(Event):
-        """The host let the volume go; `waived` is an operator's reason to do without proof.
+        """The host released the volume; `waived` is an operator's reason to do without proof.
 
         `converted_to`: it did not; this attachment stands for the same connection from here on.
         """
@@ -81,31 +81,31 @@ class Attachment(Aggregate):
         former_volume_id: str
 
     class Deleted(Event):
-        """The attachment is gone in Cinder; `converted_to`: see Disconnected."""
+        """The attachment was deleted in Cinder; `converted_to`: see Disconnected."""
 
         waived: str | None = None
         converted_to: str | None = None
 
     class Adopted(Event):
-        """It was somebody else's, and is the ledger's from here on (decision 0114)."""
+        """It was Nova's, and is the ledger's from here on (decision 0114)."""
 
     class HandedBack(Event):
-        """It is the other's again."""
+        """It is Nova's again."""
 
         to: str
 
     class Renamed(Event):
-        """It is not over, but has another id here from now on (`now`).
+        """It has not ended, but has another id here from now on (`now`).
 
-        What Cinder's old calls made has the id of Cinder's row for who watches, and one of ours
-        where it is the ledger's (S1); so it is renamed as it is adopted, and as it is handed back.
+        An attachment by Cinder's old calls has the id of Cinder's row while it is observed, and an
+        id of its own while it is the ledger's (S1): it is renamed at adoption and hand-back.
         """
 
         now: str
 
     class Disowned(Event):
-        """Cinder made it, and no step has it: `why`.  From here on nobody may take it over, and
-        whoever finds it deletes it.
+        """Cinder created it, and no step uses it: `why`.  From here on no operation may adopt it,
+        and one that finds it deletes it.
         """
 
         volume_id: str

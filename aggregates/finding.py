@@ -1,4 +1,4 @@
-"""A finding: what two parties say differently of one subject, from its first sight to its end.
+"""A finding: a difference between two parties about one subject, from first sight to end.
 
 Its id follows from the class of drift and the subject, so the same difference is the same finding
 for ever, however often it comes and goes.  Invariant: a finding is confirmed only by a second
@@ -62,7 +62,7 @@ class Finding(Aggregate):
         at_position: int
 
     class DriftChanged(Event):
-        """It differs still, and otherwise; it has to be confirmed anew."""
+        """The difference has changed; it has to be confirmed again."""
 
         differs: dict[str, Any]
         look_id: str
@@ -72,24 +72,24 @@ class Finding(Aggregate):
         seen_on: dict[str, Any] = field(default_factory=dict)
 
     class DriftGone(Event):
-        """A look that asked all by whose word it was found sees it no more; nobody repairs it."""
+        """A look that asked every host that reported it no longer sees it; no repair is running."""
 
         look_id: str
         at_position: int
 
     class DriftIgnored(Event):
-        """Somebody says that it is to stay; `until`: seconds since the epoch, None: for good."""
+        """An operator accepts it; `until`: seconds since the epoch, None: permanently."""
 
         reason: str
         until: float | None = None
 
     class DriftHeeded(Event):
-        """It is ignored no longer: its time is over, or somebody said so."""
+        """It is no longer ignored: its time is over, or an operator ended it."""
 
         reason: str
 
     class RepairBegun(Event):
-        """An operation is to mend it."""
+        """An operation is to repair it."""
 
         repair: str
         by_operation: str
@@ -97,12 +97,12 @@ class Finding(Aggregate):
         automatic: bool = False
 
     class DriftRepaired(Event):
-        """The operation has mended it."""
+        """The operation has repaired it."""
 
         by_operation: str
 
     class RepairFailed(Event):
-        """The operation has ended, and it is as it was; or it had not been so any more."""
+        """The operation has ended and changed nothing, or the finding no longer held."""
 
         by_operation: str
         why: str

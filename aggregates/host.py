@@ -50,7 +50,7 @@ class Host(Aggregate):
         connector: dict[str, Any] | None = None
 
     class Fenced(Event):
-        """An operator vouches that nothing on this host touches volumes any more; or a
+        """An operator vouches that nothing on this host accesses volumes any more; or a
         `controller` of high availability does (its user's id), which has powered the host off.
         """
 
@@ -75,7 +75,7 @@ class Host(Aggregate):
         next_at: float | None  # seconds since 1970, by the database's clock
 
     class Disabled(Event):
-        """An operator wants no servers to come to this host; what is there goes on."""
+        """An operator wants no new servers on this host; those that are there stay."""
 
         reason: str | None
 
@@ -83,13 +83,13 @@ class Host(Aggregate):
         """Servers may come to the host again."""
 
     class HostSeen(Event):
-        """Somebody else has servers here, who attaches their volumes: nothing is done here."""
+        """Nova has servers here, and attaches their volumes: the ledger changes nothing here."""
 
         name: str
 
     class Adopted(Event):
-        """Somebody else's host (`came_from`) is the ledger's to work on: an agent may come, and
-        servers are adopted one by one.
+        """The ledger takes over a host of Nova's (`came_from`): an agent may register, and servers
+        are adopted one by one.
         """
 
         name: str
@@ -97,7 +97,7 @@ class Host(Aggregate):
         reason: str
 
     class HandedBack(Event):
-        """The host is the other's again, and nothing is done here."""
+        """The host is Nova's again, and the ledger changes nothing here."""
 
         to: str
         reason: str
@@ -113,7 +113,7 @@ class Host(Aggregate):
 
     class Restored(Event):
         """The ledger was restored from a backup, whose log ended at `position`: what came after
-        that is lost, so this host may have been told more.  No command of before `epoch` counts.
+        that is lost, so this host may know more.  No command from before `epoch` counts.
         """
 
         epoch: int
@@ -121,7 +121,7 @@ class Host(Aggregate):
         reason: str
 
     class Vouched(Event):
-        """An operator has looked at the host: from here on the log may be believed of it again."""
+        """An operator has checked the host: the ledger trusts its log about it again."""
 
         reason: str
 

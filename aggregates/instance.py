@@ -66,7 +66,7 @@ class Instance(Claimable):
         restarted: bool = False  # it runs although its host was said to be off since
 
     class ServerSeen(Event):
-        """Somebody else's server, as it is there now: it is only watched."""
+        """A server of Nova's, as it is there now: it is only observed."""
 
         name: str
         host: str | None
@@ -85,20 +85,20 @@ class Instance(Claimable):
         whole: bool  # one of them made the server: none is missing before it
 
     class Adopted(Event):
-        """It was somebody else's (`came_from`), and is the ledger's from here on."""
+        """It was Nova's (`came_from`), and is the ledger's from here on."""
 
         came_from: str
         reason: str
         epoch: int  # of the host then
 
     class HandedBack(Event):
-        """It is the other's again, and only watched."""
+        """It is Nova's again, and only observed."""
 
         to: str
         reason: str
 
     class Defined(Event):
-        """Somebody asked for this server; `host` is where it will be built."""
+        """A user requested this server; `host` is where it will be built."""
 
         name: str
         host: str
@@ -153,10 +153,10 @@ class Instance(Claimable):
         """The guest is on no host any more (shelve)."""
 
     class Deleted(Event):
-        """The server is no more; the release of what it had goes on without it."""
+        """The server is deleted; the release of what it had continues without it."""
 
     class DeletionAwaited(Event):
-        """Something was in the way of a deletion: its operation begins when that has ended."""
+        """A deletion waits for a running operation; its own begins when that has ended."""
 
         operation_id: str
         request_id: str  # these five: as the operation's own start has them
@@ -199,13 +199,13 @@ class Instance(Claimable):
         claimant: str
 
     class Faulted(Event):
-        """An operation parked: the server shows ERROR until an operator solved it (S1)."""
+        """An operation parked: the server shows ERROR until an operator resolves it (S1)."""
 
         claimant: str
         message: str
 
     class ClaimResumed(Event):
-        """An operation that was parked is at work again; the fault stays until it is over."""
+        """A parked operation runs again; the fault stays until it is over."""
 
         claimant: str
 
@@ -215,7 +215,7 @@ class Instance(Claimable):
         claimant: str
 
     class GrowthAwaited(Event):
-        """Something was in the way of what Cinder told; `waiting`: it wants to hear the end."""
+        """An extension that Cinder reported waits; `waiting`: Cinder wants to know the end."""
 
         volume_id: str
         waiting: bool
@@ -223,7 +223,7 @@ class Instance(Claimable):
         actor: dict[str, Any]
 
     class GrowthBegun(Event):
-        """It is at work now; None: there is nothing to do any more."""
+        """Its operation runs now; None: there is nothing left to do."""
 
         volume_id: str
         by_operation: str | None
@@ -242,7 +242,7 @@ class Instance(Claimable):
         reason: str | None
 
     class Unlocked(Event):
-        """Whoever may change the server does."""
+        """All users who may change the server can do so again."""
 
     class StateReset(Event):
         """An operator says that the server is in "error", or that what it shows is no error."""

@@ -1,4 +1,4 @@
-"""A look: ledger, Cinder and hosts held against each other once, as a whole or in part."""
+"""A look: one comparison of ledger, Cinder and hosts, full or partial."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Look(Aggregate):
         """`scope`: {"host": ..}, {"server": ..}, {"volume": ..}, or {}: everything.
 
         `why`: "schedule", "asked", "agent_back", "skip", "give_up", "repair".  `believe`: classes
-        of drift that are to be believed however many new findings there are, and the `reason`.
+        of drift of which any number of new findings is accepted, and the `reason`.
         """
 
         scope: dict[str, str]
@@ -34,24 +34,24 @@ class Look(Aggregate):
         reason: str | None = None
 
     class LookStopped(Event):
-        """Somebody wants it to rest where it is."""
+        """An operator wants it to stop where it is."""
 
         reason: str
 
     class LookResumed(Event):
-        """It is to go on where it was stopped."""
+        """It is to continue where it was stopped."""
 
         reason: str
 
     class LookEnded(Event):
         """`outcome`: completed, stopped (and another one began before it was resumed), void
-        (Cinder's lists could not be believed); `trouble` says more of the last two.
+        (Cinder's lists were wrong); `trouble` says more about the last two.
 
         `compared`: rows by subject; `found`: findings by class that this look opened; `unknown`:
-        of which hosts nothing is known, and of which volumes ("volume ID") Cinder has not told
-        all, and why; `braked`: classes of which it saw too many to believe them; `examples`: the
-        keys of some of these, by class.  `in_flight`: differences that an operation, or what
-        happened meanwhile, explains.
+        the hosts of which nothing is known, and the volumes ("volume ID") for which Cinder did not
+        answer completely, and why; `braked`: the suppressed classes, with too many findings;
+        `examples`: the keys of some of these, by class.  `in_flight`: differences that an
+        operation, or a later event, explains.
         """
 
         outcome: str

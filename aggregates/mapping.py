@@ -62,7 +62,7 @@ class BlockDeviceMapping(Aggregate):
         bus: str | None = None
 
     class DeviceUnplugged(Event):
-        """The guest let the disk go; `waived` is an operator's reason to do without proof."""
+        """The guest released the disk; `waived` is an operator's reason to do without proof."""
 
         waived: str | None = None
 
@@ -102,15 +102,15 @@ class BlockDeviceMapping(Aggregate):
         delete_on_termination: bool
 
     class Adopted(Event):
-        """It was somebody else's, and is the ledger's from here on (decision 0114)."""
+        """It was Nova's, and is the ledger's from here on (decision 0114)."""
 
     class HandedBack(Event):
-        """It is the other's again."""
+        """It is Nova's again."""
 
         to: str
 
     class MappingEnded(Event):
-        """The server has this volume no more."""
+        """The server no longer has this volume."""
 
     S = MappingState
     TRANSITIONS: ClassVar = {

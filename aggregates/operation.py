@@ -1,4 +1,4 @@
-"""A flow under way: its plan, what was started, what came of it, how it ended.
+"""A running flow: its plan, the started steps, their results, its outcome.
 
 The plan is stored whole in the first event, so that editing a flow never changes
 an operation that runs.  Intent (`RunStarted`) is durable before any effect,
@@ -187,8 +187,8 @@ class Operation(Aggregate):
         """The step is done; its domain events are in the same transaction.
 
         `occurred`, here and below: when its host says that it ended, by its own clock, and how
-        wrong that was (contract.Occurred); None: the ledger's own, or nobody said.  `host`: who
-        did it; None: the ledger itself.
+        wrong that was (contract.Occurred); None: the ledger's own step, or not reported.
+        `host`: who did it; None: the ledger itself.
         `cinder_requests`: the ids that Cinder gave to what it was asked to change for it.
         """
 
@@ -203,9 +203,9 @@ class Operation(Aggregate):
         cinder_requests: list[str] = field(default_factory=list)
 
     class StepRetried(Event):
-        """The step did not work, or nobody knows; it will be done again.
+        """The step failed, or its outcome is unknown; it will be done again.
 
-        `further`: the steps of the run after it that may have been begun all the same.
+        `further`: the steps of the run after it that may have begun.
         """
 
         run: int
@@ -220,7 +220,7 @@ class Operation(Aggregate):
         cinder_requests: list[str] = field(default_factory=list)
 
     class StepFailed(Event):
-        """The step did not work and is not tried again by itself; `further`: see StepRetried."""
+        """The step failed and is not retried automatically; `further`: see StepRetried."""
 
         run: int
         lane: int
@@ -233,14 +233,12 @@ class Operation(Aggregate):
         cinder_requests: list[str] = field(default_factory=list)
 
     class Parked(Event):
-        """The operator's turn: `left` are the steps that are not done, with their errors."""
+        """The operation waits for an operator: `left` are the pending steps, with their errors."""
 
         left: list[dict[str, Any]]
 
     class RetryRequested(Event):
-        """An operator wants the failed steps tried again, or, while it runs, at once what
-        waits to be.
-        """
+        """An operator retries the failed steps, or, while it runs, the delayed ones at once."""
 
         reason: str
 
@@ -253,7 +251,7 @@ class Operation(Aggregate):
         reason: str
 
     class UnwindRequested(Event):
-        """Somebody wants the operation undone."""
+        """A user or operator wants the operation undone."""
 
         reason: str
 

@@ -1,4 +1,4 @@
-"""That somebody was erased.  Who people are is beside the log (projections.reads.persons)."""
+"""That a person was erased.  Who persons are is beside the log (projections.reads.persons)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Person(Aggregate):
     """The aggregate's id is random, and says nothing of who it was."""
 
     class Erased(Event):
-        """Whom the log knows by these hashes nobody can tell any more."""
+        """It is no longer possible to tell which person has these hashes in the log."""
 
         known_as: list[str]
         reason: str

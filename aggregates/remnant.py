@@ -1,4 +1,4 @@
-"""What an operator's act may have left behind: listed until somebody has seen to it.
+"""What an operator's act may have left behind: listed until an operator acknowledges it.
 
 Who skips a step, or gives an operation up, vouches for what nobody has done.  What that may
 leave in Cinder or on a host is a fact of its own: it outlives the operation, and is over only
@@ -26,7 +26,7 @@ class RemnantKind(StrEnum):
 
 
 class RemnantState(StrEnum):
-    """Whether somebody has seen to it."""
+    """Whether an operator has acknowledged it."""
 
     OPEN = "open"  # -> acknowledged
     ACKNOWLEDGED = "acknowledged"
@@ -53,7 +53,7 @@ class Remnant(Aggregate):
         host: str | None
 
     class RemnantAcknowledged(Event):
-        """Somebody has seen to it: it is gone, or is to stay; `reason` says which."""
+        """An operator has checked it: it is gone, or may stay; `reason` says which."""
 
         reason: str
 

@@ -61,7 +61,7 @@ class Volume(Aggregate):
         hosts: list[str] = field(default_factory=list)
 
     class ClaimNarrowed(Event):
-        """The operation is parked: whatever comes of it, it connects nothing anew."""
+        """The operation is parked: it will not connect anything from here on."""
 
         claimant: str
 
@@ -77,7 +77,7 @@ class Volume(Aggregate):
         attachment_id: str
 
     class Released(Event):
-        """The attachment holds the volume no more.
+        """The attachment no longer holds the volume.
 
         `renamed_to`: it does, but Cinder's migration gave the volume this other id.
         """
@@ -95,13 +95,13 @@ class Volume(Aggregate):
         mark: str
 
     class VolumeDeleted(Event):
-        """We have deleted it in Cinder, or are about to: nobody takes it over any more."""
+        """The ledger has deleted it in Cinder, or is about to: no operation may use it any more."""
 
         server_id: str
         why: str
 
     class VolumeDeletionRefused(Event):
-        """It was to be deleted, and Cinder refused: `why`.  It stays."""
+        """Cinder refused to delete it: `why`.  It stays."""
 
         server_id: str
         why: str
