@@ -58,7 +58,7 @@ class BusyClaimError(ClaimedError):
 
 class ParkedClaimError(ClaimedError):
     """{what} {id} is claimed by operation {operation_id} ({flow}), which is parked: it does not
-    go on before an operator has decided what to do about it ({choice}).
+    continue until an operator decides ({choice}).
     """
 
 
@@ -67,9 +67,9 @@ class VmStateError(DomainError, code="vm_state"):
 
 
 class GuestNotThereError(DomainError, code="guest_missing"):
-    """Cannot '{action}' instance {server_id}: its host {host} shows no guest of it, so there is
-    nothing to do that to. Rebuild the server and start it (reboot it hard, if it is paused), or
-    see what has become of its guest (an operator: `drift list --server`).
+    """Cannot '{action}' instance {server_id}: its host {host} has no guest of it. Rebuild the
+    server and start it (hard reboot, if it is paused), or find out where its guest is (an
+    operator: `drift list --server`).
     """
 
 
@@ -94,14 +94,14 @@ class ObservedHostError(DomainError, code="observed_host"):
 
 
 class UnshownServerError(DomainError, code="unshown_server"):
-    """Server {server_id} was adopted, and host {host} has not yet shown it with the volumes that it
-    is to have there, so nothing is done with it. Start the agent of that host; what differs then is
-    found by: drift run --server.
+    """Server {server_id} was adopted, and host {host} has not yet reported it with its volumes, so
+    no operation may change it. Start the agent of that host; then find differences with: drift
+    run --server.
     """
 
 
 class ChangedSinceError(DomainError, code="changed_since"):
-    """Server {server_id} is not as it was seen just now, so it was not adopted. Ask again."""
+    """Server {server_id} has changed since it was read, so it was not adopted. Try again."""
 
 
 class NovaComputeRunsError(DomainError, code="nova_compute_runs"):
@@ -111,8 +111,8 @@ class NovaComputeRunsError(DomainError, code="nova_compute_runs"):
 
 
 class NotObservedHostError(DomainError, code="not_observed_host"):
-    """Host {host} is nobody else's, so there is nothing to adopt. A host is known by the servers
-    that a look at Nova finds there.
+    """Host {host} is not a host of Nova's, so there is nothing to adopt. A look at Nova has to find
+    servers on the host first.
     """
 
 
@@ -220,28 +220,28 @@ class HostUnavailableError(DomainError, code="host_unavailable"):
 
 class HostUnvouchedError(DomainError, code="host_unvouched"):
     """This ledger was restored from an older backup, and may not know what host {host} has. Until
-    somebody has vouched for that host, nothing is done there, and nothing is started, freed or
-    deleted anywhere. Look at it, then: attachment-ledger host vouch {host}. If it is gone for good,
-    fence it.
+    an operator vouches for that host, the ledger does nothing there, and starts, frees and
+    deletes nothing on any host. Check it, then: attachment-ledger host vouch {host}. If it is gone
+    for good, fence it.
     """
 
 
 class HostNotFencedError(DomainError, code="host_not_fenced", status=400):
     """Compute service of {host} is still in use. Fence it first, with the evidence that
-    nothing on it touches volumes any more.
+    nothing on it accesses volumes any more.
     """
 
 
 class HookAwaitedError(DomainError, code="hook_awaited"):
-    """Host {host} is fenced, and the program after that (fencing.hook), which has to end well
-    first, has not: it failed {failures} times. It is run again until it does. What it said is in
-    the host's history.
+    """Host {host} is fenced, but the program after the fence (fencing.hook), which has to succeed
+    first, has failed {failures} times. It runs again until it succeeds. The host's history has its
+    output.
     """
 
 
 class OperatorsFenceError(DomainError, code="operators_fence"):
-    """Host {host} was fenced by an operator, with evidence of its own: a controller cannot end
-    that. Unfence it with /v1, once it may work again.
+    """Host {host} was fenced by an operator, with separate evidence: a controller cannot end
+    that. Unfence it with /v1 when it may work again.
     """
 
 
@@ -252,9 +252,9 @@ class FenceTooOldError(DomainError, code="fence_too_old"):
 
 
 class ShownElsewhereError(DomainError, code="shown_elsewhere"):
-    """Server {server_id}: {flow} is refused, for others show what it works on: {signs}. It could
-    make a second writer, or free what is in use. Remove the guest or disk there; if the host is
-    gone for good, fence it. Then try again.
+    """Server {server_id}: {flow} is refused, because its guest or volume is shown elsewhere:
+    {signs}. It could make a second writer, or free what is in use. Remove the guest or disk there;
+    if the host is gone for good, fence it. Then try again.
     """
 
 

@@ -345,4 +345,4 @@ class Host(Aggregate):
 
     @property
     def why_disabled(self) -> str:
-        return f"it is disabled ({self.disabled_reason or 'nobody said why'})"
+        return f"it is disabled ({self.disabled_reason or 'no reason given'})"

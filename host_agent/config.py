@@ -82,7 +82,7 @@ class LedgerSection:
         far = [each.hostname for each in urls if not is_loopback(each.hostname or "")]
         if far and not self.plain_http:
             raise ValueError(
-                f"plain HTTP to {far[0]} would show the token to whoever listens in: "
+                f"plain HTTP to {far[0]} would send the token unencrypted: "
                 "use https:// in 'url', or, where the network is trusted, plain_http = true"
             )
 

@@ -125,7 +125,7 @@ def serving(host: str, port: int, registry: CollectorRegistry) -> Iterator[int]:
     try:
         server, thread = start_http_server(port, host, registry)
     except OSError as error:
-        raise ConfigError(f"[metrics] nobody can listen at {host} port {port}: {error}") from None
+        raise ConfigError(f"[metrics] cannot listen at {host} port {port}: {error}") from None
     server.RequestHandlerClass = _Reader
     with server:
         try:

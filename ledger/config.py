@@ -379,13 +379,13 @@ class Settings:
             object.__setattr__(self, "cinder", self.observe.reads_of(self.cinder))
         if self.auth is AuthMode.NOAUTH and not self.listen.is_loopback:
             raise ValueError(
-                f"auth 'noauth' makes everybody admin and is refused on {self.listen.host}: "
+                f"auth 'noauth' makes every caller admin and is refused on {self.listen.host}: "
                 'listen on 127.0.0.1, or set auth = "tokens" with [[tokens]], or "keystone"'
             )
         listen = self.listen
         if not (listen.is_loopback or listen.certificate_file or listen.plain_http):
             raise ValueError(
-                f"plain HTTP on {listen.host} would show tokens to whoever listens in: set "
+                f"plain HTTP on {listen.host} would send tokens unencrypted: set "
                 "listen.certificate_file and listen.key_file for TLS; or, where a proxy does that "
                 "or the network is trusted, listen.plain_http = true"
             )
@@ -399,7 +399,7 @@ class Settings:
             )
         if any(cell.shows_tokens for cell in self.cells) and not listen.plain_http:
             raise ValueError(
-                "[[cells]] by http:// would show tokens to whoever listens in: name them by "
+                "[[cells]] by http:// would send tokens unencrypted: name them by "
                 "https://; or, where the network is trusted, set listen.plain_http = true"
             )
         self._refuse_doubles()

@@ -54,7 +54,7 @@ def why_not(finding: Finding, policy: RepairPolicy, so_far: SoFar) -> str | None
     if drift is None or drift.name not in CLASSES or drift.name not in policy.classes:
         return "its class is not repaired automatically"
     if finding.state is not FindingState.CONFIRMED or finding.repairing is not None:
-        return "it is not confirmed, or somebody is at it"
+        return "it is not confirmed, or an operation works on it"
     if any(power in RUNNING for power in _powers(finding)):
         return "a guest runs there; only a person has it powered off"
     if finding.failed:

@@ -96,7 +96,7 @@ def is_taken_back(asked: ProofFacts) -> str | None:
     cinder = row.cinder.status if isinstance(row.cinder, CinderAttachment) else None
     ledger = row.ledger.state if row.ledger else None
     if (ledger, cinder) != (AttachmentState.ATTACHED, "attaching"):
-        return f"It is {ledger} in the ledger and {cinder} in Cinder: no completion mends that."
+        return f"It is {ledger} in the ledger and {cinder} in Cinder: completing does not fix it."
     return disk_is_here(asked)
 
 
@@ -116,7 +116,7 @@ def guest_lets_it_go(asked: ProofFacts) -> str | None:
     others = {of for id_, of in asked.shown["records"].items() if id_ != own}
     elsewhere = server in others or asked.shown.get("elsewhere") is True
     if server in asked.shown["guests"] and not elsewhere:
-        return f"Guest {server} has the disk: nothing is taken from a guest unasked."
+        return f"Guest {server} has the disk: a repair takes nothing from a guest."
     return None
 
 
@@ -149,7 +149,7 @@ _RESETS_ATTACHED = (
     "them is attached). Never add `--detached`: that drops them under their hosts."
 )
 _RESETS_FREE = (
-    "It is safe if nobody has the volume: no attachment (`openstack --os-volume-api-version 3.27 "
+    "It is safe if the volume is unused: no attachment (`openstack --os-volume-api-version 3.27 "
     "volume attachment list --all-projects --volume-id {id}`), and no finding of it on a host."
 )
 #: By status: what to see to first.
@@ -176,7 +176,7 @@ def is_ours_alone(asked: ProofFacts) -> str | None:
     if (why := why_not(asked.made)) is None:
         return None
     volume = f"Volume {asked.lane.volume_id}"
-    return f"{volume} is not deleted: {why}. If it is nobody's, delete it in Cinder."
+    return f"{volume} is not deleted: {why}. If it has no owner, delete it in Cinder."
 
 
 def is_only_here(asked: ProofFacts) -> str | None:

@@ -110,7 +110,7 @@ def _of_each_host(case: RepairContext, no_mapping: str) -> list[Lane]:
     if (case.finding.differs.get("cinder") or {}).get("host") is None:
         hosts |= set(case.every_host)
     if not hosts:
-        raise refusal(case, "a host was given the volume, and nobody knows which: look for it.")
+        raise refusal(case, "an unknown host was given the volume: find out which.")
     if len(hosts) > LANES_MAX:
         why = (
             f"Cinder has some host's connector for it and does not say whose, and more than "
@@ -270,7 +270,7 @@ _ROWS = (
         lanes=_of_record,
         proof=proofs.guest_lets_it_go,
         never="Nothing is taken from a guest, no session is logged out, and the device "
-        "stays if somebody else has the volume on that host.",
+        "stays if another server has the volume on that host.",
     ),
     Repair(
         flow=repair.FORGET_ATTACHMENT,
@@ -349,7 +349,7 @@ _ROWS = (
         lanes=_of_server,
         proof=proofs.has_let_go,
         never="The server is kept if any of these hosts has its guest, a process of it, or "
-        "anything in use of its volumes. No volume is deleted, whatever was to go with the server.",
+        "anything in use of its volumes. No volume is deleted, even with delete_on_termination.",
     ),
 )
 #: By the name of its flow.

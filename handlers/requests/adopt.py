@@ -156,7 +156,7 @@ def judge(
     return _together(verdicts, host, ours)
 
 
-_MOVED = "Two looks differ: somebody is at it."
+_MOVED = "Two looks differ: something is in progress."
 
 
 def _refused(verdict: AdoptionVerdict, *why: str) -> AdoptionVerdict:

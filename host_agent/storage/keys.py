@@ -99,7 +99,7 @@ class Barbican:
 
 def _refused(key_id: str, status: int) -> PortError:
     if status == HTTPStatus.NOT_FOUND:
-        text = f"Barbican has no key {key_id}: without it the volume cannot be read by anybody."
+        text = f"Barbican has no key {key_id}: without it no host can read the volume."
         return PortError(ErrorKind.FINAL, "no_key", text)
     if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
         text = (

@@ -56,7 +56,8 @@ class Speakers:
             "host_taken",
             f"Another agent speaks for host {host}, and was in contact less than "
             f"{self._silent_after_s:g} s ago.",
-            hint="Two machines have one host name and its token: give each its own. If the other "
-            "agent is to be replaced, stop it: this one is let in when it has been silent so long, "
-            "or at once when somebody fences the host: `host fence --force`, then `host unfence`.",
+            hint="Two machines have the same host name and token: give each its own. If the other "
+            "agent is to be replaced, stop it: this one is accepted after that time without "
+            "contact, or at once if an operator fences the host: `host fence --force`, then `host "
+            "unfence`.",
         )

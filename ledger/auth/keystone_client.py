@@ -143,7 +143,7 @@ class KeystoneClient:
     def reach(self) -> None:
         """Whether it lets us log in, and answers.  Raises KeystoneError."""
         if self.whose(secrets.token_urlsafe()) is not None:
-            raise KeystoneError("Keystone knows a token that nobody has.")
+            raise KeystoneError("Keystone accepts a random token.")
 
     def may_ask(self) -> bool:
         """Whether the roles of our log-in are for asking whose a token is.

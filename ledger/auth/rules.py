@@ -202,11 +202,11 @@ _OTHERS_OF_NOVA = (
     *_under(
         _NOVAS,
         ("os-aggregates:index", ADMIN, "list aggregates, of which there are none"),
-        ("os-availability-zone:list", READER, "list the one zone (Nova: everybody)"),
+        ("os-availability-zone:list", READER, "list the one zone (Nova: all users)"),
         ("os-availability-zone:detail", ADMIN, "list it with its hosts"),
         ("ips:index", READER, "list a server's addresses, of which there are none"),
-        ("limits", READER, "what a project's servers use (Nova: everybody)"),
-        ("extensions", READER, "list extensions (Nova: everybody)"),
+        ("limits", READER, "what a project's servers use (Nova: all users)"),
+        ("extensions", READER, "list extensions (Nova: all users)"),
         ("os-extended-server-attributes", f"{ADMIN} or {SERVICE}", "OS-EXT-SRV-ATTR of a server"),
         ("os-flavor-extra-specs:index", READER, "list a flavor's extra specs"),
         (
@@ -229,10 +229,10 @@ _OWN = _under(
     (
         "volume-attachments:swap-for-cinder",
         SERVICE,
-        "swap while Cinder migrates the volume, whatever swap_by_users says",
+        "swap while Cinder migrates the volume, regardless of swap_by_users",
     ),
-    ("flavors:list", READER, "list flavors (Nova: everybody)"),
-    ("flavors:show", READER, "show a flavor (Nova: everybody)"),
+    ("flavors:list", READER, "list flavors (Nova: all users)"),
+    ("flavors:show", READER, "show a flavor (Nova: all users)"),
     ("find", READER, "resolve the beginning of an id, or a server's name"),
     ("servers:build", MEMBER, "create a server from volumes"),
     ("servers:refresh", ADMIN, "refresh the connections of a server, or of many"),

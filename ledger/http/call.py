@@ -369,7 +369,7 @@ async def refuse_to_come(call: Call, at: datetime, name: str = "at") -> None:
 async def refuse_unknowable(call: Call, at: datetime | None, known_at: datetime | None) -> None:
     """As `refuse_to_come`, of the later one; ApiError 400 for what nobody can have known."""
     if known_at is not None and (at is None or known_at < at):
-        text = "'known_at' needs 'at', and is not before it: nobody knows what is to come."
+        text = "'known_at' needs 'at', and must not be before it: the future cannot be known."
         raise ApiError(400, "invalid", text)
     if known_at is not None:
         await refuse_to_come(call, known_at, "known_at")

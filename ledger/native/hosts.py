@@ -55,7 +55,7 @@ async def fence(call: Call, *, reason: str, evidence: str, force: bool) -> web.S
             409,
             "host_answers",
             f"The agent of host {name} was in contact at {since}: it may be running its guests.",
-            hint='If it is cut off from the storage all the same, say so with "force": true.',
+            hint='If it is cut off from the storage nevertheless, send "force": true.',
         )
     position = await call.operate(call.components.service.fence, name, reason, evidence)
     await let_go(call, name, position)
@@ -166,9 +166,9 @@ async def _refuse_unseen(call: Call, name: str) -> None:
     raise ApiError(
         409,
         "host_unseen",
-        f"Nobody can vouch for host {name} yet, for it has not shown what it has: {why}.",
-        hint="Its agent is asked for it now: try again in a moment. If it is gone for good, "
-        "fence it.",
+        f"Host {name} cannot be vouched for yet: it has not reported what it has: {why}.",
+        hint="The ledger asks its agent now: try again in a moment. If the host is gone for "
+        "good, fence it.",
     )
 
 

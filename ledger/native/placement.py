@@ -22,8 +22,8 @@ class NoValidHostError(errors.DomainError, code="no_valid_host", status=400):
 FIT: dict[str, Callable[[dict[str, Any]], bool]] = {
     "its agent is in contact": lambda host: host["alive"],
     "it is not fenced": lambda host: not host["fenced"],
-    "it holds nothing that it has to let go of": lambda host: not host["suspect"],
-    "somebody has vouched for it since a restore": lambda host: not host["unvouched"],
+    "it has no leftovers to release": lambda host: not host["suspect"],
+    "an operator has vouched for it since a restore": lambda host: not host["unvouched"],
     "it is not disabled": lambda host: not host["disabled"],
 }
 

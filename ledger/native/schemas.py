@@ -189,9 +189,9 @@ class HostShown(Shown):
     """`alive`: its agent was in contact within `host_down_after_s`.
 
     `suspect`: it was fenced, and has not released its leftovers yet; until then it gets no
-    commands.  `unvouched`: the ledger was restored from an older backup, and nobody has vouched for
-    the host since; until then it gets none, either.  `came_from`: whose it was before it was
-    adopted, of a host that is asked for by itself.
+    commands.  `unvouched`: the ledger was restored from an older backup, and no operator has
+    vouched for the host since; until then it gets none, either.  `came_from`: whose it was before
+    it was adopted, of a host that is asked for by itself.
     """
 
     host: str

@@ -147,7 +147,7 @@ def main(arguments: list[str]) -> int:
         bmcs = tomllib.loads(Path(file).read_text())
         redfish = Redfish(Bmc(**bmcs[host]))
     except (ValueError, TypeError, KeyError, OSError) as error:
-        return _said(f"nobody was asked, for the settings are wrong: {error!r}", 2)
+        return _said(f"no BMC was asked, because the settings are wrong: {error!r}", 2)
     try:
         return _said(f"host {host}: {power_off(redfish)}", 0)
     except (BmcRefusedError, UnclearError) as error:

@@ -99,7 +99,7 @@ class _Rebuild:
                 yield Checkmark(projector.projected, projector.head, kept)
             if self._swap(projector):
                 break
-            log.warning("swap_waits", why="somebody reads the old tables")
+            log.warning("swap_waits", why="a transaction reads the old tables")
             time.sleep(SWAP_PAUSE_S)
         yield Checkmark(projector.head, projector.head, kept)
 

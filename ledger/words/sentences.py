@@ -93,7 +93,7 @@ def _asked_before(body: Body) -> str:
     more = [f"{len(asked) - ACTIONS_TOLD} before these"] if len(asked) > ACTIONS_TOLD else []
     what = "; ".join([*more, *asked[-ACTIONS_TOLD:]]) or "nothing of volumes"
     back_to = _second(body["back_to"]) if body.get("back_to") else "no moment"
-    made = "its making" if body.get("whole") else "what was before, nobody says"
+    made = "its making" if body.get("whole") else "earlier actions are unknown"
     return f"Nova's instance actions, which name no volume, go back to {back_to} ({made}): {what}"
 
 
@@ -319,7 +319,7 @@ def _described(body: Body) -> str:
 
 
 def _locked(body: Body) -> str:
-    who = "an operator" if body.get("by") == "admin" else "somebody of its project"
+    who = "an operator" if body.get("by") == "admin" else "a user of its project"
     return f"Server locked by {who}: {body.get('reason', 'no reason was given')}"
 
 
@@ -384,7 +384,7 @@ SENTENCES: dict[str, Callable[[Body], str]] = {
         "{reason}"
     ),
     "Host.Vouched": _text("Host vouched for after the restore: {reason}"),
-    "Host.HostSeen": _text("{name} has servers of somebody else; nothing is changed there"),
+    "Host.HostSeen": _text("{name} has servers of Nova; the ledger changes nothing there"),
     "Host.Adopted": _text("Host {name} ADOPTED from {came_from}: {reason}"),
     "Host.HandedBack": _text("Host handed back to {to}: {reason}"),
     "Host.Disabled": _disabled,
@@ -437,9 +437,9 @@ SENTENCES: dict[str, Callable[[Body], str]] = {
     "Operation.StepSkipped": lambda body: f"{_step(body)} skipped: {body.get('reason')}",
     "Operation.UnwindRequested": _text("Unwind requested: {reason}"),
     "Operation.OperationFinished": _finished,
-    "Person.Erased": _text("Somebody's name and id were erased: {reason}"),
+    "Person.Erased": _text("A person's name and id were erased: {reason}"),
     "Remnant.RemnantLeft": _text("May stay behind: {what} ({act} of step {step}: {reason})"),
-    "Remnant.RemnantAcknowledged": _text("Somebody has seen to what stayed behind: {reason}"),
+    "Remnant.RemnantAcknowledged": _text("What stayed behind was acknowledged: {reason}"),
     "Volume.VolumeMade": _text("Volume made in Cinder for server {server_id}, mark {mark}"),
     "Volume.VolumeDeleted": _text("Volume deleted in Cinder: {why}"),
     "Volume.SeenInGuest": _text("{host} shows the volume in the guest of server {server_id}"),

@@ -103,7 +103,7 @@ def case_of(world: World, **more: Any) -> RepairContext:
     ("flow", "so", "why"),
     [
         ("forget_server", {"instance": Instance(UUID(int=8))}, "the server is on no host"),
-        ("drop_attachment", {"hosts": []}, "nobody knows which: look for it"),
+        ("drop_attachment", {"hosts": []}, "an unknown host was given the volume"),
         ("plug_disk", {"volume": Volume(UUID(int=9))}, "no device of the server goes through it"),
     ],
 )

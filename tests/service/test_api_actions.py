@@ -190,7 +190,7 @@ async def test_an_evacuation_needs_a_fenced_host_and_ends_stopped_from_2_95(api:
     server, _ = await with_volume(api)
     assert await text_of(await api.act(server, "evacuate", {}), 400) == (
         f"Compute service of {HOST} is still in use. Fence it first, with the evidence that "
-        "nothing on it touches volumes any more."
+        "nothing on it accesses volumes any more."
     )
     why = {"reason": "dead", "evidence": "power is off", "force": True}
     await api.ask("POST", f"/v1/hosts/{HOST}/fence", json=why)

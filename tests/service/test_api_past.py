@@ -141,7 +141,7 @@ async def test_what_was_known_of_a_moment_is_asked_for_by_both(api: Api) -> None
     assert known == {**then, "known_at": then["at"]}
     for refused, why in (
         (f"known_at={at}", "needs 'at'"),
-        (f"at={at}&known_at=2026-01-01T00:00:00Z", "nobody knows what is to come"),
+        (f"at={at}&known_at=2026-01-01T00:00:00Z", "the future cannot be known"),
         (f"at={at}&known_at=2999-01-01T00:00:00Z", "'known_at' is in the future"),
     ):
         answer = await api.ask("GET", f"{asked}&{refused}")

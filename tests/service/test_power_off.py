@@ -254,7 +254,7 @@ def test_it_is_a_program_for_the_settings(
     monkeypatch.setattr(program, "PAUSE_S", 0.01)
     for host, says, code, text in (
         ("compute-1", "Off", 0, "host compute-1: the BMC was told ForceOff"),
-        ("compute-2", "Off", 2, "nobody was asked, for the settings are wrong"),
+        ("compute-2", "Off", 2, "no BMC was asked, because the settings are wrong"),
     ):
         bmc.says = [says]
         monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps({"host": host})))

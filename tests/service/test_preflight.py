@@ -42,7 +42,7 @@ async def test_a_service_at_rest_is_ready(
     assert await asyncio.to_thread(ask) == (0, [])
     where = ["--database-url", database_url]
     assert await asyncio.to_thread(shell.main, ["db", "preflight", *where]) == 0
-    assert "All is at rest." in capsys.readouterr().err
+    assert "Nothing is running, parked, drifted or behind." in capsys.readouterr().err
 
 
 async def test_what_is_under_way_is_told_by_its_host(api: Api, ask: Ask) -> None:

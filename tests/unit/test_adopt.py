@@ -156,7 +156,7 @@ def test_a_migration_that_has_not_ended_keeps_its_server() -> None:
 def test_what_two_looks_say_otherwise_is_not_believed() -> None:
     assert judged(FACTS, before=HOST).refusals == ()
     other = replace(HOST, servers=(seen(power_state=4),))
-    assert judged(FACTS, before=other).refusals == ("Two looks differ: somebody is at it.",)
+    assert judged(FACTS, before=other).refusals == ("Two looks differ: something is in progress.",)
 
 
 def test_a_host_to_which_servers_may_come_is_not_taken() -> None:

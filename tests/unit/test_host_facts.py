@@ -22,7 +22,7 @@ def test_a_host_is_what_its_events_say() -> None:
     host.disable("rack 3")
     assert (host.version, host.why_disabled) == (2, "it is disabled (rack 3)")
     host.disable(None)
-    assert (host.version, host.why_disabled) == (3, "it is disabled (nobody said why)")
+    assert (host.version, host.why_disabled) == (3, "it is disabled (no reason given)")
     host.enable()
     host.enable()
     assert (host.version, host.disabled, host.disabled_reason) == (4, False, None)

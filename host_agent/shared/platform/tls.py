@@ -112,8 +112,8 @@ def show(context: ssl.SSLContext, certificate_file: str, key_file: str) -> Valid
         raise ConfigError(f"{certificate_file} with {key_file}: cannot be used: {why}") from None
     except _EncryptedError:
         raise ConfigError(
-            f"{key_file}: has a passphrase, and nobody is here to give it: store it without one "
-            "(openssl pkey), for nobody but this program to read"
+            f"{key_file}: has a passphrase, which this program cannot ask for: store it without "
+            "one (openssl pkey), readable only by this program"
         ) from None
     return validity
 

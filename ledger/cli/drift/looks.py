@@ -27,8 +27,8 @@ ASKED_INTERVAL_S = 1.0
 
 
 class ListLooks(Lister):
-    """List looks, newest first: what they were at, and what came of them; before these, those that
-    are asked for and nobody has begun.
+    """List looks, newest first: what they compared, and their results; requested ones that have not
+    begun come first.
     """
 
     every_cell = True

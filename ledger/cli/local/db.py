@@ -101,13 +101,13 @@ class CheckSchema(PlainCommand):
 
 
 class Preflight(Lister):
-    """Say whether all is at rest, before an upgrade, or why not; it only reads.
+    """Check before an upgrade that nothing is in progress, or list what is; it only reads.
 
-    Exit 0 if no operation is under way or parked, no finding of drift is open, all projections
+    Exit 0 if no operation is running or parked, no finding of drift is open, all projections
     are at the end of the log, and the schema is one that 'db upgrade' takes; else 4.
     """
 
-    empty = "All is at rest."
+    empty = "Nothing is running, parked, drifted or behind."
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add_config(parser)

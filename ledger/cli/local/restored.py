@@ -14,10 +14,10 @@ class Restored(ShowOne):
     """Mark a database that was restored from an older backup, before the service is started on it.
 
     What was done after the backup is not in its log.  So no fence in it counts any more, no host
-    gets work, and nothing is started, freed or deleted, until somebody has vouched for each host
-    (`host vouch`) or fenced it; what was under way is parked.  Agents register again by
-    themselves.  Safe beside a service that runs, and to be repeated: if it was stopped half way,
-    run it again.
+    gets work, and nothing is started, freed or deleted, until an operator has vouched for each host
+    (`host vouch`) or fenced it.  Operations that were running are parked.  Agents register again by
+    themselves.  Safe beside a running service, and safe to repeat: if it was interrupted, run it
+    again.
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 #: What ledger.upkeep.erase.wrong finds.
 _WRONG = {
-    "forged": "somebody changed whom it means.",
+    "forged": "its person was changed.",
     "left": "the log says that it is erased, and it is there: erase it again.",
     "lost": "it is gone, and no event erased it.",
 }
@@ -163,8 +163,8 @@ def _held(paths: list[Path], key: str | None) -> tuple[list[Statement], Any]:
         raise usage("--key checks signed checkpoints, and none is given: --checkpoint FILE.")
     if ours and not key:
         note(
-            "No key is given, so signatures are not checked: who can write these files can have "
-            "written them for this log. Name the public key, from somebody you believe: --key KEY"
+            "No key is given, so signatures are not checked: any writer of these files can have "
+            "made them for this log. Name the public key, from a source you trust: --key KEY"
         )
     return plain, SignedRoots([signed(path, key) for path in ours]) if ours else None
 

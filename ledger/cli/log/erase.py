@@ -52,7 +52,7 @@ class ErasePerson(ShowOne):
 def _explain(rows: int, *, done: bool) -> None:
     """What became of them, or would, and what is next."""
     if not rows:
-        note("Nobody is kept by this id, or p:..., so there is nothing to erase.")
+        note("No person is stored with this id, or p:...: there is nothing to erase.")
     elif done:
         note(
             f"{rows} rows are erased. Keep one p:... where a restored backup does not reach: by "

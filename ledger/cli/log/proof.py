@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class SignLog(PlainCommand):
-    """Sign how the log ends now, for who is to believe later that nothing before it was changed.
+    """Sign the end of the log, to prove later that nothing before it was changed.
 
-    Adds to the directory a checkpoint, and to its tree of hashes what is new; both can be given to
-    anybody.  Prints the checkpoint.  For a timer.
+    Adds a checkpoint to the directory, and new hashes to its tree; both can be given to
+    anyone.  Prints the checkpoint.  For a timer.
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:

@@ -12,7 +12,7 @@ COLUMNS = ("ID", "State", "What", "Operation", "Act", "Reason", "Left", "Acknowl
 
 
 class ListRemnants(Lister):
-    """List what may be left in Cinder and on hosts, newest first: what nobody has seen to yet."""
+    """List what may be left in Cinder and on hosts, newest first: not yet acknowledged ones."""
 
     every_cell = True
     brief = ("ID", "State", "What", "Act", "Reason", "Left")

@@ -66,7 +66,7 @@ class ShowHost(_OfHost):
 
     A host that was fenced is suspect until it has released its leftovers: guests and
     connections that are no longer its own.  Until then it gets no work.  Nor does one that is
-    unvouched: the ledger was restored, and nobody has vouched for it since.
+    unvouched: the ledger was restored, and no operator has vouched for it since.
     """
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:

@@ -76,7 +76,7 @@ _GAUGES: dict[str, tuple[str, ...]] = {
         "state",
     ),
     "ledger_hosts_unvouched": (
-        "Hosts not fenced that nobody has vouched for since the ledger was restored",
+        "Hosts not fenced that no operator has vouched for since the ledger was restored",
     ),
     "ledger_agents": (
         "Agents of hosts that are not fenced, by service version",

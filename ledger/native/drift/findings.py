@@ -154,7 +154,7 @@ def _refuse_fact(row: Row) -> None:
         raise ApiError(
             409,
             "not_ignorable",
-            f"This difference is a fact of the log and cannot be ignored: it ends when somebody "
+            f"This finding is a fact of the log and cannot be ignored: it ends when an operator "
             f"deals with {kind.__name__.lower()} {row['finding_id']}.",
             hint=_SETTLED_BY[kind].format(id=row["finding_id"]),
         )
