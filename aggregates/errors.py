@@ -67,8 +67,8 @@ class VmStateError(DomainError, code="vm_state"):
 
 
 class GuestNotThereError(DomainError, code="guest_missing"):
-    """Cannot '{action}' instance {server_id}: its host {host} has no guest of it. Rebuild the
-    server and start it (hard reboot, if it is paused), or find out where its guest is (an
+    """Cannot '{action}' instance {server_id}: its host {host} shows no guest of it. Rebuild
+    the server and start it (hard reboot, if it is paused), or find out where its guest is (an
     operator: `drift list --server`).
     """
 

@@ -195,7 +195,7 @@ async def test_a_browsers_session_shows_other_cells_its_token(north: Cells, sout
         ([("a b", "https://x")], "'name' has"),
         ([("south", "https://x/v1")], "without a path"),
         ([("south", "https://x"), ("south", "https://y")], r"two \[\[cells\]\]"),
-        ([("south", "http://192.0.2.7:8790")], "would show tokens"),
+        ([("south", "http://192.0.2.7:8790")], "would send tokens unencrypted"),
     ],
 )
 def test_cells_that_cannot_be_are_refused(cells: list[tuple[str, str]], why: str) -> None:

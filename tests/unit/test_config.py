@@ -167,7 +167,7 @@ def test_what_of_tls_does_not_fit_is_refused(file: Path, listen: str, said: str)
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "ledger.example.org", ""])
 def test_noauth_is_refused_off_the_loopback(file: Path, host: str) -> None:
-    assert "everybody admin" in refused(file, f"[listen]\nhost = '{host}'")
+    assert "every caller admin" in refused(file, f"[listen]\nhost = '{host}'")
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
