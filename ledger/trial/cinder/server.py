@@ -22,7 +22,7 @@ from typing import Any
 
 from aiohttp import web
 
-from host_agent.shared.faults import Fault, Faults
+from host_agent.shared.faults import Fault, Faults, InjectedError
 from ledger.trial.cinder import views
 from ledger.trial.cinder.admin import ADMIN_ROUTES
 from ledger.trial.cinder.call import CinderCall, Handler
@@ -54,12 +54,6 @@ _FAULT_NAMES = {
 }
 
 
-class _Injected(Exception):  # noqa: N818 - carried from the fault helper to the answer
-    def __init__(self, fault: Fault) -> None:
-        super().__init__(fault.message)
-        self.fault = fault
-
-
 @dataclass(kw_only=True)
 class CinderServer:
     """The state that the handlers share."""
@@ -82,7 +76,7 @@ class CinderServer:
             response = await self._perform(call, handler, asked)
         except CinderFault as refused:
             response = error_response(refused.status, refused.message)
-        except _Injected as injected:
+        except InjectedError as injected:
             if injected.fault.is_timeout:
                 await self._hold(request)
             response = error_response(injected.fault.status, _about(request, injected.fault))
@@ -96,7 +90,7 @@ class CinderServer:
         with self.model.lock:
             self.model.remembers = self.faults.looks_back
             self.model.note_call(call, **ids)
-        async with self.faults.around_async(call, error=_Injected, **ids) as fault:
+        async with self.faults.around_async(call, **ids) as fault:
             if fault is not None and fault.lies and call in _LIES:
                 return web.json_response({}, status=HTTPStatus.ACCEPTED)
             if fault is not None and fault.changes_ago:
