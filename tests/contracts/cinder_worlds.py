@@ -23,7 +23,8 @@ from cinderclient import exceptions
 from keystoneauth1 import session
 from keystoneauth1.service_token import ServiceTokenAuthWrapper
 
-from host_agent.shared.cinder.client import CinderClient, Retry
+from host_agent.shared.cinder.calls import Retry
+from host_agent.shared.cinder.client import CinderClient
 from host_agent.shared.cinder.old import OldCinderClient
 from host_agent.shared.cinder.session import load_auth
 from host_agent.shared.cinder.settings import CinderSettings, RetryLimits

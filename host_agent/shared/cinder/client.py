@@ -25,14 +25,7 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from typing import Any, TypeVar
 
-from host_agent.shared.cinder.calls import (
-    Retry,
-    error_of_status,
-    port_error,
-    timeout_error,
-    too_old,
-)
-from host_agent.shared.cinder.session import Caller, agree
+from host_agent.shared.cinder.session import Caller
 from host_agent.shared.contract.messages import ErrorKind
 from host_agent.shared.contract.origin import MADE_FOR, Dependents, origin_of
 from host_agent.shared.contract.ports import (
@@ -45,25 +38,6 @@ from host_agent.shared.contract.ports import (
     VolumeView,
 )
 from host_agent.shared.platform import masking
-
-__all__ = [
-    "MADE_FOR",
-    "CinderClient",
-    "Retry",
-    "agree",
-    "attachment_view",
-    "connection_view",
-    "delete_volume",
-    "encryption_view",
-    "end_extension",
-    "end_migration",
-    "error_of_status",
-    "old_attachment_views",
-    "port_error",
-    "timeout_error",
-    "too_old",
-    "volume_view",
-]
 
 T = TypeVar("T")
 

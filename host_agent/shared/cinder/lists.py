@@ -22,9 +22,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, TypeVar
 
-from host_agent.shared.cinder.client import MADE_FOR, mode_of, mountpoint_of
+from host_agent.shared.cinder.client import mode_of, mountpoint_of
 from host_agent.shared.cinder.session import Caller
 from host_agent.shared.contract.messages import ErrorKind
+from host_agent.shared.contract.origin import MADE_FOR
 from host_agent.shared.contract.ports import PortError
 from host_agent.shared.platform import masking
 
