@@ -26,7 +26,6 @@ import structlog
 from cinderclient import api_versions, exceptions
 from cinderclient import client as cinder_client
 from cinderclient.contrib import noauth
-from keystoneauth1 import exceptions as keystone_exceptions
 from keystoneauth1 import loading, service_token, session
 from prometheus_client import Histogram
 
@@ -315,6 +314,14 @@ def agree(document: Any) -> Microversion:
     return min(offered, MAX_MICROVERSION)
 
 
+def _asked(ask: Callable[[], T]) -> T:
+    try:
+        return ask()
+    except Exception as error:  # noqa: BLE001 - the port raises PortError and nothing else
+        # "from None": the original may hold a response with connection information
+        raise port_error(error) from None
+
+
 class Caller:
     """What the adapters share: each call's client, errors and repetition."""
 
@@ -334,32 +341,19 @@ class Caller:
         return self._retry.run(lambda: self._once(act), repeatable=repeatable)
 
     def _once(self, act: Callable[[Any], T]) -> T:
-        try:
-            return act(self._dialogue.client())
-        except Exception as error:  # noqa: BLE001 - the port raises PortError and nothing else
-            # "from None": the original may hold a response with connection information
-            raise port_error(error) from None
+        return _asked(lambda: act(self._dialogue.client()))
 
     def check_service_token(self) -> None:
         """Start-up self-check: see `Dialogue.check_service_token`."""
-        try:
-            self._dialogue.check_service_token()
-        except keystone_exceptions.ClientException as error:
-            raise port_error(error) from None
+        _asked(self._dialogue.check_service_token)
 
     def sees_all_projects(self) -> bool:
         """See `Dialogue.sees_all_projects`.  Raises PortError."""
-        try:
-            return self._dialogue.sees_all_projects()
-        except keystone_exceptions.ClientException as error:
-            raise port_error(error) from None
+        return _asked(self._dialogue.sees_all_projects)
 
     def reach(self) -> None:
         """Whether Cinder (and Keystone, for where it is) answers now; one attempt."""
-        try:
-            self._dialogue.reach()
-        except Exception as error:  # noqa: BLE001 - as in `_once`
-            raise port_error(error) from None
+        _asked(self._dialogue.reach)
 
     def close(self) -> None:
         """Close the connections that are kept open; the adapter is of no use afterwards."""

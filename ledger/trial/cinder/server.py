@@ -24,7 +24,7 @@ from aiohttp import web
 
 from host_agent.shared.faults import Fault, Faults, InjectedError
 from ledger.trial.cinder import views
-from ledger.trial.cinder.admin import ADMIN_ROUTES
+from ledger.trial.cinder.admin import SimulationControl
 from ledger.trial.cinder.call import CinderCall, Handler
 from ledger.trial.cinder.compute import ComputeCheck
 from ledger.trial.cinder.handlers import ROUTES
@@ -230,8 +230,7 @@ def make_app(
     for prefix in ("/v3", "/v3/{project}") if optional else ("/v3/{project}",):
         for method, path, call, handler in ROUTES:
             app.router.add_route(method, prefix + path, _bind(call, handler))
-    for method, path, act in ADMIN_ROUTES:
-        app.router.add_route(method, path, act(server.model, server.faults, server.store))
+    app.add_routes(SimulationControl(server.model, server.faults, server.store).routes())
 
     async def close(_app: web.Application) -> None:
         await server.close()
