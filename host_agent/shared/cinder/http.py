@@ -21,7 +21,7 @@ from host_agent.shared.platform import tracing
 from host_agent.shared.platform.lines import CONNECTIONS_MAX, NotConnectedError, ask, whole_answers
 from host_agent.shared.platform.telemetry import NO_ANSWER, outcome_of
 
-#: Is told of each call: its URL, its outcome (shared.telemetry), and how many seconds it took.
+#: Is told of each call: its URL, its outcome (`outcome_of`), and how many seconds it took.
 Note = Callable[[str, str, float], None]
 
 

@@ -4,7 +4,7 @@ Theory of operation
 -------------------
 * `sort=id:asc` walks the primary key; Cinder's own order sorts the whole table for each page.
 * Each listed attachment costs Cinder a transaction of its own.  So pages are small, and whoever
-  walks paces itself (ledger.reconcile.pace).
+  walks paces itself (ledger.reconcile.cinder_side).
 * The list of attachments is the summary: the detailed one carries the secrets of connections, and
   does not tell the host.  That is in the list of volumes, of what is attached.
 * The end of a list is an empty page.  A short one may be cut, by a proxy or by Cinder's

@@ -4,7 +4,7 @@ The unmodified python-cinderclient, openstacksdk and `openstack` talk to it: ver
 documents, microversion headers, URLs with and without a project, Cinder's error
 shapes.  As with Cinder's own noauth, the token "user:project" names the caller, every
 user is an administrator, and the header `X-Service-Roles: service` marks a service.
-Faults (docs/faults.md) apply to each call, named as in `cinder_handlers.ROUTES`.
+Faults (docs/faults.md) apply to each call, named as in `handlers.ROUTES`.
 
 One event loop serves it; a handler holds the model's lock only while it changes the
 model, never while it waits.  With a `store` the model is on disk before the answer
