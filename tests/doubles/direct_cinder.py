@@ -72,7 +72,7 @@ def _as_answered(fault: Fault) -> PortError:
 
 
 class DirectCinder:
-    """The `Cinder` and the `OldCinder` port on a `CinderModel`.  Thread-safe.
+    """The `Cinder` port on a `CinderModel`.  Thread-safe.
 
     `max_version` below 3.44 makes it an old Cinder.
     """

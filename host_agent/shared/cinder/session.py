@@ -1,6 +1,6 @@
 """Talking to Cinder: where it is, who we are, which microversion, which errors.
 
-A leaf below the adapters of the `Cinder` and `OldCinder` ports (client.py, old.py).
+A leaf below the adapter of the `Cinder` port (client.py), and what reads its lists (lists.py).
 
 * Every exception leaves as `PortError`; what it says about the world decides what
   may be done next (`error_of_status`).  Nothing else escapes, and no text of it or
