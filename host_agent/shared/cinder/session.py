@@ -26,17 +26,16 @@ import structlog
 from cinderclient import api_versions, exceptions
 from cinderclient import client as cinder_client
 from cinderclient.contrib import noauth
-from keystoneauth1 import loading, service_token, session
+from keystoneauth1 import loading, service_token
 from prometheus_client import Histogram
 
 from host_agent.shared.cinder.answers import check
 from host_agent.shared.cinder.calls import Retry, error_of_status, port_error
-from host_agent.shared.cinder.http import transport
+from host_agent.shared.cinder.http import session_of
 from host_agent.shared.cinder.settings import CinderSettings, root_of
 from host_agent.shared.contract.messages import ErrorKind
 from host_agent.shared.contract.ports import PortError
 from host_agent.shared.platform.lines import left_s
-from host_agent.shared.platform.telemetry import call_seconds
 
 T = TypeVar("T")
 Microversion = tuple[int, int]
@@ -62,11 +61,10 @@ class Dialogue:
         clock: Callable[[], float] = time.monotonic,
         calls: Histogram | None = None,
     ) -> None:
-        """`calls` counts each call: by whose it was and its outcome, in seconds."""
+        """`calls`: see session_of."""
         if settings.endpoint is None and settings.auth is None:
             raise ValueError("Cinder needs an endpoint (noauth) or auth options (Keystone)")
         self._settings = settings
-        self._calls = calls or call_seconds()
         self._clock = clock
         self._lock = threading.Lock()
         self._agreed: tuple[Microversion, str | None] | None = None
@@ -76,23 +74,15 @@ class Dialogue:
         self._own = threading.local()
         self._user_auth: Any = None
         self._service_auth: Any = None
-        self._session = session.Session(
+        self._session = session_of(
+            "cinder",
+            calls,
+            settings.timeout_s,
             auth=self._auth(),
-            verify=False if settings.insecure else settings.cacert or True,
-            additional_headers=self._headers(),
-            session=transport(self._note),
+            cacert=settings.cacert,
+            insecure=settings.insecure,
         )
-        # requests takes a pair; the constructor of Session only a number.
-        self._session.timeout = (  # type: ignore[assignment]
-            settings.connect_timeout_s,
-            settings.read_timeout_s,
-        )
-
-    def _note(self, url: str, outcome: str, took_s: float) -> None:
-        """Our log-ins go the same way as what we ask of Cinder."""
-        keystone = getattr(self._user_auth, "auth_url", None)
-        neighbour = "keystone" if keystone and url.startswith(keystone) else "cinder"
-        self._calls.labels(neighbour, outcome).observe(took_s)
+        self._session.additional_headers = self._headers()
 
     def _auth(self) -> Any:
         settings = self._settings
