@@ -32,7 +32,6 @@ from host_agent.locks import BOOT_ID, AgentRunningError, Locks
 from host_agent.metrics import LineState, Numbers
 from host_agent.sent import FileMarks
 from host_agent.shared.cinder.client import CinderClient
-from host_agent.shared.cinder.old import OldCinderClient
 from host_agent.shared.contract.messages import CONNECTOR_KEYS, SERVICE_VERSION, Registration
 from host_agent.shared.contract.ports import Brick, Guests, PortError
 from host_agent.shared.contract.survey import CAPABILITY, HostsWord
@@ -168,7 +167,6 @@ def _ports(
     return Ports(
         host=settings.agent.host,
         cinder=CinderClient(settings.cinder, calls=numbers.calls),
-        old_cinder=OldCinderClient(settings.cinder, calls=numbers.calls),
         brick=host.brick,
         guests=host.guests,
         users=link,

@@ -30,7 +30,6 @@ from prometheus_client import CollectorRegistry, Histogram
 from handlers.drift.automatic import RepairPolicy, SoFar
 from host_agent.shared.cinder.client import CinderClient
 from host_agent.shared.cinder.lists import CinderLists
-from host_agent.shared.cinder.old import OldCinderClient
 from host_agent.shared.contract.messages import ErrorKind
 from host_agent.shared.contract.ports import PortError
 from host_agent.shared.platform import notify
@@ -157,14 +156,15 @@ async def running(
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(REQUEST_THREADS))
         ledger, calls = Ledger(dsn), call_seconds()
         stack.callback(ledger.close)
-        cinder, old_cinder = _cinders(settings, calls, stack)
+        cinder = CinderClient(settings.cinder, calls=calls)
+        stack.callback(cinder.close)
         await asyncio.to_thread(_check_roles, cinder, settings)
         pool = await stack.enter_async_context(read_pool(dsn))
         runner = _projecting(dsn, stack, works=works)
         clock = await asyncio.to_thread(DatabaseClock.of, dsn)
         renewal = Renewal(settings, clock, again)
         wakeups = await stack.enter_async_context(Wakeups(dsn, clock, listens=works))
-        service, queries = Service(ledger, cinder, old_cinder, clock), Queries(pool)
+        service, queries = Service(ledger, cinder, clock), Queries(pool)
         listener = stack.enter_context(_listening_socket(settings))
         registry = registry_of(ledger.log_recorder.writer, ledger.steps, calls)
         looks, checks, dispatcher = LookRequests(dsn), {**neighbours.checks(settings, stack)}, None
@@ -221,17 +221,6 @@ def _projecting(dsn: str, stack: AsyncExitStack, *, works: bool) -> ProjectionRu
 async def _projected(runner: ProjectionRunner, position: int) -> None:
     async with asyncio.timeout(PROJECTED_S):
         await asyncio.wrap_future(runner.projected(position))
-
-
-def _cinders(
-    settings: Settings, calls: Histogram, stack: AsyncExitStack
-) -> tuple[CinderClient, OldCinderClient]:
-    """Cinder, by its new calls and its old ones."""
-    cinder = CinderClient(settings.cinder, calls=calls)
-    old_cinder = OldCinderClient(settings.cinder, calls=calls)
-    stack.callback(cinder.close)
-    stack.callback(old_cinder.close)
-    return cinder, old_cinder
 
 
 def _images(settings: Settings, calls: Histogram, stack: AsyncExitStack) -> Images:

@@ -133,7 +133,7 @@ class World:
         self.known_at = len(self.store.log)  # what was begun until then may have been given up
         direct = DirectCinder(self.cinder)
         cinder = self._tripwire("cinder", direct)
-        self.service = Service(self.store, cinder, cinder, self.clock, self.clock.wait)
+        self.service = Service(self.store, cinder, self.clock, self.clock.wait)
         self.requests = Requests(self.store, cinder, self.clock)
         self.agents = {name: self._agent(name, cinder) for name in self.hosts}
         self.ports = self.agents[HOST]
@@ -159,7 +159,6 @@ class World:
         return {
             "host": name,
             "cinder": cinder,
-            "old_cinder": cinder,
             "brick": self._tripwire("brick", SimulatedBrick(state, Faults(), name)),
             "guests": self._tripwire("guests", SimulatedGuests(state, Faults(), name)),
             "users": Users(self, name),

@@ -16,7 +16,6 @@ No host, no guest: whoever starts it next has the volume as it is then.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 from uuid import uuid5
 
 from aggregates import errors
@@ -88,9 +87,15 @@ def is_held_up(instance: Instance, book: Book) -> bool:
 
 def wait(request: GrowVolume, origin: RequestOrigin, instance: Instance) -> None:
     """Remember it until what is in the way has ended."""
-    request_id, actor = origin.context.request_id, origin.context.actor.stored()
-    sender = origin.context.sender
-    _await(instance, request.volume_id, request_id, actor, sender, waiting=request.waiting)
+    context = origin.context
+    instance.record(
+        Instance.GrowthAwaited,
+        volume_id=request.volume_id,
+        waiting=request.waiting,
+        request_id=context.request_id,
+        actor=context.actor.stored(),
+        sender=context.sender,
+    )
 
 
 def after(operation: Operation, book: Book) -> None:
@@ -103,27 +108,15 @@ def after(operation: Operation, book: Book) -> None:
     instance = book.get(Instance, started.server_id)
     if started.flow == "grow" and operation.history.overtaken_by_fence:
         for lane in operation.lanes:
-            _await(instance, lane.volume_id, started.request_id, started.actor, started.sender)
+            instance.record(
+                Instance.GrowthAwaited,
+                volume_id=lane.volume_id,
+                waiting=False,
+                request_id=started.request_id,
+                actor=started.actor,
+                sender=started.sender,
+            )
     begin_awaited(instance, book)
-
-
-def _await(
-    instance: Instance,
-    volume_id: str,
-    request_id: str,
-    actor: dict[str, Any],
-    sender: dict[str, Any] | None,
-    *,
-    waiting: bool = False,
-) -> None:
-    instance.record(
-        Instance.GrowthAwaited,
-        volume_id=volume_id,
-        waiting=waiting,
-        request_id=request_id,
-        actor=actor,
-        sender=sender,
-    )
 
 
 def begin_awaited(instance: Instance, book: Book) -> None:

@@ -34,6 +34,8 @@ from typing import Any, Self, TypeVar
 
 import structlog
 
+from host_agent.shared.contract.messages import ErrorKind
+from host_agent.shared.contract.ports import PortError
 from host_agent.shared.fault_calls import CALLS, LISTS, READS
 
 MAX_RULES = 1000
@@ -83,7 +85,7 @@ class Fault:
     kind: str
     code: str
     message: str
-    seconds: float | None = None
+    seconds: float = 0.0
     changes: int = 1
 
     @property
@@ -107,11 +109,11 @@ class Fault:
         return list(reversed(rows)) if self.do == "reorder" else list(rows)
 
 
-class InjectedError(Exception):
-    """The default error at a call site that gave no error factory of its own."""
+class InjectedError(PortError):
+    """What the call has failed with; `fault` for who answers by HTTP."""
 
     def __init__(self, fault: Fault) -> None:
-        super().__init__(f"{fault.code}: {fault.message}")
+        super().__init__(ErrorKind(fault.kind), fault.code, fault.message)
         self.fault = fault
 
 
@@ -177,7 +179,7 @@ class FaultRule:
             kind=kind,
             code=self.code or ("timeout" if timeout else "injected_fault"),
             message=self.message or f"Injected fault: {self.do} of {call}.",
-            seconds=self.seconds,
+            seconds=self.seconds or 0.0,
             changes=self.changes,
         )
 
@@ -359,60 +361,39 @@ class Faults:
         return seen >= rule.skip
 
     @contextmanager
-    def around(
-        self,
-        call: str,
-        /,
-        *,
-        error: Callable[[Fault], BaseException] = InjectedError,
-        **ids: str | None,
-    ) -> Iterator[Fault | None]:
-        """Do a blocking call under the rules: `with faults.around("plug", error=...):`.
+    def around(self, call: str, /, **ids: str | None) -> Iterator[Fault | None]:
+        """Do a blocking call under the rules: `with faults.around("plug"):`.
 
-        Raises `error(fault)` before or after the body, kills the process, or sleeps;
+        Raises InjectedError before or after the body, kills the process, or sleeps;
         yields the fault so that the body can look at `fault.lies`.  A body that
         raises itself is not struck again afterwards.
         """
         fault = self.take(call, **ids)
         if fault is not None and fault.do not in AFTER:
-            self._pause(fault)
-            self._strike(fault, BEFORE, error)
+            self._sleep(fault.seconds)
+            self._strike(fault)
         yield fault
         if fault is not None and fault.do in AFTER:
-            self._pause(fault)
-            self._strike(fault, AFTER, error)
+            self._sleep(fault.seconds)
+            self._strike(fault)
 
     @asynccontextmanager
-    async def around_async(
-        self,
-        call: str,
-        /,
-        *,
-        error: Callable[[Fault], BaseException] = InjectedError,
-        **ids: str | None,
-    ) -> AsyncIterator[Fault | None]:
+    async def around_async(self, call: str, /, **ids: str | None) -> AsyncIterator[Fault | None]:
         """The same for a coroutine, whose event loop is not blocked by a delay."""
         fault = self.take(call, **ids)
         if fault is not None and fault.do not in AFTER:
-            await asyncio.sleep(fault.seconds or 0)
-            self._strike(fault, BEFORE, error)
+            await asyncio.sleep(fault.seconds)
+            self._strike(fault)
         yield fault
         if fault is not None and fault.do in AFTER:
-            await asyncio.sleep(fault.seconds or 0)
-            self._strike(fault, AFTER, error)
+            await asyncio.sleep(fault.seconds)
+            self._strike(fault)
 
-    def _pause(self, fault: Fault) -> None:
-        if fault.seconds:
-            self._sleep(fault.seconds)
-
-    def _strike(
-        self, fault: Fault, deeds: frozenset[str], error: Callable[[Fault], BaseException]
-    ) -> None:
-        if fault.do not in deeds:
-            return
+    def _strike(self, fault: Fault) -> None:
         if fault.do.startswith("crash"):
             self._kill()
-        raise error(fault)
+        if fault.do in BEFORE | AFTER:
+            raise InjectedError(fault)
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:

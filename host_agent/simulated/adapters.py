@@ -25,7 +25,7 @@ from host_agent.shared.contract.ports import (
     Watch,
 )
 from host_agent.shared.contract.survey import GuestsShown
-from host_agent.shared.faults import Fault, Faults
+from host_agent.shared.faults import Faults
 from host_agent.simulated import host_state
 from host_agent.simulated.host_state import HostState
 from host_agent.simulated.hypervisor import SimulatedHypervisor
@@ -61,7 +61,7 @@ class SimulatedBrick:
         self._host = host
 
     def connector(self) -> dict[str, Any]:
-        with self._faults.around("brick.connector", error=port_error, host=self._host):
+        with self._faults.around("brick.connector", host=self._host):
             return {
                 "host": self._host,
                 "ip": "192.0.2.1",
@@ -72,7 +72,7 @@ class SimulatedBrick:
             }
 
     def connect(self, info: ConnectionInfo) -> dict[str, Any]:
-        with self._faults.around("brick.connect", error=port_error, **self._ids(info)) as fault:
+        with self._faults.around("brick.connect", **self._ids(info)) as fault:
             source = _source(info)
             if not (fault and fault.lies):
                 with self._store.edit() as state:
@@ -97,7 +97,7 @@ class SimulatedBrick:
     def format_luks(self, source: dict[str, Any], passphrase: str, encryption: Encryption) -> None:
         """Simulated volumes are LUKS if they are encrypted."""
         del source, passphrase, encryption
-        with self._faults.around("brick.format_luks", error=port_error, host=self._host):
+        with self._faults.around("brick.format_luks", host=self._host):
             pass
 
     def size(self, source: dict[str, Any]) -> int | None:
@@ -106,7 +106,7 @@ class SimulatedBrick:
         return next(found, None) if source["type"] == "block" else None
 
     def extend(self, info: ConnectionInfo, source: dict[str, Any]) -> int | None:
-        with self._faults.around("brick.extend", error=port_error, **self._ids(info)):
+        with self._faults.around("brick.extend", **self._ids(info)):
             with self._store.edit() as state:
                 entry = state["connected"].get(connection.target_digest(info))
                 if entry is None:
@@ -122,7 +122,7 @@ class SimulatedBrick:
             text = f"{device} is not what was connected"
             raise PortError(ErrorKind.UNKNOWN, "flush_failed", text)
         with (
-            self._faults.around("brick.disconnect", error=port_error, **ids) as fault,
+            self._faults.around("brick.disconnect", **ids) as fault,
             self._store.edit() as state,
         ):
             if not (fault and fault.lies):
@@ -158,12 +158,6 @@ def _device(source: dict[str, Any]) -> dict[str, Any]:
     return {"type": source["type"], "path": source["path"], "use_multipath": False}
 
 
-def port_error(fault: Fault) -> PortError:
-    """What a scripted fault looks like to the verbs."""
-    kind = ErrorKind.UNKNOWN if fault.is_timeout else ErrorKind(fault.kind)
-    return PortError(kind, fault.code, fault.message)
-
-
 # --- what storage shows -----------------------------------------------------------------
 
 #: What a connection of each driver is to the kernel; of RBD it knows nothing.
@@ -188,7 +182,7 @@ class SimulatedStorage:
         self._host = host
 
     def look(self) -> SimulatedView:
-        with self._faults.around("storage.look", error=port_error, host=self._host) as fault:
+        with self._faults.around("storage.look", host=self._host) as fault:
             store = self._store.as_of(fault.changes_ago) if fault else self._store
             connected = store.read()["connected"]
             return SimulatedView(dict(fault.shown([*connected.items()])) if fault else connected)
@@ -273,14 +267,14 @@ class SimulatedGuests(HypervisorGuests):
     @contextmanager
     def _around(self, call: str, server_id: str, serial: str | None = None) -> Iterator[None]:
         ids = {"server_id": server_id, "volume_id": serial, "host": self._host}
-        around = self._faults.around(f"guests.{call}", error=port_error, **ids)
+        around = self._faults.around(f"guests.{call}", **ids)
         with around as fault, self.hypervisor.lying(fault.code if fault and fault.lies else None):
             yield
 
     @contextmanager
     def _looking_around(self, call: str) -> Iterator[tuple[HypervisorGuests, Shown]]:
         """Guests as they are, or once were, and what is shown of a list of them."""
-        around = self._faults.around(f"guests.{call}", error=port_error, host=self._host)
+        around = self._faults.around(f"guests.{call}", host=self._host)
         with around as fault:
             store = self._store.as_of(fault.changes_ago if fault else 0)
             found = HypervisorGuests(SimulatedHypervisor(store), self._patience)
@@ -317,12 +311,12 @@ class SimulatedGuests(HypervisorGuests):
 
     def keep_secret(self, volume_id: str, passphrase: str) -> str:
         ids = {"volume_id": volume_id, "host": self._host}
-        with self._faults.around("guests.keep_secret", error=port_error, **ids):
+        with self._faults.around("guests.keep_secret", **ids):
             return super().keep_secret(volume_id, passphrase)
 
     def drop_secret(self, volume_id: str) -> None:
         ids = {"volume_id": volume_id, "host": self._host}
-        with self._faults.around("guests.drop_secret", error=port_error, **ids):
+        with self._faults.around("guests.drop_secret", **ids):
             super().drop_secret(volume_id)
 
     def replace(self, server_id: str, disk: Disk) -> None:

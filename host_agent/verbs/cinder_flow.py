@@ -287,7 +287,7 @@ class OldFlow:
     def update(self) -> ConnectionInfo:
         connector = own_connector(self._ctx)
         self.connector_host = self._ctx.host
-        info = self._ctx.old_cinder.initialize_connection(self._lane.volume_id, connector)
+        info = self._ctx.cinder.initialize_connection(self._lane.volume_id, connector)
         self._ctx.infos[self._lane.volume_id] = info
         return info
 
@@ -302,7 +302,7 @@ class OldFlow:
         ctx, lane = self._ctx, self._lane
         # A read-only volume is refused as "rw".
         mode = connection.access_mode(self.info(), lane.access_mode)
-        ctx.old_cinder.attach(lane.volume_id, lane.server_id, f"/dev/{device}", ctx.host, mode)
+        ctx.cinder.attach(lane.volume_id, lane.server_id, f"/dev/{device}", ctx.host, mode)
 
     def delete(self) -> list[str]:
         """Of a lane that moves only this host's connection ends: the server keeps its row; and so
@@ -334,7 +334,7 @@ class OldFlow:
                     self._ctx.cinder.attachment_delete(view.id)
         elif self._ctx.cinder.volume(self._lane.volume_id).status == "attaching":
             self._terminate()
-            self._ctx.old_cinder.unreserve(self._lane.volume_id)
+            self._ctx.cinder.unreserve(self._lane.volume_id)
 
     def _begun_to_convert(self) -> list[AttachmentView]:
         """The server's row with a connector that nobody has told Cinder to be in use: the old
@@ -350,18 +350,18 @@ class OldFlow:
         return list(own.infos) if own else [self.info()]
 
     def row(self) -> OldAttachment | None:
-        rows = self._ctx.old_cinder.old_attachments(self._lane.volume_id)
+        rows = self._ctx.cinder.old_attachments(self._lane.volume_id)
         return next((row for row in rows if row.server_id == self._lane.server_id), None)
 
     def _release(self, row: OldAttachment) -> None:
         with _letting_go(self._ctx, self._lane):
             self._terminate()
-            self._ctx.old_cinder.detach(self._lane.volume_id, row.id)
+            self._ctx.cinder.detach(self._lane.volume_id, row.id)
 
     def _terminate(self) -> None:
         connector = own_connector(self._ctx)
         self._ctx.infos.pop(self._lane.volume_id, None)
-        self._ctx.old_cinder.terminate_connection(self._lane.volume_id, connector)
+        self._ctx.cinder.terminate_connection(self._lane.volume_id, connector)
 
 
 def flow_of(ctx: RunContext, lane: Lane) -> NewFlow | OldFlow:
@@ -370,7 +370,7 @@ def flow_of(ctx: RunContext, lane: Lane) -> NewFlow | OldFlow:
 
 
 def _letting_go(ctx: RunContext, lane: Lane) -> AbstractContextManager[Deletion]:
-    return letting_go(ctx.cinder, ctx.old_cinder, lane, first=ctx.first)
+    return letting_go(ctx.cinder, lane, first=ctx.first)
 
 
 def own_connector(ctx: RunContext) -> dict[str, Any]:

@@ -21,7 +21,6 @@ from host_agent.shared.contract.ports import (
     DiskState,
     Guests,
     Keys,
-    OldCinder,
     OtherVolumeError,
     PortError,
     VolumeUsers,
@@ -62,7 +61,6 @@ class Ports:
 
     host: str
     cinder: Cinder
-    old_cinder: OldCinder
     brick: Brick
     guests: Guests
     users: VolumeUsers

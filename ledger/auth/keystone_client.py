@@ -25,20 +25,19 @@ from http import HTTPStatus
 from typing import Any
 
 import requests
-from keystoneauth1 import exceptions, session
+from keystoneauth1 import exceptions
 from keystoneauth1.access import AccessInfo, AccessInfoV3
 from keystoneauth1.identity.base import BaseIdentityPlugin
 from prometheus_client import Histogram
 
-from host_agent.shared.cinder.http import transport
+from host_agent.shared.cinder.http import session_of
 from host_agent.shared.cinder.session import load_auth
 from host_agent.shared.platform.lines import CONNECT_S, left_s
 from host_agent.shared.platform.settings import ConfigError
-from host_agent.shared.platform.telemetry import call_seconds
 from ledger.auth.access_rules import AccessRule
 
 #: For one call; who asks sets an end to all of them.
-READ_S = 10.0
+TIMEOUT_S = (CONNECT_S, 10.0)
 
 #: How long after a log-in that failed there is no other: it may lock our user out.
 LOGIN_PAUSE_S = 1.0
@@ -80,22 +79,6 @@ class ValidatedToken:
     left_s: float
 
 
-def session_of(cacert: str | None, calls: Histogram | None, *, insecure: bool) -> session.Session:
-    """A session with Keystone.  `calls` counts each call, as `Dialogue` of
-    host_agent.shared.cinder.session does.
-    """
-    counted = calls or call_seconds()
-
-    def note(_url: str, outcome: str, took_s: float) -> None:
-        counted.labels("keystone", outcome).observe(took_s)
-
-    verify = False if insecure else cacert or True
-    begun = session.Session(verify=verify, session=transport(note))
-    # requests takes a pair; the constructor of Session only a number.
-    begun.timeout = (CONNECT_S, READ_S)  # type: ignore[assignment]
-    return begun
-
-
 class KeystoneClient:
     """May be shared by threads."""
 
@@ -119,7 +102,7 @@ class KeystoneClient:
             raise ConfigError(
                 "keystone.auth: the auth_type is none that logs in at Keystone, as 'password' is"
             )
-        self._session = session_of(cacert, calls, insecure=insecure)
+        self._session = session_of("keystone", calls, TIMEOUT_S, cacert=cacert, insecure=insecure)
         root = str(self._auth.auth_url).rstrip("/").removesuffix("/v3")
         self._url = f"{root}/v3/auth/tokens?nocatalog"
         self._lock = threading.Lock()

@@ -10,7 +10,7 @@ import argparse
 import copy
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO, cast
 
@@ -67,11 +67,13 @@ def from_client(error: ClientError, hints: Mapping[str, str | None]) -> CliError
 class ErrorReporting(WithoutPlugins):
     """Errors go to stderr in one form and become exit codes; `exit_code` may be set too.
 
-    What names a thing (`type=naming.named(...)`) is its id when the command acts.  `brief`: of a
-    list, the columns of a table on a terminal, unless others are asked for; (): all.
+    What names a thing (`type=naming.named(...)`) is its id when the command acts.  `about`: what
+    kind of thing is named first, if one is.  `brief`: of a list, the columns of a table on a
+    terminal, unless others are asked for; (): all.
     """
 
     exit_code = ExitCode.OK
+    about: str | None = None
     brief: tuple[str, ...] = ()
     #: Of several ledgers the one that is asked, or all.
     cell: str | None = None
@@ -99,6 +101,8 @@ class ErrorReporting(WithoutPlugins):
             parser.add_argument(
                 "--long", action="store_true", help="all columns, on a terminal as in a pipe"
             )
+        if self.about:
+            naming.add_thing(parser, self.about)
         self.add_arguments(parser)
         return parser
 
@@ -258,6 +262,21 @@ def _with_known_columns(produce: Any) -> int:
         if "No recognized column" not in str(error):
             raise
         raise usage(str(error)) from None
+
+
+def said(parsed_args: argparse.Namespace, *names: str) -> dict[str, Any]:
+    """These of what was typed, by name."""
+    return {name: getattr(parsed_args, name) for name in names}
+
+
+def listed(
+    columns: Mapping[str, str | Callable[[Any], Any]], rows: Iterable[Mapping[str, Any]]
+) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
+    """A list of an answer as a table: in each column a field of the row, or what is made of it."""
+    return tuple(columns), [
+        tuple(row[cell] if isinstance(cell, str) else cell(row) for cell in columns.values())
+        for row in rows
+    ]
 
 
 def columns(shown: dict[str, Any]) -> tuple[tuple[str, ...], tuple[Any, ...]]:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ledger.cli.errors import CliError, ExitCode, usage
 
@@ -25,7 +25,7 @@ _HOSTS_NAMED = 8
 
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\Z")
 
-SERVER_HELP = "its name, its id, or the beginning of that"
+_SERVER_HELP = "its name, its id, or the beginning of that"
 
 Thing = dict[str, Any]
 
@@ -46,6 +46,24 @@ def named(kind: str) -> Callable[[str], Named]:
         return name
 
     return read
+
+
+def add_thing(
+    parser: argparse._ActionsContainer, kind: str, nargs: Literal["?"] | None = None
+) -> None:
+    """What a command is about; of hosts and servers the argument is called as they are."""
+    dest = kind if kind in {"host", "server"} else "id"
+    text = _SERVER_HELP if kind == "server" else None
+    parser.add_argument(dest, metavar=f"<{kind}>", type=named(kind), help=text, nargs=nargs)
+
+
+def add_filters(parser: argparse._ActionsContainer, *kinds: str) -> None:
+    """By what a list may be narrowed."""
+    for kind in kinds:
+        if kind == "host":
+            parser.add_argument("--host", metavar="NAME")
+        else:
+            parser.add_argument(f"--{kind}", metavar="ID", type=named(kind))
 
 
 def is_id(text: str) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 from keystoneauth1 import session
 from prometheus_client import Histogram
 
-from host_agent.shared.cinder.http import transport
+from host_agent.shared.cinder.http import session_of
 from host_agent.shared.cinder.session import load_auth
 from host_agent.shared.cinder.settings import CinderSettings
 from host_agent.shared.contract.messages import ErrorKind
@@ -38,21 +38,13 @@ class Images:
         self._settings = settings
         self._session = None
         if settings.auth is not None:
-            auth = load_auth(settings.auth)
-            keystone = getattr(auth, "auth_url", None)
-
-            def note(url: str, outcome: str, took_s: float) -> None:
-                neighbour = "keystone" if keystone and url.startswith(keystone) else "glance"
-                calls.labels(neighbour, outcome).observe(took_s)
-
-            self._session = session.Session(
-                auth=auth,
-                verify=False if settings.insecure else settings.cacert or True,
-                session=transport(note),
-            )
-            self._session.timeout = (  # type: ignore[assignment]  # as in Dialogue
-                settings.connect_timeout_s,
-                settings.read_timeout_s,
+            self._session = session_of(
+                "glance",
+                calls,
+                settings.timeout_s,
+                auth=load_auth(settings.auth),
+                cacert=settings.cacert,
+                insecure=settings.insecure,
             )
 
     @property

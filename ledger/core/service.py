@@ -42,7 +42,7 @@ from host_agent.shared.contract.messages import (
     StepError,
     StepResult,
 )
-from host_agent.shared.contract.ports import Cinder, OldCinder
+from host_agent.shared.contract.ports import Cinder
 from ledger.core.effects import carry_out, undo_refused_result
 from ledger.core.steps.context import EffectContext
 from ledger.log.application import ConflictError
@@ -87,13 +87,11 @@ class Service:
         self,
         store: AggregateStore,
         cinder: Cinder,
-        old_cinder: OldCinder,
         clock: Callable[[], float],
         wait: Callable[[float], None] = time.sleep,
     ) -> None:
         self._store = store
         self._cinder = cinder
-        self._old_cinder = old_cinder
         self._clock = clock
         self._wait = wait
 
@@ -368,7 +366,6 @@ class Service:
         lane = lane_of(operation, run.lane, step).seeing(self._clock())
         effect = EffectContext(
             cinder=self._cinder,
-            old_cinder=self._old_cinder,
             book=unit,
             wait=self._wait,
             first=is_first(operation, run),

@@ -11,7 +11,6 @@ from aiohttp import web
 from ledger.http.call import Call
 from ledger.http.parameters import Parameters, check
 from ledger.http.problem import ApiError
-from ledger.http.schemas import NoQuery
 
 #: A model of pydantic's, or a type of the agents' contract (`host_agent.shared.contract.wire`).
 Model = type[Any]
@@ -67,7 +66,7 @@ class Route:
         if self.parameters is not None:
             check(call, self.parameters)
         elif self.query is None and self._only_reads and self.path.startswith("/v1"):
-            call.query(NoQuery)
+            check(call, ())
         return await self.handler(call)
 
     @property

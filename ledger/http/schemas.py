@@ -76,10 +76,6 @@ class Shown(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
-class NoQuery(Asked):
-    """No parameters."""
-
-
 class ReadyQuery(Asked):
     """`neighbours`: whether a check of Cinder or Keystone makes it fail, too."""
 

@@ -62,7 +62,7 @@ def attachment_drop(lane: Lane, context: EffectContext) -> dict[str, Any]:
     if known.version and known.state is not AttachmentState.DELETED:
         text = f"Attachment {known.id} is held by the ledger now. Nothing was changed."
         raise PortError(ErrorKind.FINAL, recheck.GONE, text)
-    with letting_go(context.cinder, context.old_cinder, lane) as deletion:
+    with letting_go(context.cinder, lane) as deletion:
         deletion.shown = context.cinder.attachment_delete(lane.attachment_id) is not None
     if not deletion.shown and (left := _attachment(lane, context)) is not None:
         text = f"Attachment {left.id} is still there ({left.status!r}) after its deletion."
@@ -75,9 +75,9 @@ def volume_settle(lane: Lane, context: EffectContext) -> dict[str, Any]:
     view = _volume(lane, context)
     statuses = {each.status for each in _attachments(lane, context)} if view else set()
     if view and view.status == "detaching" and statuses:
-        context.old_cinder.roll_detaching(lane.volume_id)
+        context.cinder.roll_detaching(lane.volume_id)
     if view and view.status == "attaching" and statuses <= {"attached"}:
-        context.old_cinder.unreserve(lane.volume_id)
+        context.cinder.unreserve(lane.volume_id)
     return {}
 
 
@@ -123,7 +123,7 @@ def _volume_in_cinder(lane: Lane, context: EffectContext) -> rows.CinderVolume |
     view = _volume(lane, context)
     if view is None:
         return None
-    attached = len(context.old_cinder.old_attachments(lane.volume_id))
+    attached = len(context.cinder.old_attachments(lane.volume_id))
     return rows.CinderVolume(
         status=view.status,
         attachments=attached or len(context.book.get(Volume, lane.volume_id).holders),
@@ -254,7 +254,7 @@ def _in_cinder(lane: Lane, context: EffectContext) -> rows.CinderAttachment | No
     view = _attachment(lane, context)
     if view is None:
         return None
-    rows_of = context.old_cinder.old_attachments(view.volume_id)
+    rows_of = context.cinder.old_attachments(view.volume_id)
     listed = next((row for row in rows_of if row.id == view.id), None)
     return rows.CinderAttachment(
         status=view.status,

@@ -173,7 +173,7 @@ def _code() -> str:
     """
     digest = hashlib.sha256()
     for package in (projections, aggregates, handlers, shared):
-        for path in sorted(Path(package.__path__[0]).glob("*.py")):
+        for path in sorted(Path(package.__path__[0]).rglob("*.py")):
             digest.update(path.read_bytes())
     return digest.hexdigest()
 

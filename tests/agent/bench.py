@@ -27,7 +27,7 @@ from host_agent.shared.contract.messages import (
     StepResult,
     Verb,
 )
-from host_agent.shared.contract.ports import Brick, Cinder, Guests, Keys, OldCinder
+from host_agent.shared.contract.ports import Brick, Cinder, Guests, Keys
 from host_agent.shared.faults import Faults
 from host_agent.simulated.adapters import SimulatedBrick, SimulatedGuests, SimulatedStorage
 from host_agent.simulated.host_state import HostState, guest_state
@@ -127,7 +127,6 @@ class Bench:
     def __post_init__(self) -> None:
         direct = DirectCinder(self.model, self.faults)
         self.cinder: Cinder = Recorder(direct, "cinder", self.calls)
-        self.old_cinder: OldCinder = Recorder(direct, "old_cinder", self.calls)
         brick = SimulatedBrick(self.store, self.faults, self.host)
         guests = SimulatedGuests(self.store, self.faults, self.host)
         self.keys: Keys = Recorder(KeyManagers(PASSPHRASE), "keys", self.calls)
@@ -169,7 +168,7 @@ class Bench:
     def old_lane(self, server_id: str | None = None, **over: Any) -> Lane:
         """A volume reserved by Cinder's old calls, for a (new) server."""
         volume_id = self.model.add_volume(driver=self.driver).id
-        self.old_cinder.reserve(volume_id)
+        self.cinder.reserve(volume_id)
         over.setdefault("device_name", "vdb")
         over.setdefault("attachment_id", str(uuid.uuid4()))
         server_id = server_id or self.server()
@@ -211,7 +210,6 @@ class Bench:
         return Ports(
             host=self.host,
             cinder=self.cinder,
-            old_cinder=self.old_cinder,
             brick=self.brick,
             guests=self.guests,
             users=self.users,

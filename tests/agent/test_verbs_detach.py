@@ -99,7 +99,7 @@ def test_a_deletion_whose_answer_shows_it_is_not_looked_at_again(bench: Bench) -
     called = [call for call in bench.calls if "cinder." in call]
     assert called == [
         "cinder.volume",
-        "old_cinder.begin_detaching",
+        "cinder.begin_detaching",
         "cinder.volume",
         "cinder.attachment_delete",
     ]

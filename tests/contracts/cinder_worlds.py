@@ -23,11 +23,11 @@ from cinderclient import exceptions
 from keystoneauth1 import session
 from keystoneauth1.service_token import ServiceTokenAuthWrapper
 
-from host_agent.shared.cinder.client import CinderClient, Retry
-from host_agent.shared.cinder.old import OldCinderClient
+from host_agent.shared.cinder.calls import Retry
+from host_agent.shared.cinder.client import CinderClient
 from host_agent.shared.cinder.session import load_auth
 from host_agent.shared.cinder.settings import CinderSettings, RetryLimits
-from host_agent.shared.contract.ports import AttachmentView, Cinder, OldCinder, PortError
+from host_agent.shared.contract.ports import AttachmentView, Cinder, PortError
 from host_agent.shared.faults import Faults
 from ledger.trial.cinder.model.model import CinderModel
 from tests.contracts.keystones import Real
@@ -95,14 +95,8 @@ def client_of(running: RunningCinder, time_: FakeTime | None = None, **more: Any
     return CinderClient(settings, retry=(time_ or FakeTime()).retry(settings.backoff))
 
 
-def old_client_of(running: RunningCinder, time_: FakeTime | None = None) -> OldCinderClient:
-    settings = CinderSettings(endpoint=running.endpoint, project_id="sim-project")
-    return OldCinderClient(settings, retry=(time_ or FakeTime()).retry(settings.backoff))
-
-
 class World(Protocol):
     port: Cinder
-    old: OldCinder
     kind: str  # a volume type
     project: str  # ours
     other_project: str  # in which we have a role, too
@@ -122,11 +116,8 @@ class SimulatedWorld:
     kind, project = "rbd", "sim-project"
     other_project = "33333333333333333333333333333333"
 
-    def __init__(
-        self, port: Cinder, old: OldCinder, model: CinderModel, faults: Faults, time_: FakeTime
-    ) -> None:
+    def __init__(self, port: Cinder, model: CinderModel, faults: Faults, time_: FakeTime) -> None:
         self.port = port
-        self.old = old
         self.model = model
         self.faults = faults
         self.time = time_
@@ -148,17 +139,16 @@ class SimulatedWorld:
 def direct_world() -> Iterator[SimulatedWorld]:
     model, faults, time_ = CinderModel(), Faults(), FakeTime()
     port = DirectCinder(model, faults, retry=time_.retry())
-    yield SimulatedWorld(port, port, model, faults, time_)
+    yield SimulatedWorld(port, model, faults, time_)
 
 
 @contextmanager
 def http_world() -> Iterator[SimulatedWorld]:
     time_ = FakeTime()
     with running_cinder() as running:
-        port, old = client_of(running, time_), old_client_of(running, time_)
-        yield SimulatedWorld(port, old, running.model, running.faults, time_)
+        port = client_of(running, time_)
+        yield SimulatedWorld(port, running.model, running.faults, time_)
         port.close()
-        old.close()
 
 
 @dataclass(frozen=True)
@@ -188,7 +178,6 @@ class LabWorld:
         self.project, self.other_project = service.project, service.other_project
         settings = CinderSettings(endpoint=endpoint, auth=service.login)
         self.port: Cinder = CinderClient(settings)
-        self.old: OldCinder = OldCinderClient(settings)
         auth = load_auth(service.login)
         self._session = session.Session(ServiceTokenAuthWrapper(auth, auth))
         self._cinder = cinder_client.Client(

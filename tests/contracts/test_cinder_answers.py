@@ -9,7 +9,6 @@ from contextlib import contextmanager
 import pytest
 
 from host_agent.shared.cinder.client import CinderClient, attachment_view
-from host_agent.shared.cinder.old import OldCinderClient
 from host_agent.shared.cinder.settings import CinderSettings, RetryLimits
 from host_agent.shared.contract.messages import ErrorKind
 from host_agent.shared.contract.ports import PortError
@@ -123,7 +122,7 @@ def test_who_asks_for_a_login_or_for_patience_has_passed_nothing_on(status: int)
 
 def test_the_old_calls_believe_nobody_else_either() -> None:
     with answering(404, PAGE, "text/html") as endpoint:
-        client = OldCinderClient(CinderSettings(endpoint=endpoint), retry=FakeTime().retry(ONCE))
+        client = CinderClient(CinderSettings(endpoint=endpoint), retry=FakeTime().retry(ONCE))
         calls: list[Callable[[], object]] = [
             lambda: client.reserve(ID),
             lambda: client.detach(ID, ID),

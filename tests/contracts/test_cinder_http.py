@@ -13,14 +13,9 @@ from typing import Any
 
 import pytest
 
-from host_agent.shared.cinder.client import (
-    PAGE_ROWS,
-    PAGES_MAX,
-    CinderClient,
-    Retry,
-    agree,
-)
-from host_agent.shared.cinder.session import VERSION_AGE_MAX_S, Dialogue
+from host_agent.shared.cinder.calls import Retry
+from host_agent.shared.cinder.client import PAGE_ROWS, PAGES_MAX, CinderClient
+from host_agent.shared.cinder.session import VERSION_AGE_MAX_S, Dialogue, agree
 from host_agent.shared.cinder.settings import CinderSettings, RetryLimits
 from host_agent.shared.contract.messages import ErrorKind
 from host_agent.shared.contract.ports import PortError

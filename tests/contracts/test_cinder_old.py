@@ -1,4 +1,4 @@
-"""The contract of the `OldCinder` port, and how the two flows meet on one volume."""
+"""The contract of Cinder's old calls, and how the two flows meet on one volume."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from tests.contracts.cinder_worlds import (
     client_of,
     connector,
     new_uuid,
-    old_client_of,
     refusal,
     status,
 )
@@ -27,10 +26,10 @@ from tests.doubles.running_cinder import running_cinder
 
 def old_attached(world: World, volume: str, server: str) -> str:
     """Attach by the old flow; the row's id."""
-    world.old.reserve(volume)
-    world.old.initialize_connection(volume, connector())
-    world.old.attach(volume, server, "/dev/vdb", "compute-a")
-    [row] = world.old.old_attachments(volume)
+    world.port.reserve(volume)
+    world.port.initialize_connection(volume, connector())
+    world.port.attach(volume, server, "/dev/vdb", "compute-a")
+    [row] = world.port.old_attachments(volume)
     return row.id
 
 
@@ -38,7 +37,7 @@ def old_attached(world: World, volume: str, server: str) -> str:
 
 
 def test_the_old_flow_from_reserve_to_detach(world: World) -> None:
-    volume, server, old = world.new_volume(), new_uuid(), world.old
+    volume, server, old = world.new_volume(), new_uuid(), world.port
     seen = []
     acts: list[Callable[[], object]] = [
         lambda: old.reserve(volume),
@@ -63,20 +62,20 @@ def test_the_old_flow_from_reserve_to_detach(world: World) -> None:
 def test_a_row_tells_server_and_host(world: World) -> None:
     volume, server = world.new_volume(), new_uuid()
     row_id = old_attached(world, volume, server)
-    [row] = world.old.old_attachments(volume)
+    [row] = world.port.old_attachments(volume)
     assert (row.id, row.server_id, row.host_name) == (row_id, server, "compute-a")
 
 
 def test_rows_of_the_new_flow_are_listed_too(world: World) -> None:
     volume, server = world.new_volume(), new_uuid()
     made = attached(world, volume, server)
-    assert [row.id for row in world.old.old_attachments(volume)] == [made.id]
+    assert [row.id for row in world.port.old_attachments(volume)] == [made.id]
 
 
 def test_connection_information_is_flat_and_its_secrets_are_known(
     simulated: SimulatedWorld,
 ) -> None:
-    info = simulated.old.initialize_connection(simulated.new_volume(), connector())
+    info = simulated.port.initialize_connection(simulated.new_volume(), connector())
     assert info["driver_volume_type"] == "rbd"
     assert "data" not in info
     secret = simulated.model.secrets[-1]
@@ -85,7 +84,7 @@ def test_connection_information_is_flat_and_its_secrets_are_known(
 
 
 def test_what_may_be_done_twice(world: World) -> None:
-    volume, server, old = world.new_volume(), new_uuid(), world.old
+    volume, server, old = world.new_volume(), new_uuid(), world.port
     row = old_attached(world, volume, server)
     old.attach(volume, server, "/dev/vdb", "compute-a")
     assert len(old.old_attachments(volume)) == 1
@@ -98,7 +97,7 @@ def test_what_may_be_done_twice(world: World) -> None:
 
 
 def test_what_would_find_its_own_effect_is_refused_the_second_time(world: World) -> None:
-    volume, old = world.new_volume(), world.old
+    volume, old = world.new_volume(), world.port
     old.reserve(volume)
     error = refusal(lambda: old.reserve(volume))
     assert (error.kind, error.code) == (ErrorKind.FINAL, "refused")
@@ -117,7 +116,7 @@ def test_such_a_call_is_not_repeated_when_its_answer_is_lost(
         old_attached(simulated, volume, new_uuid())
     rule = {"call": "volume_action", "match": {"action": f"os-{name}"}, "do": "fail_after"}
     simulated.faults.replace([rule])
-    error = refusal(lambda: getattr(simulated.old, name)(volume))
+    error = refusal(lambda: getattr(simulated.port, name)(volume))
     assert error.kind is ErrorKind.UNKNOWN
     assert status(simulated, volume) == ("attaching" if name == "reserve" else "detaching")
 
@@ -127,15 +126,15 @@ def test_a_detach_whose_answer_is_lost_is_repeated(simulated: SimulatedWorld) ->
     row = old_attached(simulated, volume, new_uuid())
     rule = {"call": "volume_action", "match": {"action": "os-detach"}, "do": "fail_after"}
     simulated.faults.replace([rule])
-    simulated.old.detach(volume, row)
+    simulated.port.detach(volume, row)
     assert status(simulated, volume) == "available"
 
 
 def test_unreserve_of_a_multiattach_volume_in_use_gives_it_back(world: World) -> None:
     volume = world.new_volume(multiattach=True)
     old_attached(world, volume, new_uuid())
-    world.old.reserve(volume)
-    world.old.unreserve(volume)
+    world.port.reserve(volume)
+    world.port.unreserve(volume)
     assert status(world, volume) == "in-use"
 
 
@@ -152,7 +151,7 @@ def test_an_old_attachment_becomes_a_new_one_in_place(world: World) -> None:
     assert (port.attachment(row).status, status(world, volume)) == ("attaching", "attaching")
     port.attachment_complete(row)
     assert (port.attachment(row).status, status(world, volume)) == ("attached", "in-use")
-    assert [seen.id for seen in world.old.old_attachments(volume)] == [row]
+    assert [seen.id for seen in world.port.old_attachments(volume)] == [row]
     port.attachment_delete(row)
     assert status(world, volume) == "available"
 
@@ -176,38 +175,37 @@ def test_a_create_with_connector_does_not_mind_a_reservation_of_the_same_server(
 
 # --- a Cinder that has nothing else --------------------------------------------------------------
 
-Adapters = tuple[Any, Any, CinderModel]
+Ancient = tuple[Any, CinderModel]
 
 
 @pytest.fixture(params=["direct", "http"])
-def ancient(request: pytest.FixtureRequest) -> Iterator[Adapters]:
+def ancient(request: pytest.FixtureRequest) -> Iterator[Ancient]:
     model = CinderModel()
     if request.param == "direct":
         direct = DirectCinder(model, max_version=(3, 0))
-        yield direct, direct, model
+        yield direct, model
         return
     with running_cinder(model, max_version=(3, 0)) as running:
-        port, old = client_of(running), old_client_of(running)
-        yield port, old, model
+        port = client_of(running)
+        yield port, model
         port.close()
-        old.close()
 
 
-def test_the_old_flow_works_on_a_cinder_without_attachments(ancient: Adapters) -> None:
-    port, old, model = ancient
+def test_the_old_flow_works_on_a_cinder_without_attachments(ancient: Ancient) -> None:
+    port, model = ancient
     volume = model.add_volume().id
     assert not port.new_flow()
-    old.reserve(volume)
-    assert old.initialize_connection(volume, connector())["driver_volume_type"] == "rbd"
-    old.attach(volume, new_uuid(), "/dev/vdb", "compute-a")
+    port.reserve(volume)
+    assert port.initialize_connection(volume, connector())["driver_volume_type"] == "rbd"
+    port.attach(volume, new_uuid(), "/dev/vdb", "compute-a")
     seen = port.volume(volume)
     assert (seen.status, seen.shared_targets, seen.service_uuid) == ("in-use", None, "")
-    old.detach(volume, old.old_attachments(volume)[0].id)
+    port.detach(volume, port.old_attachments(volume)[0].id)
     assert port.volume(volume).status == "available"
 
 
-def test_attachments_of_a_cinder_without_them_are_refused_unsent(ancient: Adapters) -> None:
-    port, _, model = ancient
+def test_attachments_of_a_cinder_without_them_are_refused_unsent(ancient: Ancient) -> None:
+    port, model = ancient
     volume, row = model.add_volume().id, new_uuid()
     for call in (
         lambda: port.attachment_create(volume, row),

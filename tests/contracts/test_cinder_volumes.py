@@ -258,7 +258,7 @@ def test_while_a_volume_moves_its_target_tells_for_whom(moving: Moving) -> None:
     world, old, new, _ = moving
     assert world.port.volume(new.id).migration_status == f"target:{old.id}"
     assert world.port.volume(new.id).status == "available"
-    world.old.begin_detaching(old.id)  # says yes, and shows nothing
+    world.port.begin_detaching(old.id)  # says yes, and shows nothing
     assert world.port.volume(old.id).status == "retyping"
     assert refusal(lambda: world.port.volume_delete(old.id)).code == "refused"
     assert refusal(lambda: world.port.volume_delete(new.id)).code == "refused"
@@ -326,10 +326,10 @@ def test_a_completion_between_strangers_is_refused(moving: Moving) -> None:
 
 def test_without_a_migration_attachments_move_and_the_new_id_stays(world: World) -> None:
     old, new, server = world.new_volume(), world.new_volume(), new_uuid()
-    world.old.reserve(old)
-    world.old.attach(old, server, "/dev/vdb", "compute-a")
+    world.port.reserve(old)
+    world.port.attach(old, server, "/dev/vdb", "compute-a")
     assert world.port.migrate_volume_completion(old, new, error=False) == new
-    [row] = world.old.old_attachments(new)
+    [row] = world.port.old_attachments(new)
     assert (row.server_id, row.host_name) == (server, "compute-a")
     assert world.port.volume(old).status == "available"
 
@@ -339,13 +339,13 @@ def test_a_volume_that_moves_by_the_old_flow_gets_its_attachment_back(
 ) -> None:
     model, server = simulated.model, new_uuid()
     old = model.volume(simulated.new_volume())
-    simulated.old.reserve(old.id)
-    simulated.old.attach(old.id, server, "/dev/vdb", "compute-a")
-    [before] = simulated.old.old_attachments(old.id)
+    simulated.port.reserve(old.id)
+    simulated.port.attach(old.id, server, "/dev/vdb", "compute-a")
+    [before] = simulated.port.old_attachments(old.id)
     new = migration.migrate(model, old, {"host": "sim@iscsi#iscsi"})
-    simulated.old.reserve(new.id)
+    simulated.port.reserve(new.id)
     assert simulated.port.migrate_volume_completion(old.id, new.id, error=False) == old.id
-    [row] = simulated.old.old_attachments(old.id)
+    [row] = simulated.port.old_attachments(old.id)
     assert (row.server_id, row.host_name) == (server, "compute-a")
     assert row.id != before.id
     assert simulated.port.volume(old.id).status == "in-use"

@@ -129,7 +129,9 @@ def test_what_around_does_before_and_after() -> None:
         {"call": "guests.plug", "do": "delay", "seconds": 2},
     ]
     faults = Faults(
-        rules, kill=lambda: done.append("killed"), sleep=lambda s: done.append(f"slept {s}")
+        rules,
+        kill=lambda: done.append("killed"),
+        sleep=lambda s: done.append(f"slept {s}") if s else None,
     )
     for _ in rules:
         try:
@@ -158,13 +160,11 @@ async def test_around_async_strikes_alike() -> None:
     assert done
 
 
-def test_the_error_factory_of_a_call_site_is_used() -> None:
-    faults = Faults([{"call": "guests.plug", "do": "fail", "code": "no"}])
-    with (
-        pytest.raises(LookupError, match="no"),
-        faults.around("guests.plug", error=lambda f: LookupError(f.code)),
-    ):
+def test_a_call_fails_as_the_rule_says() -> None:
+    rule = {"call": "guests.plug", "do": "fail", "code": "no", "kind": "final", "message": "Never."}
+    with pytest.raises(InjectedError) as failed, Faults([rule]).around("guests.plug"):
         raise AssertionError("the body must not run")
+    assert (failed.value.kind, failed.value.code, str(failed.value)) == ("final", "no", "Never.")
 
 
 # --- files ---------------------------------------------------------------------------------------

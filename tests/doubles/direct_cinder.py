@@ -12,26 +12,22 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from host_agent.shared.cinder.calls import Retry, error_of_status, timeout_error, too_old
 from host_agent.shared.cinder.client import (
-    MADE_FOR,
-    Retry,
     attachment_view,
     connection_view,
     delete_volume,
     encryption_view,
     end_extension,
     end_migration,
-    error_of_status,
     old_attachment_views,
     snapshot_status,
     snapshot_view,
-    timeout_error,
-    too_old,
     volume_view,
 )
 from host_agent.shared.cinder.settings import RetryLimits
 from host_agent.shared.contract.messages import ErrorKind
-from host_agent.shared.contract.origin import Dependents
+from host_agent.shared.contract.origin import MADE_FOR, Dependents
 from host_agent.shared.contract.ports import (
     AttachmentView,
     ConnectionInfo,
@@ -41,7 +37,7 @@ from host_agent.shared.contract.ports import (
     SnapshotView,
     VolumeView,
 )
-from host_agent.shared.faults import Fault, Faults
+from host_agent.shared.faults import Fault, Faults, InjectedError
 from ledger.trial.cinder import views
 from ledger.trial.cinder.model import legacy, migration, snapshots
 from ledger.trial.cinder.model import work as cinder_work
@@ -68,7 +64,7 @@ _NEEDS = {
 }
 
 
-def fault_as_port_error(fault: Fault) -> PortError:
+def _as_answered(fault: Fault) -> PortError:
     """What the HTTP adapter would make of the answer that this fault gives."""
     if fault.is_timeout:
         return timeout_error()
@@ -76,7 +72,7 @@ def fault_as_port_error(fault: Fault) -> PortError:
 
 
 class DirectCinder:
-    """The `Cinder` and the `OldCinder` port on a `CinderModel`.  Thread-safe.
+    """The `Cinder` port on a `CinderModel`.  Thread-safe.
 
     `max_version` below 3.44 makes it an old Cinder.
     """
@@ -104,11 +100,13 @@ class DirectCinder:
         with self._model.lock:
             self._model.remembers = self._faults.looks_back or self._model.remembers
             self._model.note_call(call, **ids)
-        with self._faults.around(call, error=fault_as_port_error, **ids) as fault, self._model.lock:
-            try:
+        try:
+            with self._faults.around(call, **ids) as fault, self._model.lock:
                 yield fault
-            except CinderFault as refused:
-                raise error_of_status(refused.status, refused.message) from None
+        except CinderFault as refused:
+            raise error_of_status(refused.status, refused.message) from None
+        except InjectedError as injected:
+            raise _as_answered(injected.fault) from None
 
     @contextmanager
     def _reading(self, call: str, **ids: str | None) -> Iterator[tuple[CinderModel, Shown]]:

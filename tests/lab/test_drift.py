@@ -16,7 +16,7 @@ import libvirt
 import pytest
 
 from handlers.drift.judge import APART_S, BRAKE_COUNT
-from host_agent.shared.cinder.client import MADE_FOR
+from host_agent.shared.contract.origin import MADE_FOR
 from tests.lab.control import Lab
 from tests.lab.guest import LabGuest, wait_until
 from tests.lab.moving import HERE, THERE

@@ -204,7 +204,6 @@ def _work(state: State, order: Order, wire: Wire) -> None:
     cinder: Any = Cinder(state.world, wire)
     ctx = RunContext(
         cinder=cinder,
-        old_cinder=cinder,
         brick=host,
         guests=host,
         storage=host,

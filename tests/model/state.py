@@ -154,7 +154,7 @@ class Ledger:
         clock = Clock(state.world, pause.now if pause else state.now)
         cinder: Any = Cinder(state.world, wire)
         self.clock = clock
-        self.service = Service(self.store, cinder, cinder, clock, clock.wait)
+        self.service = Service(self.store, cinder, clock, clock.wait)
         self.requests = Requests(self.store, cinder, clock)
         self.fleet = Fleet(
             contact=lambda name: Contact(alive=state.world.hosts[name].on, since="now"),

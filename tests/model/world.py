@@ -238,7 +238,7 @@ class Wire:
 
 
 class Cinder:
-    """The ports `Cinder` and `OldCinder`, as far as the model's flows go."""
+    """The port `Cinder`, as far as the model's flows go."""
 
     def __init__(self, world: World, wire: Wire) -> None:
         self._world, self._wire = world, wire

@@ -26,7 +26,7 @@ WRONG: dict[str, Callable[[Connector], Connector]] = {
 #: Cinder's calls that take a connector; new and old.
 TOLD = (
     *("cinder.attachment_create", "cinder.attachment_update"),
-    *("old_cinder.initialize_connection", "old_cinder.terminate_connection", "old_cinder.attach"),
+    *("cinder.initialize_connection", "cinder.terminate_connection", "cinder.attach"),
 )
 
 

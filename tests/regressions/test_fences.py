@@ -269,7 +269,7 @@ def test_a_refresh_that_a_fence_ends_leaves_its_record_and_whoever_comes_next_go
     world = attached(PowerState.SHUTDOWN, legacy=legacy)
     records = world.records[HOST]
     [attachment_id] = records
-    asked = "old_cinder.initialize_connection" if legacy else "cinder.attachment_update"
+    asked = "cinder.initialize_connection" if legacy else "cinder.attachment_update"
     broken = broken_on(world, HOST, asked)
     operation_id = world.act("refresh")
     run_until(world, operation_id, lambda: not world.host.read()["connected"])

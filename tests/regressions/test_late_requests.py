@@ -12,8 +12,8 @@ from aggregates.attachment import Attachment
 from aggregates.operation import Outcome
 from handlers.requests.build import BootDisk
 from host_agent.sent import FileMarks, let_land, sending
-from host_agent.shared.cinder.client import MADE_FOR
 from host_agent.shared.contract.messages import ErrorKind, PowerState
+from host_agent.shared.contract.origin import MADE_FOR
 from host_agent.shared.contract.ports import LATE_S, PortError
 from tests.memory import Clock
 from tests.world import CONTEXT, HOST, NAMES, OTHER, SERVER, World, events

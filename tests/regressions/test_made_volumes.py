@@ -13,9 +13,9 @@ from aggregates.operation import OperationState, Outcome
 from aggregates.volume import Volume
 from handlers.engine.verbs import LedgerVerb
 from handlers.requests.build import BootDisk
-from host_agent.shared.cinder.client import MADE_FOR
 from host_agent.shared.contract.lane import Lane
 from host_agent.shared.contract.messages import ErrorKind
+from host_agent.shared.contract.origin import MADE_FOR
 from host_agent.shared.contract.ports import LATE_S
 from ledger.core.effects import EFFECTS
 from ledger.core.steps.context import EffectContext

@@ -250,7 +250,7 @@ def test_nothing_begins_between_the_look_and_the_deletion(what: str, legacy: boo
     """Cinder refuses it, for the volume is `detaching`."""
     world = attached(legacy=legacy)
     name = "detach" if legacy else "attachment_delete"
-    port = world.agents[HOST]["old_cinder" if legacy else "cinder"]
+    port = world.agents[HOST]["cinder"]
     real, refused = getattr(port, name), []
 
     def overtaken(*args: object) -> object:
@@ -268,7 +268,7 @@ def test_nothing_begins_between_the_look_and_the_deletion(what: str, legacy: boo
 def test_a_migration_that_begins_after_the_look_is_seen() -> None:
     """Cinder's begin_detaching says yes to a volume that migrates, and does nothing."""
     world = attached()
-    port, ends = world.agents[HOST]["old_cinder"], list[Callable[[], object]]()
+    port, ends = world.agents[HOST]["cinder"], list[Callable[[], object]]()
     real = port.begin_detaching
 
     def overtaken(volume_id: str) -> None:
@@ -296,7 +296,7 @@ def test_lp880399_a_deletion_that_fails_takes_detaching_back() -> None:
 def test_what_takes_detaching_back_is_tried_again_until_it_is_done() -> None:
     """Also if the deletion alone would not be tried again."""
     world = attached()
-    broken = Broken(world, "old_cinder.roll_detaching", ErrorKind.RETRYABLE)
+    broken = Broken(world, "cinder.roll_detaching", ErrorKind.RETRYABLE)
     broken.while_ = lambda: broken.calls < 2
     Broken(world, "cinder.attachment_delete", ErrorKind.FINAL)
     operation = world.run(world.detach())
@@ -314,7 +314,7 @@ def test_an_attachment_that_was_gone_does_not_leave_a_shared_volume_detaching(fa
         world.done(world.attach())
     [mine] = [r for r in world.cinder.attachments_of(world.volumes[0]) if r.instance == SERVER]
     world.cinder.drop_attachment(mine.id)
-    broken = Broken(world, "old_cinder.roll_detaching", ErrorKind.RETRYABLE)
+    broken = Broken(world, "cinder.roll_detaching", ErrorKind.RETRYABLE)
     broken.while_ = lambda: broken.calls < fails
     world.done(world.detach())
     assert (broken.calls, volume_of(world).status) == (fails, "in-use")
@@ -328,7 +328,7 @@ def test_an_attachment_that_was_gone_does_not_leave_a_volume_detaching_that_has_
     lane = Lane(
         server_id=SERVER, volume_id=volume_id, bdm_id="", attachment_id=gone, device_name=None
     )
-    with letting_go(cinder, cinder, lane) as deletion:
+    with letting_go(cinder, lane) as deletion:
         assert volume_of(world).status == "detaching"
         deletion.shown = cinder.attachment_delete(gone) is not None
     assert volume_of(world).status == "in-use"

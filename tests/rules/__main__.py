@@ -87,7 +87,7 @@ def copied(tree: Path) -> Path:
     for name in filter(None, names.split("\0")):
         if (ROOT / name).exists():
             (tree / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, tree / name)
+            shutil.copy2(ROOT / name, tree / name, follow_symlinks=False)
     return tree
 
 

@@ -379,7 +379,7 @@ async def running_api(
         wakeups = await stack.enter_async_context(Wakeups(dsn, clock))
         components = Components(
             requests=Requests(log, asked, clock),
-            service=Service(log, cinder, cinder, clock),
+            service=Service(log, cinder, clock),
             findings=Findings(log),
             looker=looker,
             writer=log.log_recorder.writer,

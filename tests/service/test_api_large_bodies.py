@@ -48,7 +48,7 @@ def test_as_many_guests_as_are_documented_are_taken(database_url: str) -> None:
     """Each leads to more than one event, and an append has at most so many."""
     log = Ledger(database_url)
     cinder: Any = DirectCinder.__new__(DirectCinder)
-    service = Service(log, cinder, cinder, time.time)
+    service = Service(log, cinder, time.time)
     shown = Registration(service_version=2, capabilities={}, guests=guests(GUESTS_MAX))
     result, _ = service.register("h", shown, CONTEXT)
     assert not result.again

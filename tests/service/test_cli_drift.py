@@ -157,7 +157,7 @@ def test_machines_and_who_names_columns_get_all_of_them(
     stub.answers["GET /v1/drift"] = listed(finding())
     assert run("drift", "list", "-f", "json") == 0
     [row] = json.loads(capsys.readouterr().out)
-    assert tuple(row) == COLUMNS
+    assert tuple(row) == tuple(COLUMNS)
     assert (row["Class"], row["Host"], row["Times"]) == ("reservation_unknown", "hv1", 2)
     assert run("drift", "list", "-c", "Host", "-c", "Repair") == 0
     assert "drop_attachment" in capsys.readouterr().out

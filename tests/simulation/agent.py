@@ -168,7 +168,6 @@ class Agent:
         return {
             "host": name,
             "cinder": cinder,
-            "old_cinder": cinder,
             "brick": tripped("brick", SimulatedBrick(state, Faults(), name)),
             "guests": tripped("guests", PatientGuests(cloud.files, state, name, lives)),
             "users": Users(cloud, name),

@@ -12,7 +12,8 @@ from handlers.drift.judge import differs, drifting, id_of
 from handlers.drift.predicates import LASTING
 from handlers.drift.rows import CinderAttachment, CinderVolume, VolumeRow
 from handlers.drift.rows import Row as Joined
-from host_agent.shared.cinder.client import MADE_FOR, mountpoint_of
+from host_agent.shared.cinder.client import mountpoint_of
+from host_agent.shared.contract.origin import MADE_FOR
 from host_agent.shared.contract.survey import Survey
 from host_agent.shared.faults import Faults
 from host_agent.simulated.adapters import SimulatedGuests, SimulatedStorage

@@ -24,7 +24,7 @@ from handlers.drift.judge import id_of
 from handlers.drift.rows import Row
 from handlers.engine.plan import plan_of
 from host_agent.libvirt import disk_xml
-from host_agent.shared.cinder.client import MADE_FOR
+from host_agent.shared.contract.origin import MADE_FOR
 from host_agent.shared.contract.ports import PortError
 from ledger.log.application import ConflictError
 from ledger.log.unit import Unit

@@ -17,7 +17,7 @@ from uuid import NAMESPACE_OID, uuid5
 from aggregates.attachment import Attachment
 from aggregates.volume import Volume
 from host_agent.libvirt import disk_xml
-from host_agent.shared.cinder.client import MADE_FOR
+from host_agent.shared.contract.origin import MADE_FOR
 from host_agent.storage import connection
 from host_agent.storage.records import Record
 from ledger.log.unit import Unit

@@ -44,7 +44,7 @@ class Processes:
         store = cloud.store.beside()
         cinder: Any = Worded(cloud, Tripwire("cinder", cloud.late, lambda: cloud.chance))
         now, wait = cloud.database_now, cloud.clock.wait
-        service = Service(store, cinder, cinder, now, wait)
+        service = Service(store, cinder, now, wait)
         return Process(name, service, Requests(store, cinder, now))
 
     def someone(self) -> Process:

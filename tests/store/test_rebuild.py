@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -275,12 +276,24 @@ def test_what_other_code_has_begun_is_thrown_away(
     assert folded == list(range(1, hosts + 1))
 
 
-@pytest.mark.parametrize("package", [aggregates, handlers, projections, shared])
+@pytest.mark.parametrize(
+    ("package", "changed"),
+    [
+        (aggregates, "operation.py"),
+        (handlers, "engine/engine.py"),
+        (projections, "running/tables.py"),
+        (shared, "contract/lane.py"),
+    ],
+)
 def test_rows_depend_on_the_code_of_all_that_makes_them(
-    package: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    package: ModuleType, changed: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    before = module._code()
-    monkeypatch.setattr(package, "__path__", [str(tmp_path)])
+    before, copy = module._code(), tmp_path / "copy"
+    shutil.copytree(package.__path__[0], copy)
+    monkeypatch.setattr(package, "__path__", [str(copy)])
+    assert module._code() == before
+    with (copy / changed).open("a") as file:
+        file.write("# changed\n")
     assert module._code() != before
 
 

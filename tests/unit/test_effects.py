@@ -150,7 +150,6 @@ def do(
     """What the effect gives; raises what it fails with."""
     context = EffectContext(
         cinder=cinder,  # type: ignore[arg-type]
-        old_cinder=cinder,
         book=Book(*known),
         uncertain=uncertain,
         first=more.get("first", False),

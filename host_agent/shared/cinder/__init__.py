@@ -1,1 +1,1 @@
-"""Cinder's API as this product uses it, behind `shared.ports`; the service uses it, too."""
+"""Cinder's API as this product uses it, behind `contract.ports`; the service uses it, too."""

@@ -10,6 +10,10 @@ Theory of operation
 * `attachment_create` and `volume_create` are never repeated: they take no id of ours, so the
   caller looks for what an earlier one has made.  `attachment_update` is not if its fate is
   unknown: carried out late, it takes an attachment that is attached back to `attaching`.
+* The calls of before 3.44 are known to every API v3; whose connection it is, the connector tells.
+  `reserve` and `begin_detaching` move a status which a repetition would find moved, and be refused:
+  a lost answer leaves as UNKNOWN, and the volume's status tells.  The others may be done twice;
+  Cinder accepts most of them in any state.
 * What was done although its answer was lost is seen at the repetition: a volume that
   is going, a migration that ended as it was told to.
 * From 3.69 a volume's `shared_targets` may be null, which older microversions report
@@ -25,14 +29,7 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from typing import Any, TypeVar
 
-from host_agent.shared.cinder.calls import (
-    Retry,
-    error_of_status,
-    port_error,
-    timeout_error,
-    too_old,
-)
-from host_agent.shared.cinder.session import Caller, agree
+from host_agent.shared.cinder.session import Caller
 from host_agent.shared.contract.messages import ErrorKind
 from host_agent.shared.contract.origin import MADE_FOR, Dependents, origin_of
 from host_agent.shared.contract.ports import (
@@ -45,25 +42,6 @@ from host_agent.shared.contract.ports import (
     VolumeView,
 )
 from host_agent.shared.platform import masking
-
-__all__ = [
-    "MADE_FOR",
-    "CinderClient",
-    "Retry",
-    "agree",
-    "attachment_view",
-    "connection_view",
-    "delete_volume",
-    "encryption_view",
-    "end_extension",
-    "end_migration",
-    "error_of_status",
-    "old_attachment_views",
-    "port_error",
-    "timeout_error",
-    "too_old",
-    "volume_view",
-]
 
 T = TypeVar("T")
 
@@ -400,6 +378,41 @@ class CinderClient(Caller):
         self._call(
             lambda cinder: cinder.volume_snapshots.update_snapshot_status(snapshot_id, fields)
         )
+
+    # --- the calls of before 3.44
+
+    def reserve(self, volume_id: str) -> None:
+        self._call(lambda cinder: cinder.volumes.reserve(volume_id), repeatable=False)
+
+    def unreserve(self, volume_id: str) -> None:
+        self._call(lambda cinder: cinder.volumes.unreserve(volume_id))
+
+    def initialize_connection(self, volume_id: str, connector: dict[str, Any]) -> ConnectionInfo:
+        return self._call(
+            lambda cinder: connection_view(
+                cinder.volumes.initialize_connection(volume_id, connector)
+            )
+        )
+
+    def terminate_connection(self, volume_id: str, connector: dict[str, Any]) -> None:
+        self._call(lambda cinder: cinder.volumes.terminate_connection(volume_id, connector))
+
+    def attach(
+        self, volume_id: str, server_id: str, device: str, host: str, mode: str = "rw"
+    ) -> None:
+        self._call(lambda cinder: cinder.volumes.attach(volume_id, server_id, device, mode, host))
+
+    def begin_detaching(self, volume_id: str) -> None:
+        self._call(lambda cinder: cinder.volumes.begin_detaching(volume_id), repeatable=False)
+
+    def roll_detaching(self, volume_id: str) -> None:
+        self._call(lambda cinder: cinder.volumes.roll_detaching(volume_id))
+
+    def detach(self, volume_id: str, attachment_id: str) -> None:
+        self._call(lambda cinder: cinder.volumes.detach(volume_id, attachment_id))
+
+    def old_attachments(self, volume_id: str) -> list[OldAttachment]:
+        return self._call(lambda cinder: old_attachment_views(vars(cinder.volumes.get(volume_id))))
 
 
 def snapshot_status(status: str) -> dict[str, str]:

@@ -14,25 +14,55 @@ from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 import requests
+from keystoneauth1 import session
+from prometheus_client import Histogram
 from requests.adapters import HTTPAdapter
 from urllib3 import Timeout
 
 from host_agent.shared.platform import tracing
 from host_agent.shared.platform.lines import CONNECTIONS_MAX, NotConnectedError, ask, whole_answers
-from host_agent.shared.platform.telemetry import NO_ANSWER, outcome_of
+from host_agent.shared.platform.telemetry import NO_ANSWER, call_seconds, outcome_of
 
-#: Is told of each call: its URL, its outcome (shared.telemetry), and how many seconds it took.
+#: Is told of each call: its URL, its outcome (`outcome_of`), and how many seconds it took.
 Note = Callable[[str, str, float], None]
+
+
+def session_of(
+    neighbour: str,
+    calls: Histogram | None,
+    timeout_s: tuple[float, float],
+    *,
+    auth: Any = None,
+    cacert: str | None = None,
+    insecure: bool = False,
+) -> session.Session:
+    """A session with a neighbour; `timeout_s`: to connect, and to read the answer.
+
+    `calls` counts each call, in seconds: by whose it was, and its outcome.  The log-ins of `auth`
+    go the same way, and are Keystone's.
+    """
+    counted = calls or call_seconds()
+    keystone = getattr(getattr(auth, "user_auth", auth), "auth_url", None)
+
+    def note(url: str, outcome: str, took_s: float) -> None:
+        whose = "keystone" if keystone and url.startswith(keystone) else neighbour
+        counted.labels(whose, outcome).observe(took_s)
+
+    verify = False if insecure else cacert or True
+    begun = session.Session(auth=auth, verify=verify, session=transport(note))
+    # requests takes a pair; the constructor of Session only a number.
+    begun.timeout = timeout_s  # type: ignore[assignment]
+    return begun
 
 
 def transport(note: Note = lambda _url, _outcome, _took_s: None) -> requests.Session:
     """For keystoneauth's Session; may be shared by threads, as that is."""
-    session = _Session()
-    session.auth = lambda request: request  # Keystone's token says who we are, and no netrc
-    session.headers.clear()
+    made = _Session()
+    made.auth = lambda request: request  # Keystone's token says who we are, and no netrc
+    made.headers.clear()
     for scheme in ("https://", "http://"):
-        session.mount(scheme, _Lines(note))
-    return session
+        made.mount(scheme, _Lines(note))
+    return made
 
 
 class _Session(requests.Session):

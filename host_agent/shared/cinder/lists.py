@@ -4,7 +4,7 @@ Theory of operation
 -------------------
 * `sort=id:asc` walks the primary key; Cinder's own order sorts the whole table for each page.
 * Each listed attachment costs Cinder a transaction of its own.  So pages are small, and whoever
-  walks paces itself (ledger.reconcile.pace).
+  walks paces itself (ledger.reconcile.cinder_side).
 * The list of attachments is the summary: the detailed one carries the secrets of connections, and
   does not tell the host.  That is in the list of volumes, of what is attached.
 * The end of a list is an empty page.  A short one may be cut, by a proxy or by Cinder's
@@ -22,9 +22,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, TypeVar
 
-from host_agent.shared.cinder.client import MADE_FOR, mode_of, mountpoint_of
+from host_agent.shared.cinder.client import mode_of, mountpoint_of
 from host_agent.shared.cinder.session import Caller
 from host_agent.shared.contract.messages import ErrorKind
+from host_agent.shared.contract.origin import MADE_FOR
 from host_agent.shared.contract.ports import PortError
 from host_agent.shared.platform import masking
 

@@ -1,6 +1,6 @@
 """Talking to Cinder: where it is, who we are, which microversion, which errors.
 
-A leaf below the adapters of the `Cinder` and `OldCinder` ports (cinder.py, old.py).
+A leaf below the adapter of the `Cinder` port (client.py), and what reads its lists (lists.py).
 
 * Every exception leaves as `PortError`; what it says about the world decides what
   may be done next (`error_of_status`).  Nothing else escapes, and no text of it or
@@ -26,18 +26,16 @@ import structlog
 from cinderclient import api_versions, exceptions
 from cinderclient import client as cinder_client
 from cinderclient.contrib import noauth
-from keystoneauth1 import exceptions as keystone_exceptions
-from keystoneauth1 import loading, service_token, session
+from keystoneauth1 import loading, service_token
 from prometheus_client import Histogram
 
 from host_agent.shared.cinder.answers import check
 from host_agent.shared.cinder.calls import Retry, error_of_status, port_error
-from host_agent.shared.cinder.http import transport
+from host_agent.shared.cinder.http import session_of
 from host_agent.shared.cinder.settings import CinderSettings, root_of
 from host_agent.shared.contract.messages import ErrorKind
 from host_agent.shared.contract.ports import PortError
 from host_agent.shared.platform.lines import left_s
-from host_agent.shared.platform.telemetry import call_seconds
 
 T = TypeVar("T")
 Microversion = tuple[int, int]
@@ -63,11 +61,10 @@ class Dialogue:
         clock: Callable[[], float] = time.monotonic,
         calls: Histogram | None = None,
     ) -> None:
-        """`calls` counts each call: by whose it was and its outcome, in seconds."""
+        """`calls`: see session_of."""
         if settings.endpoint is None and settings.auth is None:
             raise ValueError("Cinder needs an endpoint (noauth) or auth options (Keystone)")
         self._settings = settings
-        self._calls = calls or call_seconds()
         self._clock = clock
         self._lock = threading.Lock()
         self._agreed: tuple[Microversion, str | None] | None = None
@@ -77,23 +74,15 @@ class Dialogue:
         self._own = threading.local()
         self._user_auth: Any = None
         self._service_auth: Any = None
-        self._session = session.Session(
+        self._session = session_of(
+            "cinder",
+            calls,
+            settings.timeout_s,
             auth=self._auth(),
-            verify=False if settings.insecure else settings.cacert or True,
-            additional_headers=self._headers(),
-            session=transport(self._note),
+            cacert=settings.cacert,
+            insecure=settings.insecure,
         )
-        # requests takes a pair; the constructor of Session only a number.
-        self._session.timeout = (  # type: ignore[assignment]
-            settings.connect_timeout_s,
-            settings.read_timeout_s,
-        )
-
-    def _note(self, url: str, outcome: str, took_s: float) -> None:
-        """Our log-ins go the same way as what we ask of Cinder."""
-        keystone = getattr(self._user_auth, "auth_url", None)
-        neighbour = "keystone" if keystone and url.startswith(keystone) else "cinder"
-        self._calls.labels(neighbour, outcome).observe(took_s)
+        self._session.additional_headers = self._headers()
 
     def _auth(self) -> Any:
         settings = self._settings
@@ -315,6 +304,14 @@ def agree(document: Any) -> Microversion:
     return min(offered, MAX_MICROVERSION)
 
 
+def _asked(ask: Callable[[], T]) -> T:
+    try:
+        return ask()
+    except Exception as error:  # noqa: BLE001 - the port raises PortError and nothing else
+        # "from None": the original may hold a response with connection information
+        raise port_error(error) from None
+
+
 class Caller:
     """What the adapters share: each call's client, errors and repetition."""
 
@@ -334,32 +331,19 @@ class Caller:
         return self._retry.run(lambda: self._once(act), repeatable=repeatable)
 
     def _once(self, act: Callable[[Any], T]) -> T:
-        try:
-            return act(self._dialogue.client())
-        except Exception as error:  # noqa: BLE001 - the port raises PortError and nothing else
-            # "from None": the original may hold a response with connection information
-            raise port_error(error) from None
+        return _asked(lambda: act(self._dialogue.client()))
 
     def check_service_token(self) -> None:
         """Start-up self-check: see `Dialogue.check_service_token`."""
-        try:
-            self._dialogue.check_service_token()
-        except keystone_exceptions.ClientException as error:
-            raise port_error(error) from None
+        _asked(self._dialogue.check_service_token)
 
     def sees_all_projects(self) -> bool:
         """See `Dialogue.sees_all_projects`.  Raises PortError."""
-        try:
-            return self._dialogue.sees_all_projects()
-        except keystone_exceptions.ClientException as error:
-            raise port_error(error) from None
+        return _asked(self._dialogue.sees_all_projects)
 
     def reach(self) -> None:
         """Whether Cinder (and Keystone, for where it is) answers now; one attempt."""
-        try:
-            self._dialogue.reach()
-        except Exception as error:  # noqa: BLE001 - as in `_once`
-            raise port_error(error) from None
+        _asked(self._dialogue.reach)
 
     def close(self) -> None:
         """Close the connections that are kept open; the adapter is of no use afterwards."""

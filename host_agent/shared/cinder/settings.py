@@ -50,6 +50,11 @@ class CinderSettings:
     insecure: bool = False
     backoff: RetryLimits = RetryLimits()
 
+    @property
+    def timeout_s(self) -> tuple[float, float]:
+        """To connect, and to read."""
+        return self.connect_timeout_s, self.read_timeout_s
+
     def in_project(self, project_id: str) -> CinderSettings:
         """The same user in another project: what it creates there belongs to that project."""
         endpoint = self.endpoint and f"{root_of(self.endpoint)}/v3/{project_id}"

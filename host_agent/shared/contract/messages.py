@@ -164,7 +164,7 @@ class Command:
     guest: GuestOrder | None = None
     cancel: bool = False
     first: bool = False
-    traceparent: str | None = None  # of the run (shared.tracing)
+    traceparent: str | None = None  # of the run (shared.platform.tracing)
 
     def __post_init__(self) -> None:
         if (self.lane is None) == (self.guest is None):

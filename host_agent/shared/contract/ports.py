@@ -127,11 +127,23 @@ class Encryption:
     key_size: int | None
 
 
+@dataclass(frozen=True, kw_only=True)
+class OldAttachment:
+    """A row of `volume.attachments`: what the old calls leave in Cinder."""
+
+    id: str
+    server_id: str
+    host_name: str | None
+    mountpoint: str | None = None  # the disk's name, without a directory
+
+
 class Cinder(Protocol):
-    """The part of the Block Storage API v3 (>= 3.44) that the flows use."""
+    """The part of the Block Storage API v3 that the flows use: from 3.44 on, and at the end the
+    calls of before, S1's old flow, which are all actions of a volume.
+    """
 
     def new_flow(self) -> bool:
-        """Whether Cinder offers v3 >= 3.44; without it only volumes and `OldCinder` work."""
+        """Whether Cinder offers v3 >= 3.44; without it only volumes and the old calls work."""
 
     def reimages(self) -> bool: ...  # whether it offers 3.68
     def volume(self, volume_id: str) -> VolumeView: ...
@@ -186,20 +198,6 @@ class Cinder(Protocol):
         """Tell Cinder of a guest's part in a snapshot: done (its present status, "creating" or
         "deleting", with progress 90%), or not ("error", "error_deleting").
         """
-
-
-@dataclass(frozen=True, kw_only=True)
-class OldAttachment:
-    """A row of `volume.attachments`: what the old calls leave in Cinder."""
-
-    id: str
-    server_id: str
-    host_name: str | None
-    mountpoint: str | None = None  # the disk's name, without a directory
-
-
-class OldCinder(Protocol):
-    """Cinder's calls before 3.44: S1's old flow.  All are volume actions."""
 
     def reserve(self, volume_id: str) -> None: ...
     def unreserve(self, volume_id: str) -> None: ...

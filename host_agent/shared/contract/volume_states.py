@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from host_agent.shared.contract.lane import Lane
 from host_agent.shared.contract.messages import ErrorKind
-from host_agent.shared.contract.ports import Cinder, OldCinder, PortError, VolumeView
+from host_agent.shared.contract.ports import Cinder, PortError, VolumeView
 
 #: What attachments alone make of a status, and the lack of them.
 OF_ATTACHMENTS = frozenset({"available", "reserved", "attaching", "in-use", "detaching"})
@@ -53,9 +53,7 @@ class Deletion:
 
 
 @contextmanager
-def letting_go(
-    cinder: Cinder, old_cinder: OldCinder, lane: Lane, *, first: bool = False
-) -> Iterator[Deletion]:
+def letting_go(cinder: Cinder, lane: Lane, *, first: bool = False) -> Iterator[Deletion]:
     """Around the deletion of the lane's attachment; RETRYABLE `volume_busy` while that would
     leave the volume with a wrong status.
 
@@ -68,17 +66,17 @@ def letting_go(
     `first`: it is held before it is looked at, for what is let go of is nearly always `in-use`.
     """
     left = _is_left(cinder, lane)
-    held = _held(cinder, old_cinder, lane.volume_id, first=first) if left else None
+    held = _held(cinder, lane.volume_id, first=first) if left else None
     deletion = Deletion()
     try:
         yield deletion
     except PortError as failed:
         if held is not None:
             with _less_than(failed):
-                old_cinder.roll_detaching(lane.volume_id)  # nothing, if it is not `detaching`
+                cinder.roll_detaching(lane.volume_id)  # nothing, if it is not `detaching`
         raise
     if held is not None and (held.multiattach or not deletion.shown):
-        old_cinder.roll_detaching(lane.volume_id)
+        cinder.roll_detaching(lane.volume_id)
 
 
 def _is_left(cinder: Cinder, lane: Lane) -> bool:
@@ -99,9 +97,7 @@ def _is_pair(cinder: Cinder, one: str, other: str) -> bool:
     return bool({f"target:{one}", f"target:{other}"} & migrations)
 
 
-def _held(
-    cinder: Cinder, old_cinder: OldCinder, volume_id: str, *, first: bool
-) -> VolumeView | None:
+def _held(cinder: Cinder, volume_id: str, *, first: bool) -> VolumeView | None:
     """The volume, if it is `detaching` now; else Cinder can begin nothing with it anyhow.
 
     Of one that migrates begin_detaching says yes, which is taken back.  So whoever tries again
@@ -114,7 +110,7 @@ def _held(
         _refuse_at_work(volume)
         if volume.status != "in-use":
             return volume if volume.status == "detaching" else None
-    begun = _begin_detaching(old_cinder, volume_id)
+    begun = _begin_detaching(cinder, volume_id)
     volume = _shown(cinder, volume_id)
     if volume is None:
         return None
@@ -122,15 +118,15 @@ def _held(
         _refuse_at_work(volume)
     except PortError:
         if begun:
-            old_cinder.roll_detaching(volume_id)
+            cinder.roll_detaching(volume_id)
         raise
     return volume if volume.status == "detaching" else None
 
 
-def _begin_detaching(old_cinder: OldCinder, volume_id: str) -> bool:
+def _begin_detaching(cinder: Cinder, volume_id: str) -> bool:
     """Whether Cinder did; why it does not is seen in what it shows."""
     try:
-        old_cinder.begin_detaching(volume_id)
+        cinder.begin_detaching(volume_id)
     except PortError as error:
         if error.code not in {"refused", "not_found"}:
             raise

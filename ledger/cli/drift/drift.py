@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Iterator
 from typing import Any
 
-from ledger.cli.base import Lister, ShowOne, add_at, add_limit, clock
-from ledger.cli.naming import named
+from ledger.cli.base import Lister, ShowOne, add_at, add_limit, clock, listed, said
+from ledger.cli.naming import add_filters
 from ledger.cli.table import plain
 from ledger.words.acts import BY_NAME
 from ledger.words.consequences import second_look
@@ -16,11 +16,15 @@ from ledger.words.sentences import left_text
 Finding = dict[str, Any]
 
 STATES = ("open", "suspected", "confirmed", "ignored", "over", "all")
-COLUMNS = (
-    *("ID", "Class", "Severity", "State", "About", "Subject", "Key", "Server", "Volume", "Host"),
-    *("Found", "Times", "Over", "Repair"),
-)
-CLASS_COLUMNS = ("Class", "Of", "Severity", "Repair", "Compares", "Meaning", "By hand")
+CLASS_COLUMNS: dict[str, Any] = {
+    "Class": "name",
+    "Of": "subject",
+    "Severity": "severity",
+    "Repair": lambda each: each["repair"] or "(by hand)",
+    "Compares": lambda each: ", ".join(each["compares"]),
+    "Meaning": "meaning",
+    "By hand": "by_hand",
+}
 CLASS_TABLE = 4  # columns that fit
 
 
@@ -35,9 +39,7 @@ class ListDrift(Lister):
         add = parser.add_argument
         add("--class", dest="drift_class", metavar="NAME", help="see 'drift classes'")
         add("--severity", choices=("critical", "warning", "info"))
-        add("--server", metavar="ID", type=named("server"))
-        add("--volume", metavar="ID", type=named("volume"))
-        add("--host", metavar="NAME")
+        add_filters(parser, "server", "volume", "host")
         when = parser.add_mutually_exclusive_group()
         when.add_argument("--state", choices=STATES, help="open: suspected or confirmed (default)")
         when.add_argument(
@@ -47,18 +49,16 @@ class ListDrift(Lister):
         add_limit(parser, "so many at most")
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        names = ("severity", "server", "volume", "host", "state", "at")
-        asked = {name: getattr(parsed_args, name) for name in names}
+        asked = said(parsed_args, "severity", "server", "volume", "host", "state", "at")
         asked["class"] = parsed_args.drift_class
         found = self.client.items("/v1/drift", "findings", parsed_args.limit, **asked)
-        return COLUMNS, [_row(finding) for finding in found]
+        return listed(COLUMNS, found)
 
 
 class ShowFinding(ShowOne):
     """Show a finding: what it means, what each party says, what to do, and its history."""
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("id", metavar="<finding>", type=named("finding"))
+    about = "finding"
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         return shown(self.client.get(f"/v1/drift/{parsed_args.id}"))
@@ -68,21 +68,10 @@ class ListDriftClasses(Lister):
     """List all that can differ; what it means is shown with -f json, or -c Class -c Meaning."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        rows = [
-            (
-                each["name"],
-                each["subject"],
-                each["severity"],
-                each["repair"] or "(by hand)",
-                ", ".join(each["compares"]),
-                each["meaning"],
-                each["by_hand"],
-            )
-            for each in self.client.get("/v1/drift/classes")["classes"]
-        ]
+        names, rows = listed(CLASS_COLUMNS, self.client.get("/v1/drift/classes")["classes"])
         if parsed_args.formatter == "table" and not parsed_args.columns:
-            return CLASS_COLUMNS[:CLASS_TABLE], [row[:CLASS_TABLE] for row in rows]
-        return CLASS_COLUMNS, rows
+            return names[:CLASS_TABLE], [row[:CLASS_TABLE] for row in rows]
+        return names, rows
 
 
 # ------------------------------------------------------------------------------- in words
@@ -145,14 +134,22 @@ def _about(finding: Finding) -> str:
     return f"{finding['subject']} {finding['key']}"
 
 
-def _row(finding: Finding) -> tuple[Any, ...]:
-    names = ("finding_id", "drift_class", "severity", "state")
-    more = (
-        *("subject", "key", "server_id", "volume_id", "host"),
-        *("found_at", "times", "over_at", "repair"),
-    )
-    known, rest = ([finding[name] for name in some] for some in (names, more))
-    return (*known, _about(finding), *rest)
+COLUMNS: dict[str, Any] = {
+    "ID": "finding_id",
+    "Class": "drift_class",
+    "Severity": "severity",
+    "State": "state",
+    "About": _about,
+    "Subject": "subject",
+    "Key": "key",
+    "Server": "server_id",
+    "Volume": "volume_id",
+    "Host": "host",
+    "Found": "found_at",
+    "Times": "times",
+    "Over": "over_at",
+    "Repair": "repair",
+}
 
 
 def said_by(differs: dict[str, Any]) -> Iterator[str]:

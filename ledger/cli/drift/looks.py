@@ -14,14 +14,13 @@ from ledger.cli.base import (
     clock,
     columns,
     complain,
+    listed,
     note,
 )
 from ledger.cli.errors import ExitCode
-from ledger.cli.naming import named
 
 Look = dict[str, Any]
 
-COLUMNS = ("ID", "Of", "Why", "State", "Found", "Suppressed", "Unknown hosts", "Began", "Ended")
 #: Between two questions how far a look is: the service holds no request until one has ended.
 ASKED_INTERVAL_S = 1.0
 
@@ -41,22 +40,8 @@ class ListLooks(Lister):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         found = self._found(parsed_args.state, parsed_args.limit)
-        rows = [
-            (
-                look["look_id"],
-                scope_of(look),
-                look["why"],
-                standing(look),
-                sum((look["found"] or {}).values()),
-                sum((look["braked"] or {}).values()),
-                sum(" " not in name for name in look["unknown"] or {}),  # volumes are there, too
-                clock(look["began_at"]),
-                clock(look["ended_at"]),
-            )
-            for look in found
-        ]
         _say(next((look for look in found if look["held_back"]), None))
-        return COLUMNS, rows
+        return listed(COLUMNS, found)
 
     def _found(self, state: str | None, limit: int) -> list[Look]:
         """As many as there may be; the answer has those that are asked for beside any others."""
@@ -71,8 +56,7 @@ class ListLooks(Lister):
 class ShowLook(ShowOne):
     """Show a look: how far it is, or what it compared, found, suppressed, and could not see."""
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("id", metavar="<look>", type=named("look"))
+    about = "look"
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         return shown(self.client.get(f"/v1/drift/runs/{parsed_args.id}"))
@@ -162,6 +146,20 @@ def standing(look: Look) -> str:
         return "under way"
     eta = f", {look['eta_s']:.0f} s left" if look["eta_s"] is not None else ""
     return f"{share(look)}{eta}"
+
+
+COLUMNS: dict[str, Any] = {
+    "ID": "look_id",
+    "Of": scope_of,
+    "Why": "why",
+    "State": standing,
+    "Found": lambda look: sum((look["found"] or {}).values()),
+    "Suppressed": lambda look: sum((look["braked"] or {}).values()),
+    # Volumes are among what is unknown, too.
+    "Unknown hosts": lambda look: sum(" " not in name for name in look["unknown"] or {}),
+    "Began": lambda look: clock(look["began_at"]),
+    "Ended": lambda look: clock(look["ended_at"]),
+}
 
 
 def share(look: Look) -> str:

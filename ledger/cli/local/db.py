@@ -7,7 +7,7 @@ from typing import Any
 
 from ledger.cli.base import Lister, PlainCommand, ShowOne, note
 from ledger.cli.errors import CliError, ExitCode
-from ledger.cli.local.settings import add_config, database
+from ledger.cli.local.settings import add_config, checked_database, database
 
 
 class UpgradeSchema(PlainCommand):
@@ -41,12 +41,11 @@ class GrantRights(PlainCommand):
         add_config(parser)
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        from ledger.log import roles, schema
+        from ledger.log import roles
         from projections.running.rights import RoleKind
 
         kind, role = RoleKind(parsed_args.kind), parsed_args.role
-        with database(parsed_args) as dsn:
-            schema.check(dsn)
+        with checked_database(parsed_args) as dsn:
             try:
                 done = roles.grant(dsn, role, kind)
             except roles.RoleError as error:
@@ -92,11 +91,8 @@ class CheckSchema(PlainCommand):
         add_config(parser)
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        from ledger.log import schema
-
-        with database(parsed_args) as dsn:
-            schema.check(dsn)
-        note("The schema is current.")
+        with checked_database(parsed_args):
+            note("The schema is current.")
         return 0
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from ledger.cli.base import Lister, PlainCommand, note
 from ledger.cli.errors import CliError, ExitCode
-from ledger.cli.local.settings import add_config, database
+from ledger.cli.local.settings import add_config, checked_database
 
 
 class ListProjections(Lister):
@@ -19,17 +19,14 @@ class ListProjections(Lister):
         add_config(parser)
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        from ledger.log import schema
         from ledger.upkeep import long_work
         from projections.catalog import ALL
         from projections.running.projector import REMEDY, lags
         from projections.running.runner import connect
 
-        with database(parsed_args) as dsn:
-            schema.check(dsn)
-            with connect(dsn) as connection:
-                rows = lags(connection, ALL)
-                works = long_work.under_way(connection)
+        with checked_database(parsed_args) as dsn, connect(dsn) as connection:
+            rows = lags(connection, ALL)
+            works = long_work.under_way(connection)
         for work in works:
             note(str(work))
         for name, *_, held in rows:
@@ -54,7 +51,6 @@ class RebuildProjection(PlainCommand):
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         from ledger.cli.local.long_work import run_shown
-        from ledger.log import schema
         from ledger.upkeep.rebuild import RebuildError, rebuild
         from projections.catalog import ALL
         from projections.running.detached import DetachedError
@@ -68,8 +64,7 @@ class RebuildProjection(PlainCommand):
                 ExitCode.NOT_FOUND,
                 f"Projections: {', '.join(each.name for each in ALL)}; or all",
             )
-        with database(parsed_args) as dsn:
-            schema.check(dsn)
+        with checked_database(parsed_args) as dsn:
             try:
                 done = run_shown(dsn, "rebuild", rebuild(dsn, chosen))
             except ProjectionError as error:

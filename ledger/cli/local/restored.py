@@ -7,7 +7,7 @@ import getpass
 from typing import Any
 
 from ledger.cli.base import ShowOne, note
-from ledger.cli.local.settings import add_config, add_reason_or_dry_run, database
+from ledger.cli.local.settings import add_config, add_reason_or_dry_run, checked_database
 
 
 class Restored(ShowOne):
@@ -27,11 +27,9 @@ class Restored(ShowOne):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         from ledger.cli.operations.plan import Lines
-        from ledger.log import schema
         from ledger.upkeep import restored
 
-        with database(parsed_args) as dsn:
-            schema.check(dsn)
+        with checked_database(parsed_args) as dsn:
             if parsed_args.dry_run:
                 found = restored.look(dsn)
             else:

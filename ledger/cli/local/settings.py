@@ -87,6 +87,16 @@ def database(arguments: argparse.Namespace) -> Iterator[str]:
         raise database_error(error) from None
 
 
+@contextmanager
+def checked_database(arguments: argparse.Namespace) -> Iterator[str]:
+    """The same, if its schema is one that this version can work on."""
+    from ledger.log import schema
+
+    with database(arguments) as dsn:
+        schema.check(dsn)
+        yield dsn
+
+
 def named(settings: Settings) -> str:
     """The database that the settings name.  Raises CliError if they name none."""
     if settings.database_url is None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ledger.cli.base import PlainCommand, note
 from ledger.cli.errors import CliError, ExitCode, usage
-from ledger.cli.local.settings import add_config, database
+from ledger.cli.local.settings import add_config, checked_database
 from ledger.cli.log.archived import add_archive, archive_errors
 
 if TYPE_CHECKING:
@@ -75,7 +75,6 @@ class VerifyLog(PlainCommand):
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         import psycopg
 
-        from ledger.log import schema
         from ledger.upkeep import erase
         from ledger.upkeep.archive import Archive
         from ledger.upkeep.replay import LogReplay
@@ -89,15 +88,16 @@ class VerifyLog(PlainCommand):
             held, roots = _held(parsed_args.checkpoint, parsed_args.key)
             if roots and since:
                 raise usage("a signed checkpoint is of the log from its first event on: no --since")
-            with database(parsed_args) as dsn:
-                schema.check(dsn)
-                with psycopg.connect(dsn, autocommit=True) as connection:
-                    also = [replay.feed] if replay else []
-                    also += [roots.feed] if roots else []
-                    self._verify(connection, archive, since, held=held, also=_all_of(also))
-                    if roots:
-                        roots.end()
-                    _tell_of_persons(erase.wrong(connection))
+            with (
+                checked_database(parsed_args) as dsn,
+                psycopg.connect(dsn, autocommit=True) as connection,
+            ):
+                also = [replay.feed] if replay else []
+                also += [roots.feed] if roots else []
+                self._verify(connection, archive, since, held=held, also=_all_of(also))
+                if roots:
+                    roots.end()
+                _tell_of_persons(erase.wrong(connection))
         if replay is not None:
             _tell(replay)
         return 0

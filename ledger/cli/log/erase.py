@@ -7,7 +7,7 @@ import getpass
 from typing import Any
 
 from ledger.cli.base import ShowOne, note
-from ledger.cli.local.settings import add_config, add_reason_or_dry_run, database
+from ledger.cli.local.settings import add_config, add_reason_or_dry_run, checked_database
 
 
 class ErasePerson(ShowOne):
@@ -30,11 +30,9 @@ class ErasePerson(ShowOne):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         from ledger.cli.operations.plan import Lines
-        from ledger.log import schema
         from ledger.upkeep import erase
 
-        with database(parsed_args) as dsn:
-            schema.check(dsn)
+        with checked_database(parsed_args) as dsn:
             if parsed_args.dry_run:
                 found = erase.look(dsn, parsed_args.person)
             else:

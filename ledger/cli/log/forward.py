@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ledger.cli.base import PlainCommand
 from ledger.cli.errors import CliError, ExitCode, usage
-from ledger.cli.local.settings import add_config, database
+from ledger.cli.local.settings import add_config, checked_database
 
 if TYPE_CHECKING:
     from ledger.forward.following import FeedReader
@@ -49,33 +49,28 @@ class Forward(PlainCommand):
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         from ledger.forward.following import FeedReader
-        from ledger.log import schema
 
         target = _target(parsed_args, self.app.options.cacert)
-        with database(parsed_args) as dsn:
-            schema.check(dsn)
-            with FeedReader.opened(dsn) as reader:
-                _follow(dsn, reader, target, parsed_args)
+        with checked_database(parsed_args) as dsn, FeedReader.opened(dsn) as reader:
+            _follow(dsn, reader, target, parsed_args)
         return 0
 
 
 def _follow(
     dsn: str, reader: FeedReader, target: ForwardTarget, arguments: argparse.Namespace
 ) -> None:
+    from ledger.cli.local.long_work import refuse_busy
     from ledger.forward.following import ForwardError, forward
     from ledger.forward.forms import FORMS as MADE
-    from ledger.upkeep.long_work import BusyError, Checkmark, run
+    from ledger.upkeep.long_work import Checkmark, run
     from projections.running.detached import DetachedError
 
     def work(begun: Checkmark) -> Any:
         return forward(reader, begun, MADE[arguments.format], target, after=arguments.after)
 
     try:
-        run(dsn, f"forward {arguments.name}", work, lambda _: None)
-    except BusyError as error:
-        raise CliError(
-            f"{error}.", ExitCode.REFUSED, "How far it is: attachment-ledger projection list"
-        ) from None
+        with refuse_busy():
+            run(dsn, f"forward {arguments.name}", work, lambda _: None)
     except ForwardError as error:
         raise CliError(str(error), ExitCode.REFUSED, error.hint) from None
     except DetachedError as error:

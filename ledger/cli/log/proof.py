@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ledger.cli.base import PlainCommand, note
 from ledger.cli.errors import CliError, ExitCode, usage
-from ledger.cli.local.settings import add_config, database
+from ledger.cli.local.settings import add_config, checked_database
 from ledger.cli.log.archived import add_archive, archive_errors, directory
 
 if TYPE_CHECKING:
@@ -45,12 +45,18 @@ class SignLog(PlainCommand):
         add_config(parser)
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
+        import psycopg
+
         from ledger.cli.local.long_work import run_shown
         from ledger.upkeep import signing
         from ledger.upkeep.signing import log_of
 
         signed = signing.Signed(parsed_args.to)
-        with _errors(), database(parsed_args) as dsn, _connected(dsn) as connection:
+        with (
+            _errors(),
+            checked_database(parsed_args) as dsn,
+            psycopg.connect(dsn, autocommit=True) as connection,
+        ):
             signer, archive = signing.Signer(parsed_args.key), _archive(parsed_args)
             run_shown(dsn, "sign", lambda _: signing.sign(connection, signed, signer, archive))
             note(f"The public key, for who checks proofs: {signer.key(log_of(connection))}")
@@ -116,6 +122,8 @@ def _grown(signed: Any, text: str, arguments: argparse.Namespace) -> str:
 
 
 def _inside(signed: Any, text: str, arguments: argparse.Namespace) -> str:
+    import psycopg
+
     from ledger.upkeep import check_proof, signing
 
     checkpoint, position = unsigned(text), arguments.position
@@ -124,7 +132,10 @@ def _inside(signed: Any, text: str, arguments: argparse.Namespace) -> str:
             f"the checkpoint is of {checkpoint.size} events: {position} is not one of them.",
             ExitCode.NOT_FOUND,
         )
-    with database(arguments) as dsn, _connected(dsn) as connection:
+    with (
+        checked_database(arguments) as dsn,
+        psycopg.connect(dsn, autocommit=True) as connection,
+    ):
         entry = signing.entry(connection, _archive(arguments), position)
     path = signed.tiles(checkpoint.size).inclusion(position - 1)
     root = entry and check_proof.root_by_inclusion(
@@ -181,17 +192,6 @@ def _text(path: Path) -> str:
         return path.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise usage(f"{path} cannot be read: {error}") from None
-
-
-@contextmanager
-def _connected(dsn: str) -> Iterator[Any]:
-    import psycopg
-
-    from ledger.log import schema
-
-    schema.check(dsn)
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        yield connection
 
 
 def _archive(arguments: argparse.Namespace) -> Archive | None:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from ledger.cli.base import PlainCommand, note
-from ledger.cli.local.settings import add_config, database
+from ledger.cli.local.settings import add_config, checked_database
 from ledger.cli.log.archived import archive_errors, directory
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class ArchiveEvents(PlainCommand):
         from ledger.upkeep import archive, retention
 
         into, before = archive.Archive(parsed_args.to), parsed_args.before
-        with archive_errors(), database(parsed_args) as dsn:
+        with archive_errors(), checked_database(parsed_args) as dsn:
             _work(dsn, "archive", lambda db: retention.archive(db, into, before))
             months = [month for month in into.months() if month.month < f"{before:%Y-%m}"]
             for month in months:
@@ -76,7 +76,7 @@ class RestoreEvents(PlainCommand):
         from ledger.upkeep import archive, retention
 
         source = archive.Archive(parsed_args.source)
-        with archive_errors(), database(parsed_args) as dsn:
+        with archive_errors(), checked_database(parsed_args) as dsn:
             _work(dsn, "restore", lambda db: retention.restore(db, source))
         note("The database has all events of the log.")
         return 0
@@ -89,9 +89,7 @@ def _work(
     import psycopg
 
     from ledger.cli.local.long_work import run_shown
-    from ledger.log import schema
 
-    schema.check(dsn)
     with psycopg.connect(dsn, autocommit=True) as connection:
         run_shown(dsn, name, lambda _: work(connection))
 

@@ -11,7 +11,6 @@ from typing import Any
 
 from ledger.cli.base import ShowOne, complain
 from ledger.cli.errors import ExitCode
-from ledger.cli.naming import SERVER_HELP, named
 from ledger.cli.operations.operation import shown
 
 
@@ -64,6 +63,4 @@ class Beginning(Waiting):
 class OfServer(Beginning):
     """One that works on a server."""
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        super().add_arguments(parser)
-        parser.add_argument("server", metavar="<server>", type=named("server"), help=SERVER_HELP)
+    about = "server"

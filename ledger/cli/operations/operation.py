@@ -6,8 +6,8 @@ import argparse
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from ledger.cli.base import Lister, ShowOne, add_limit, clock
-from ledger.cli.naming import named
+from ledger.cli.base import Lister, ShowOne, add_limit, clock, said
+from ledger.cli.naming import add_filters
 
 if TYPE_CHECKING:
     from ledger.cli.client import Client
@@ -30,17 +30,14 @@ class ListOperations(Lister):
             "--parked", dest="state", action="store_const", const="parked", help="--state parked"
         )
         parser.add_argument("--flow", metavar="NAME")
-        parser.add_argument("--server", metavar="ID", type=named("server"))
-        parser.add_argument("--volume", metavar="ID", type=named("volume"))
-        parser.add_argument("--host", metavar="NAME")
+        add_filters(parser, "server", "volume", "host")
         add_limit(parser, "at most N operations")
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         from ledger.cli.operations.plan import Why, standing
         from ledger.cli.table import NamedId, now
 
-        wanted = ("state", "flow", "server", "volume", "host")
-        asked = {name: getattr(parsed_args, name) for name in wanted}
+        asked = said(parsed_args, "state", "flow", "server", "volume", "host")
         found = self.client.items("/v1/operations", "operations", parsed_args.limit, **asked)
         at = now()
         rows = [
@@ -68,8 +65,7 @@ class ShowOperation(ShowOne):
     would be taken now, each with what it does and what it leaves behind.
     """
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("id", metavar="<operation>", type=named("operation"))
+    about = "operation"
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         return shown(self.client, self.client.get(f"/v1/operations/{parsed_args.id}"))

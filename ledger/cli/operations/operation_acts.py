@@ -7,17 +7,17 @@ from typing import Any
 
 from ledger.cli.acts import ActCommand
 from ledger.cli.base import columns, note
-from ledger.cli.naming import named
 from ledger.cli.operations.operating import Waiting
 
 
 class WaitForOperation(Waiting):
     """Wait until an operation ends or needs an operator."""
 
+    about = "operation"
+
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         from ledger.cli.operations.waiting import add_timeout
 
-        parser.add_argument("id", metavar="<operation>", type=named("operation"))
         add_timeout(parser)
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:

@@ -5,10 +5,19 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ledger.cli.base import Lister, add_limit, clock
-from ledger.cli.naming import named
+from ledger.cli.base import Lister, add_limit, clock, listed, said
+from ledger.cli.naming import add_filters
 
-COLUMNS = ("ID", "State", "What", "Operation", "Act", "Reason", "Left", "Acknowledged")
+COLUMNS: dict[str, Any] = {
+    "ID": "remnant_id",
+    "State": "state",
+    "What": "detail",
+    "Operation": "from_operation",
+    "Act": "act",
+    "Reason": "reason",
+    "Left": lambda remnant: clock(remnant["left_at"]),
+    "Acknowledged": lambda remnant: remnant["acknowledged_reason"] or "",
+}
 
 
 class ListRemnants(Lister):
@@ -24,23 +33,9 @@ class ListRemnants(Lister):
         state.add_argument(
             "--all", dest="state", action="store_const", const=None, help="in any state"
         )
-        parser.add_argument("--server", metavar="ID", type=named("server"))
-        parser.add_argument("--host", metavar="NAME")
+        add_filters(parser, "server", "host")
         add_limit(parser, "so many at most")
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        query = {name: getattr(parsed_args, name) for name in ("state", "server", "host", "limit")}
-        rows = [
-            (
-                remnant["remnant_id"],
-                remnant["state"],
-                remnant["detail"],
-                remnant["from_operation"],
-                remnant["act"],
-                remnant["reason"],
-                clock(remnant["left_at"]),
-                remnant["acknowledged_reason"] or "",
-            )
-            for remnant in self.client.get("/v1/remnants", **query)["remnants"]
-        ]
-        return COLUMNS, rows
+        asked = said(parsed_args, "state", "server", "host", "limit")
+        return listed(COLUMNS, self.client.get("/v1/remnants", **asked)["remnants"])

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from ledger.cli.base import Lister, ShowOne, add_at, add_known_at, add_limit, known_at
+from ledger.cli.base import Lister, ShowOne, add_at, add_known_at, add_limit, known_at, listed, said
 from ledger.cli.errors import CliError, ExitCode, usage
 from ledger.cli.log.archived import (
     NOW,
@@ -17,11 +17,30 @@ from ledger.cli.log.archived import (
     archive_errors,
     history_of,
 )
-from ledger.cli.naming import named
+from ledger.cli.naming import add_filters
+from ledger.cli.table import NamedId
 
 HISTORY_EVENTS_MAX = 100_000
 
-COLUMNS = ("ID", "Volume", "Server", "Host", "State", "Flow", "Operation", "Since", "Until")
+COLUMNS: dict[str, Any] = {
+    "ID": "attachment_id",
+    "Volume": "volume_id",
+    "Server": lambda row: NamedId(row["server_id"], row.get("server_name")),
+    "Host": "host",
+    "State": "state",
+    "Flow": "flow",
+    "Operation": "operation_id",
+    "Since": "created_at",
+    "Until": "ended_at",
+}
+#: Of a moment.
+THEN: dict[str, Any] = {
+    **COLUMNS,
+    "State": lambda span: "on host" if span["certain"] else "perhaps on host",
+    "Operation": lambda _: None,
+    "Since": "from_at",
+    "Until": "to_at",
+}
 FLOWS = ("new", "old")
 
 
@@ -33,9 +52,7 @@ class ListAttachments(Lister):
     empty = "No attachments."
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--volume", metavar="ID", type=named("volume"))
-        parser.add_argument("--server", metavar="ID", type=named("server"))
-        parser.add_argument("--host", metavar="NAME")
+        add_filters(parser, "volume", "server", "host")
         parser.add_argument(
             "--flow", choices=FLOWS, help="made by Cinder's attachment calls, or by its old ones"
         )
@@ -48,57 +65,28 @@ class ListAttachments(Lister):
         add_limit(parser, "at most N attachments")
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        from ledger.cli.table import NamedId
-
-        names = ("volume", "server", "host", "flow")
-        asked = {name: getattr(parsed_args, name) for name in names}
+        asked = said(parsed_args, "volume", "server", "host", "flow")
         known = known_at(parsed_args)
         if parsed_args.at:
-            return COLUMNS, self._then(parsed_args, {**asked, "known_at": known})
+            return listed(THEN, self._then(parsed_args, {**asked, "known_at": known}))
         found = self.client.items(
             "/v1/attachments", "attachments", parsed_args.limit, open=not parsed_args.all, **asked
         )
-        rows = [
-            (
-                row["attachment_id"],
-                row["volume_id"],
-                NamedId(row["server_id"], row.get("server_name")),
-                row["host"],
-                row["state"],
-                row["flow"],
-                row["operation_id"],
-                row["created_at"],
-                row["ended_at"],
-            )
-            for row in found
-        ]
-        return COLUMNS, rows
+        return listed(COLUMNS, found)
 
     def _then(self, parsed_args: argparse.Namespace, asked: dict[str, Any]) -> list[Any]:
         if not (parsed_args.volume or parsed_args.host or parsed_args.flow == "old"):
             raise usage("--at needs --volume, --host or --flow old: which attachments, then?")
         spans = self.client.get("/v1/attachments", at=parsed_args.at, **asked)["attachments"]
-        return [
-            (
-                span["attachment_id"],
-                span["volume_id"],
-                span["server_id"],
-                span["host"],
-                "on host" if span["certain"] else "perhaps on host",
-                span["flow"],
-                None,
-                span["from_at"],
-                span["to_at"],
-            )
-            for span in spans[: parsed_args.limit]
-        ]
+        return list(spans[: parsed_args.limit])
 
 
 class ShowAttachment(ShowOne):
     """Show an attachment, as it is or as it was."""
 
+    about = "attachment"
+
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("id", metavar="<attachment>", type=named("attachment"))
         add_at(parser, "the attachment as it was at that time")
         add_archive(parser, "with --at, also what is in an archive's files")
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from ledger.cli.base import Lister
 from ledger.cli.errors import ExitCode
-from ledger.cli.naming import SERVER_HELP, named
+from ledger.cli.naming import add_filters, add_thing, named
 from ledger.cli.operations.operating import OfServer
 
 OF_MANY_COLUMNS = ("Server", "Operation", "State", "Why not")
@@ -105,25 +105,29 @@ class OfMany(Lister):
         whose.add_argument("--all", action="store_true", help=f"all servers with {self.which}")
 
     def add_server(self, whose: argparse._MutuallyExclusiveGroup) -> None:
-        whose.add_argument("--server", metavar="ID", type=named("server"))
+        add_filters(whose, "server")
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        begun = list(self._begun(parsed_args))
+        begun = list(self.begun(parsed_args))
         end = time.monotonic() + parsed_args.timeout
         rows = [self.row(each, end if parsed_args.wait else None) for each in begun]
         return OF_MANY_COLUMNS, rows
 
-    def _begun(self, parsed_args: argparse.Namespace) -> Iterator[Begun]:
+    def begun(self, parsed_args: argparse.Namespace) -> Iterator[Begun]:
         if parsed_args.server:
             yield self.client.post(f"/v1/servers/{parsed_args.server}/{self.act}", {})
             return
-        body: dict[str, Any] = {"host": parsed_args.host, "limit": PAGE_SERVERS}
+        yield from self.pages({"host": parsed_args.host})
+
+    def pages(self, body: dict[str, Any]) -> Iterator[Begun]:
+        """What becomes of each server, asked for page by page."""
+        after: dict[str, Any] = {}
         while True:
-            page = self.client.post(f"/v1/{self.act}", body)
+            page = self.client.post(f"/v1/{self.act}", {**body, "limit": PAGE_SERVERS, **after})
             yield from page["servers"]
             if page["next"] is None:
                 return
-            body = {**body, "after": page["next"]}
+            after = {"after": page["next"]}
 
     def row(self, begun: Begun, end: float | None) -> tuple[Any, ...]:
         """The exit code is the worst of all: refused, failed, parked, not over."""
@@ -161,6 +165,4 @@ class ConvertAttachments(OfMany):
     act, which = "convert", "volumes attached by the old calls"
 
     def add_server(self, whose: argparse._MutuallyExclusiveGroup) -> None:
-        whose.add_argument(
-            "server", metavar="<server>", nargs="?", type=named("server"), help=SERVER_HELP
-        )
+        add_thing(whose, "server", nargs="?")

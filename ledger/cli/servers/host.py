@@ -6,13 +6,10 @@ import argparse
 from typing import Any
 
 from ledger.cli.acts import ActCommand
-from ledger.cli.base import Lister, ShowOne, clock, columns
+from ledger.cli.base import Lister, ShowOne, clock, columns, listed
 from ledger.cli.errors import ExitCode
-from ledger.cli.naming import named
 
 Host = dict[str, Any]
-
-COLUMNS = ("Host", "State", "Epoch", "Guests", "Attachments", "Commands", "Last contact", "Version")
 
 
 def state(host: Host) -> str:
@@ -29,6 +26,18 @@ def state(host: Host) -> str:
     return f"{up}, disabled" if host["disabled"] else up
 
 
+COLUMNS: dict[str, Any] = {
+    "Host": "host",
+    "State": state,
+    "Epoch": "epoch",
+    "Guests": "guests",
+    "Attachments": "open_attachments",
+    "Commands": "open_commands",
+    "Last contact": lambda host: clock(host["seen_at"]),
+    "Version": "service_version",
+}
+
+
 class ListHosts(Lister):
     """List hosts: up, down, suspect, unvouched or fenced, and what they hold."""
 
@@ -37,25 +46,11 @@ class ListHosts(Lister):
     empty = "No hosts: no agent has registered yet."
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        rows = [
-            (
-                host["host"],
-                state(host),
-                host["epoch"],
-                host["guests"],
-                host["open_attachments"],
-                host["open_commands"],
-                clock(host["seen_at"]),
-                host["service_version"],
-            )
-            for host in self.client.get("/v1/hosts")["hosts"]
-        ]
-        return COLUMNS, rows
+        return listed(COLUMNS, self.client.get("/v1/hosts")["hosts"])
 
 
 class _OfHost(ShowOne):
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("host", metavar="<host>", type=named("host"))
+    about = "host"
 
     def shown(self, name: str) -> tuple[Any, Any]:
         return shown(self.client.get(f"/v1/hosts/{name}"))
@@ -77,7 +72,6 @@ class DisableHost(_OfHost):
     """Let no servers come to a host; those that are there stay, and their volumes work."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        super().add_arguments(parser)
         parser.add_argument("--reason", required=True, metavar="TEXT", help="why; it is shown")
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:

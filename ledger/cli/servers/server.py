@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ledger.cli.base import Lister, ShowOne, add_limit
+from ledger.cli.base import Lister, ShowOne, add_limit, listed, said
 from ledger.cli.errors import ExitCode
-from ledger.cli.naming import SERVER_HELP, named
+from ledger.cli.naming import named
 from ledger.cli.operations.operating import Beginning, OfServer
 
 #: What `--block-device` may say, as OpenStack's client has it, and what the ledger calls it.
@@ -26,7 +26,14 @@ CREATE_KEYS: dict[str, tuple[str, Callable[[str], Any]]] = {
 #: What `uuid` is, by `source_type`.
 SOURCES = {"volume": "volume_id", "image": "image_id", "snapshot": "snapshot_id", "blank": None}
 
-COLUMNS = ("ID", "Name", "Status", "Task", "Host", "Volumes")
+COLUMNS: dict[str, Any] = {
+    "ID": "id",
+    "Name": "name",
+    "Status": "status",
+    "Task": "OS-EXT-STS:task_state",
+    "Host": lambda server: server.get("OS-EXT-SRV-ATTR:host"),
+    "Volumes": lambda server: len(server["os-extended-volumes:volumes_attached"]),
+}
 PAGE_SERVERS = 100
 
 Server = dict[str, Any]
@@ -47,22 +54,11 @@ class ListServers(Lister):
         add_limit(parser, "at most N servers")
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        rows = [
-            (
-                server["id"],
-                server["name"],
-                server["status"],
-                server["OS-EXT-STS:task_state"],
-                server.get("OS-EXT-SRV-ATTR:host"),
-                len(server["os-extended-volumes:volumes_attached"]),
-            )
-            for server in self._servers(parsed_args)
-        ]
-        return COLUMNS, rows
+        return listed(COLUMNS, self._servers(parsed_args))
 
     def _servers(self, parsed_args: argparse.Namespace) -> Iterator[Server]:
         """Page by page: the next one begins behind the last server seen."""
-        asked = {name: getattr(parsed_args, name) for name in ("name", "status", "host")}
+        asked = said(parsed_args, "name", "status", "host")
         asked["all_tenants"] = 1 if parsed_args.all_projects else None
         marker, left = None, parsed_args.limit
         while left > 0:
@@ -78,8 +74,7 @@ class ListServers(Lister):
 class ShowServer(ShowOne):
     """Show a server: where it is, its state, its volumes, and why it is in ERROR."""
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("server", metavar="<server>", type=named("server"), help=SERVER_HELP)
+    about = "server"
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         from ledger.cli.operations.plan import Lines

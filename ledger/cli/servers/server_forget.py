@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Iterator
 from typing import Any
 
-from ledger.cli.naming import SERVER_HELP, named
-from ledger.cli.servers.attachment_acts import OF_MANY_COLUMNS, PAGE_SERVERS, OfMany
+from ledger.cli.base import said
+from ledger.cli.naming import add_thing
+from ledger.cli.servers.attachment_acts import Begun, OfMany
 
 PLAN_COLUMNS = ("Server", "What would be done", "Evidence", "Why not")
-
-One = dict[str, Any]
 
 
 class ForgetServers(OfMany):
@@ -27,9 +25,9 @@ class ForgetServers(OfMany):
     empty = "No look has confirmed that a guest is missing there (see 'drift list')."
 
     def add_whose(self, whose: argparse._MutuallyExclusiveGroup) -> None:
-        add = whose.add_argument
-        add("server", metavar="<server>", nargs="?", type=named("server"), help=SERVER_HELP)
-        add("--host", metavar="NAME", help=f"all servers of this host with {self.which}")
+        add_thing(whose, "server", nargs="?")
+        text = f"all servers of this host with {self.which}"
+        whose.add_argument("--host", metavar="NAME", help=text)
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         super().add_arguments(parser)
@@ -41,29 +39,18 @@ class ForgetServers(OfMany):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         if parsed_args.apply:
-            end = time.monotonic() + parsed_args.timeout
-            asked = list(self._asked(parsed_args))
-            return OF_MANY_COLUMNS, [
-                self.row(each, end if parsed_args.wait else None) for each in asked
-            ]
+            return super().take_action(parsed_args)
         from ledger.cli.base import note
 
-        rows = [self._planned(each) for each in self._asked(parsed_args)]
+        rows = [self._planned(each) for each in self.begun(parsed_args)]
         note("Nothing was changed. To do it: add --apply")
         return PLAN_COLUMNS, rows
 
-    def _asked(self, parsed_args: argparse.Namespace) -> Iterator[One]:
-        names = ("server", "host", "reason", "apply")
-        given = {name: getattr(parsed_args, name) for name in names}
-        body = {name: value for name, value in given.items() if value is not None}
-        while True:
-            page = self.client.post("/v1/forget", {**body, "limit": PAGE_SERVERS})
-            yield from page["servers"]
-            if page["next"] is None:
-                return
-            body["after"] = page["next"]
+    def begun(self, parsed_args: argparse.Namespace) -> Iterator[Begun]:
+        given = said(parsed_args, "server", "host", "reason", "apply")
+        return self.pages({name: value for name, value in given.items() if value is not None})
 
-    def _planned(self, one: One) -> tuple[Any, ...]:
+    def _planned(self, one: Begun) -> tuple[Any, ...]:
         from ledger.cli.errors import ExitCode
         from ledger.cli.operations.plan import Lines
 

@@ -8,12 +8,27 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ledger.cli.base import Lister, ShowOne, add_limit
-from ledger.cli.naming import SERVER_HELP, named
+from ledger.cli.base import Lister, ShowOne, add_limit, listed
+from ledger.cli.naming import add_filters
 from ledger.cli.operations.operating import OfServer
 
-MIGRATION_COLUMNS = ("ID", "Operation", "Type", "Status", "Server", "Source", "Dest", "Created")
-EVENT_COLUMNS = ("Request", "Action", "Message", "Start", "User")
+MIGRATION_COLUMNS = {
+    "ID": "id",
+    "Operation": "uuid",
+    "Type": "migration_type",
+    "Status": "status",
+    "Server": "instance_uuid",
+    "Source": "source_compute",
+    "Dest": "dest_compute",
+    "Created": "created_at",
+}
+EVENT_COLUMNS = {
+    "Request": "request_id",
+    "Action": "action",
+    "Message": "message",
+    "Start": "start_time",
+    "User": "user_id",
+}
 
 
 class ListServerMigrations(Lister):
@@ -25,7 +40,7 @@ class ListServerMigrations(Lister):
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add = parser.add_argument
-        add("--server", metavar="ID", type=named("server"))
+        add_filters(parser, "server")
         add("--host", metavar="NAME", help="migrations from or to this host")
         add("--status", metavar="STATUS", help="e.g. running, finished, confirmed, error")
         add("--type", choices=("live-migration", "resize", "evacuation"))
@@ -40,27 +55,15 @@ class ListServerMigrations(Lister):
             migration_type=parsed_args.type,
             limit=parsed_args.limit,
         )
-        rows = [
-            (
-                each["id"],
-                each["uuid"],
-                each["migration_type"],
-                each["status"],
-                each["instance_uuid"],
-                each["source_compute"],
-                each["dest_compute"],
-                each["created_at"],
-            )
-            for each in found["migrations"]
-        ]
-        return MIGRATION_COLUMNS, rows
+        return listed(MIGRATION_COLUMNS, found["migrations"])
 
 
 class ShowServerMigration(ShowOne):
     """Show a live migration under way, and how far it has come."""
 
+    about = "server"
+
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("server", metavar="<server>", type=named("server"), help=SERVER_HELP)
         parser.add_argument("migration", metavar="<migration>", help="from 'migration list'")
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
@@ -90,22 +93,23 @@ class ListServerEvents(Lister):
     brief = ("Request", "Action", "Message", "Start")
     empty = "Nothing was asked to be done to it."
 
+    about = "server"
+
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("server", metavar="<server>", type=named("server"), help=SERVER_HELP)
         add_limit(parser, "at most N actions")
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         path = f"/servers/{parsed_args.server}/os-instance-actions"
         found = self.client.nova(path, limit=parsed_args.limit)["instanceActions"]
-        keys = ("request_id", "action", "message", "start_time", "user_id")
-        return EVENT_COLUMNS, [tuple(each[key] for key in keys) for each in found]
+        return listed(EVENT_COLUMNS, found)
 
 
 class ShowServerEvent(ShowOne):
     """Show one of them, with the result of each step."""
 
+    about = "server"
+
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("server", metavar="<server>", type=named("server"), help=SERVER_HELP)
         parser.add_argument("request", metavar="<request>", help="from 'event list'")
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:

@@ -8,10 +8,19 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ledger.cli.base import Lister, add_limit
-from ledger.cli.naming import named
+from ledger.cli.base import Lister, add_limit, listed, said
+from ledger.cli.naming import add_filters
+from ledger.cli.table import NamedId
 
-COLUMNS = ("Volume", "State", "Server", "Host", "Attachment", "Operation", "Since")
+COLUMNS: dict[str, Any] = {
+    "Volume": "volume_id",
+    "State": "state",
+    "Server": lambda row: NamedId(row["server_id"], row.get("server_name")),
+    "Host": "host",
+    "Attachment": "attachment_id",
+    "Operation": "operation_id",
+    "Since": "created_at",
+}
 
 
 class ListVolumes(Lister):
@@ -22,26 +31,11 @@ class ListVolumes(Lister):
     empty = "No volumes are attached."
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--server", metavar="ID", type=named("server"))
-        parser.add_argument("--host", metavar="NAME")
+        add_filters(parser, "server", "host")
         add_limit(parser, "at most N attachments of volumes")
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        asked = {"server": parsed_args.server, "host": parsed_args.host, "open": True}
+        asked = {**said(parsed_args, "server", "host"), "open": True}
         found = self.client.items("/v1/attachments", "attachments", parsed_args.limit, **asked)
         by_volume = sorted(found, key=lambda row: (row["volume_id"], row["created_at"]))
-        return COLUMNS, [_row(row) for row in by_volume]
-
-
-def _row(row: dict[str, Any]) -> tuple[Any, ...]:
-    from ledger.cli.table import NamedId
-
-    return (
-        row["volume_id"],
-        row["state"],
-        NamedId(row["server_id"], row.get("server_name")),
-        row["host"],
-        row["attachment_id"],
-        row["operation_id"],
-        row["created_at"],
-    )
+        return listed(COLUMNS, by_volume)

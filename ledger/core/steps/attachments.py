@@ -64,7 +64,7 @@ def take_back_reservation(
     # The old calls leave a status and no row: whoever has the volume, or claims it, uses it.
     volume = context.book.get(Volume, lane.volume_id)
     if not volume.claims and not volume.holders and _is_attaching(lane, context):
-        context.old_cinder.unreserve(lane.volume_id)
+        context.cinder.unreserve(lane.volume_id)
 
 
 def _is_clear(lane: Lane, context: EffectContext) -> bool:
@@ -103,7 +103,7 @@ def _reserve_by_old_calls(lane: Lane, context: EffectContext) -> dict[str, Any]:
     """
     reserved = not _is_clear(lane, context) and _is_attaching(lane, context)
     if lane.other is None and not reserved:
-        context.old_cinder.reserve(lane.volume_id)
+        context.cinder.reserve(lane.volume_id)
     return {"attachment_id": str(uuid4())}  # Cinder knows none: the ledger's own name for it
 
 
@@ -120,11 +120,11 @@ def reservation_convert(lane: Lane, context: EffectContext) -> dict[str, Any]:
     """
     if not context.cinder.attachments(lane.volume_id, lane.server_id):
         device, mode = f"/dev/{lane.device_name}", lane.access_mode
-        context.old_cinder.attach(lane.volume_id, lane.server_id, device, "", mode)
+        context.cinder.attach(lane.volume_id, lane.server_id, device, "", mode)
     made = attachment_reserve(replace(lane, legacy=False), context)
     for view in context.cinder.attachments(lane.volume_id, lane.server_id):
         if view.id != made["attachment_id"] and is_unknown(view, context):
-            with letting_go(context.cinder, context.old_cinder, lane) as deletion:
+            with letting_go(context.cinder, lane) as deletion:
                 deletion.shown = context.cinder.attachment_delete(view.id) is not None
     return made
 
@@ -149,7 +149,7 @@ def attachment_delete(lane: Lane, context: EffectContext) -> dict[str, Any]:
     if lane.attachment_id is not None:
         attachment = context.book.get(Attachment, lane.attachment_id)
         if attachment.state is not AttachmentState.DELETED:
-            with letting_go(context.cinder, context.old_cinder, lane) as deletion:
+            with letting_go(context.cinder, lane) as deletion:
                 left = context.cinder.attachment_delete(lane.attachment_id)
                 deletion.shown = left is not None
     return attachments_clear(lane, context, left)
@@ -160,13 +160,13 @@ def _delete_by_old_calls(lane: Lane, context: EffectContext) -> dict[str, Any]:
     known = lane.attachment_id and context.book.get(Attachment, lane.attachment_id)
     if lane.other is not None or (known and known.state is AttachmentState.DELETED):
         return {}
-    rows = context.old_cinder.old_attachments(lane.volume_id)
+    rows = context.cinder.old_attachments(lane.volume_id)
     for row in rows:
         if row.server_id == lane.server_id:
-            with letting_go(context.cinder, context.old_cinder, lane):
-                context.old_cinder.detach(lane.volume_id, row.id)
+            with letting_go(context.cinder, lane):
+                context.cinder.detach(lane.volume_id, row.id)
     if not rows and _is_attaching(lane, context):
-        context.old_cinder.unreserve(lane.volume_id)
+        context.cinder.unreserve(lane.volume_id)
     return {}
 
 
@@ -180,12 +180,12 @@ def attachment_complete(lane: Lane, context: EffectContext) -> dict[str, Any]:
     if context.book.get(Attachment, lane.attachment_id).state is AttachmentState.RESERVED:
         return {}
     if lane.legacy:
-        rows = context.old_cinder.old_attachments(lane.volume_id)
+        rows = context.cinder.old_attachments(lane.volume_id)
         if not any(row.server_id == lane.server_id for row in rows):
             host = context.book.get(Attachment, lane.attachment_id).host or ""
             device = f"/dev/{lane.device_name}"
             mode = lane.access_mode
-            context.old_cinder.attach(lane.volume_id, lane.server_id, device, host, mode)
+            context.cinder.attach(lane.volume_id, lane.server_id, device, host, mode)
     elif context.cinder.attachment(lane.attachment_id).status != "attached":
         context.cinder.attachment_complete(lane.attachment_id)
     return {}

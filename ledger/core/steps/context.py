@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from aggregates.base import Aggregate, Event
 from aggregates.operation import Operation
 from handlers.results.meaning import Book
-from host_agent.shared.contract.ports import Cinder, OldCinder
+from host_agent.shared.contract.ports import Cinder
 from ledger.log.unit import AggregateStore, Unit, own_context, run_optimistically
 
 A = TypeVar("A", bound=Aggregate)
@@ -20,7 +20,6 @@ class EffectContext:
     """What effects act on; `wait` blocks for so many seconds."""
 
     cinder: Cinder
-    old_cinder: OldCinder
     book: Book
     wait: Callable[[float], None]
     first: bool = False  # nobody has begun this step before (plan.is_first)

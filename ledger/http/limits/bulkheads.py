@@ -40,29 +40,18 @@ LARGE_BODIES_AT_ONCE = 2
 LARGE_BODY_PLACE_S = 20.0
 
 
-class CinderRoom:
+class CinderRoom(Room):
     """Where requests ask Cinder: so many at once, and of one project."""
 
     def __init__(
         self, threads: int = CINDER_THREADS, per_project: int = CINDER_THREADS_PER_PROJECT
     ) -> None:
-        self._room = Room("cinder", threads, per_project)
-        self.close = self._room.close
-
-    @property
-    def waiting(self) -> int:
-        """How many wait for a place."""
-        return self._room.waiting
-
-    @property
-    def inside(self) -> int:
-        """How many ask."""
-        return self._room.inside
+        super().__init__("cinder", threads, per_project)
 
     async def run(self, project: str, ask: Callable[[], T]) -> T:
         """Do what may ask Cinder.  Raises ApiError 503 if there is no place in CINDER_PLACE_S."""
         try:
-            return await self._room.let_in(project, ask, place_s=CINDER_PLACE_S, ask_s=CINDER_ASK_S)
+            return await self.let_in(project, ask, place_s=CINDER_PLACE_S, ask_s=CINDER_ASK_S)
         except FullError as full:
             raise ApiError(
                 503,

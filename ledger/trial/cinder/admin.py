@@ -12,8 +12,7 @@ GET  /sim/calls     how often each call was made, and the newest of them in orde
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from aiohttp import web
@@ -40,9 +39,6 @@ _KEYS: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("available_after_reads", "service_uuid_after_reads"), int),
 }
 
-Act = Callable[[web.Request], Awaitable[web.Response]]
-Maker = Callable[[CinderModel, Faults, CinderStore | None], Act]
-
 
 def _bad(message: str) -> web.Response:
     return web.json_response({"error": message}, status=400)
@@ -65,67 +61,48 @@ def seed(model: CinderModel, item: Any) -> StoredVolume:
         return model.add_volume(volume_id, **wanted)
 
 
-def put_volumes(model: CinderModel, faults: Faults, store: CinderStore | None) -> Act:
-    del faults
+@dataclass(frozen=True)
+class SimulationControl:
+    """Handlers of requests, of one simulation."""
 
-    async def act(request: web.Request) -> web.Response:
+    model: CinderModel
+    faults: Faults
+    store: CinderStore | None
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.put("/sim/volumes", self.put_volumes),
+            web.get("/sim/faults", self.get_faults),
+            web.put("/sim/faults", self.put_faults),
+            web.get("/sim/state", self.get_state),
+            web.get("/sim/calls", self.get_calls),
+        ]
+
+    async def put_volumes(self, request: web.Request) -> web.Response:
         try:
             body = await request.json()
-            made = [seed(model, item) for item in (body if isinstance(body, list) else [body])]
+            items = body if isinstance(body, list) else [body]
+            made = [seed(self.model, item) for item in items]
         except (ValueError, CinderFault) as error:
             return _bad(str(error))
-        if store is not None:
-            store.save(model)
+        if self.store is not None:
+            self.store.save(self.model)
         return web.json_response([asdict(volume) for volume in made], status=201)
 
-    return act
+    async def get_faults(self, _: web.Request) -> web.Response:
+        return web.json_response(self.faults.rules())
 
-
-def get_faults(model: CinderModel, faults: Faults, store: CinderStore | None) -> Act:
-    del model, store
-
-    async def act(_request: web.Request) -> web.Response:
-        return web.json_response(faults.rules())
-
-    return act
-
-
-def put_faults(model: CinderModel, faults: Faults, store: CinderStore | None) -> Act:
-    del model, store
-
-    async def act(request: web.Request) -> web.Response:
+    async def put_faults(self, request: web.Request) -> web.Response:
         try:
-            faults.replace(await request.json())
+            self.faults.replace(await request.json())
         except (FaultError, ValueError) as error:
             return _bad(str(error))
-        return web.json_response(faults.rules())
+        return web.json_response(self.faults.rules())
 
-    return act
+    async def get_state(self, _: web.Request) -> web.Response:
+        return web.json_response(cinder_store.dump(self.model))
 
-
-def get_state(model: CinderModel, faults: Faults, store: CinderStore | None) -> Act:
-    del faults, store
-
-    async def act(_request: web.Request) -> web.Response:
-        return web.json_response(cinder_store.dump(model))
-
-    return act
-
-
-def get_calls(model: CinderModel, faults: Faults, store: CinderStore | None) -> Act:
-    del faults, store
-
-    async def act(_request: web.Request) -> web.Response:
-        with model.lock:
-            return web.json_response({"counts": model.counts, "recent": list(model.recent)})
-
-    return act
-
-
-ADMIN_ROUTES: tuple[tuple[str, str, Maker], ...] = (
-    ("PUT", "/sim/volumes", put_volumes),
-    ("GET", "/sim/faults", get_faults),
-    ("PUT", "/sim/faults", put_faults),
-    ("GET", "/sim/state", get_state),
-    ("GET", "/sim/calls", get_calls),
-)
+    async def get_calls(self, _: web.Request) -> web.Response:
+        with self.model.lock:
+            shown = {"counts": self.model.counts, "recent": list(self.model.recent)}
+            return web.json_response(shown)

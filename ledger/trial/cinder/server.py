@@ -4,7 +4,7 @@ The unmodified python-cinderclient, openstacksdk and `openstack` talk to it: ver
 documents, microversion headers, URLs with and without a project, Cinder's error
 shapes.  As with Cinder's own noauth, the token "user:project" names the caller, every
 user is an administrator, and the header `X-Service-Roles: service` marks a service.
-Faults (docs/faults.md) apply to each call, named as in `cinder_handlers.ROUTES`.
+Faults (docs/faults.md) apply to each call, named as in `handlers.ROUTES`.
 
 One event loop serves it; a handler holds the model's lock only while it changes the
 model, never while it waits.  With a `store` the model is on disk before the answer
@@ -22,9 +22,9 @@ from typing import Any
 
 from aiohttp import web
 
-from host_agent.shared.faults import Fault, Faults
+from host_agent.shared.faults import Fault, Faults, InjectedError
 from ledger.trial.cinder import views
-from ledger.trial.cinder.admin import ADMIN_ROUTES
+from ledger.trial.cinder.admin import SimulationControl
 from ledger.trial.cinder.call import CinderCall, Handler
 from ledger.trial.cinder.compute import ComputeCheck
 from ledger.trial.cinder.handlers import ROUTES
@@ -54,12 +54,6 @@ _FAULT_NAMES = {
 }
 
 
-class _Injected(Exception):  # noqa: N818 - carried from the fault helper to the answer
-    def __init__(self, fault: Fault) -> None:
-        super().__init__(fault.message)
-        self.fault = fault
-
-
 @dataclass(kw_only=True)
 class CinderServer:
     """The state that the handlers share."""
@@ -82,7 +76,7 @@ class CinderServer:
             response = await self._perform(call, handler, asked)
         except CinderFault as refused:
             response = error_response(refused.status, refused.message)
-        except _Injected as injected:
+        except InjectedError as injected:
             if injected.fault.is_timeout:
                 await self._hold(request)
             response = error_response(injected.fault.status, _about(request, injected.fault))
@@ -96,7 +90,7 @@ class CinderServer:
         with self.model.lock:
             self.model.remembers = self.faults.looks_back
             self.model.note_call(call, **ids)
-        async with self.faults.around_async(call, error=_Injected, **ids) as fault:
+        async with self.faults.around_async(call, **ids) as fault:
             if fault is not None and fault.lies and call in _LIES:
                 return web.json_response({}, status=HTTPStatus.ACCEPTED)
             if fault is not None and fault.changes_ago:
@@ -236,8 +230,7 @@ def make_app(
     for prefix in ("/v3", "/v3/{project}") if optional else ("/v3/{project}",):
         for method, path, call, handler in ROUTES:
             app.router.add_route(method, prefix + path, _bind(call, handler))
-    for method, path, act in ADMIN_ROUTES:
-        app.router.add_route(method, path, act(server.model, server.faults, server.store))
+    app.add_routes(SimulationControl(server.model, server.faults, server.store).routes())
 
     async def close(_app: web.Application) -> None:
         await server.close()

@@ -13,7 +13,7 @@ one differ, this is wrong.  Rules that one may not expect:
 * complete checks nothing: it also completes what was never connected;
 * a volume may read `available` before its `service_uuid` is set.
 
-The HTTP server (cinder.py) and the tests' in-process port both sit on
+The HTTP server (server.py) and the tests' in-process port both sit on
 this model and hold `lock` around each call.
 """
 
@@ -66,7 +66,7 @@ class CinderModel:
     """All volumes and attachments.  `clock` gives seconds since the epoch.
 
     `deleting_reads`: how many reads still find a volume after its deletion.  `looks_later`: what
-    it is told of a snapshot it sees when somebody calls `cinder_snapshots.go_on`.
+    it is told of a snapshot it sees when somebody calls `snapshots.go_on`.
     """
 
     def __init__(
