@@ -123,7 +123,7 @@ def test_a_volume_that_one_server_is_getting_is_not_given_to_another() -> None:
 
 
 def test_who_wants_a_volume_that_another_server_lets_go_of_is_told_to_wait() -> None:
-    """Cinder says `available` a moment before that is over: a client that waits for it asks then."""
+    """Cinder says `available` a moment before that is over: who waits for it asks then."""
     world = Street(volumes=2)
     world.add_neighbour()
     wanted, own = world.volumes
