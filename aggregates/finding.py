@@ -24,6 +24,10 @@ class FindingState(StrEnum):
     OVER = "over"  # gone by itself, or repaired -> suspected
 
 
+#: Seconds since the epoch: the last second of the year 9999, after which Python has no moments.
+UNTIL_MAX_S = 253402300799.0
+
+
 def finding_uuid(drift_class: str, subject: str, key: str, host: str | None) -> UUID:
     """The aggregate id of a class of drift and its subject (handlers.drift.rows.Key)."""
     return uuid5(NAMESPACE_URL, f"drift/{drift_class}/{subject}/{host or ''}/{key}")

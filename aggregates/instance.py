@@ -313,6 +313,12 @@ class Instance(Claimable):
                 self._claimed(event)
                 self._moved(event)
 
+    def _claimed(self, event: Any) -> None:
+        super()._claimed(event)
+        awaited = self.deletion and self.deletion.operation_id
+        if isinstance(event, self.ClaimReleased) and event.claimant == awaited:
+            self.deletion = None  # it was begun, and undone
+
     def _moved(self, event: Event) -> None:
         match event:
             case self.GuestLeft():

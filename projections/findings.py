@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from aggregates.finding import Finding, FindingState
+from aggregates.finding import UNTIL_MAX_S, Finding, FindingState
 from projections.base import LoggedEvent, Projection, Row, originator
 
 _FROM_THE_EVENT = (
@@ -69,8 +69,8 @@ def _over(event: LoggedEvent, how: str) -> Row:
 
 
 def _ignored(_: Row, event: LoggedEvent) -> Row:
-    until = event.body["until"]
-    moment = None if until is None else datetime.fromtimestamp(until, UTC)
+    until = event.body["until"]  # which 0.2.0 took as late as somebody said it
+    moment = None if until is None else datetime.fromtimestamp(min(until, UNTIL_MAX_S), UTC)
     return {"ignored_until": moment, "ignored_reason": event.body["reason"]}
 
 

@@ -311,6 +311,7 @@ def _check_pair(
     request: SwapVolume, volumes: tuple[Volume, Volume], views: tuple[VolumeView, VolumeView]
 ) -> None:
     old, new = views
+    volumes[1].refuse_leaving(request.server_id, shared=False)
     if set(volumes[0].holders.values()) != {request.server_id}:
         raise errors.SwapError(why="Old volume is attached to a different instance.")
     if volumes[1].holders or new.status != "available":

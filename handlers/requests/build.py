@@ -164,6 +164,7 @@ def _check(
     legacy: bool,
 ) -> None:
     """S3: known before anything is reserved, where it is known."""
+    volume.refuse_leaving(server_id, shared=view.multiattach)
     volume.refuse_second_server(server_id, multiattach=view.multiattach)
     if view.multiattach and legacy:
         raise errors.MultiattachLegacyError(needed=NEW_FLOW_VERSION)

@@ -11,7 +11,7 @@ operation is an occasion for all servers of its volumes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import TypeVar
 from uuid import UUID, uuid5
@@ -42,10 +42,12 @@ SUPERSEDED = "its server is deleted"
 def advance(execution: Execution, now: float) -> Work | Wait:
     """As `Execution.advance`; if the operation is at rest then, what waited for that begins."""
     operation, book, decision = execution.operation, execution.book, execution.advance(now)
+    if operation.state is OperationState.RUNNING:
+        return decision
+    servers = _servers_of(operation, book)
     if operation.state is OperationState.FINISHED:
-        grow.after(operation, book)
-    if operation.state is not OperationState.RUNNING:
-        begin_awaited(operation, book, now)
+        grow.after(operation, servers, book)
+    begin_awaited(servers, book, now)
     return decision
 
 
@@ -125,9 +127,9 @@ def keep(
     return instance.deletion.operation_id if instance.deletion else None
 
 
-def begin_awaited(operation: Operation, book: Book, now: float) -> None:
+def begin_awaited(servers: Iterable[str], book: Book, now: float) -> None:
     """An operation has ended, or parked: begin the deletions that nothing is in the way of now."""
-    for server_id in sorted(_servers_of(operation, book)):
+    for server_id in servers:
         awaited = book.get(Instance, server_id).deletion
         if awaited is None:
             continue
@@ -141,15 +143,15 @@ def begin_awaited(operation: Operation, book: Book, now: float) -> None:
         Execution(deletion, book).advance(now)
 
 
-def _servers_of(operation: Operation, book: Book) -> Iterator[str]:
-    """Whose deletion may have waited for it."""
+def _servers_of(operation: Operation, book: Book) -> list[str]:
+    """What of these has waited may have waited for it."""
     assert operation.started is not None
     servers = {operation.started.server_id}
     for volume_id in volumes_of(operation):
         volume = book.get(Volume, volume_id)
         servers |= set(volume.holders.values())
         servers |= {claim.server_id for claim in volume.claims.values()}
-    return iter(servers)
+    return sorted(servers)
 
 
 def _origin(awaited: Instance.DeletionAwaited) -> RequestOrigin:

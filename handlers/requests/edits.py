@@ -31,9 +31,9 @@ def set_delete_on_termination(
 ) -> None:
     """Change the flag of the mapping by which the server had the volume when this was asked for.
 
-    Raises NotAttachedError if it has let it go since.
+    Raises NotAttachedError if it has let it go since, or has another one in its place.
     """
-    if not mapping.live:
+    if not mapping.live or mapping.volume_id != volume_id:
         raise errors.NotAttachedError(server_id=server_id, volume_id=volume_id)
     mapping.set_delete_on_termination(value)
 

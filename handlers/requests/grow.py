@@ -15,6 +15,7 @@ No host, no guest: whoever starts it next has the volume as it is then.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from uuid import uuid5
 
@@ -30,6 +31,9 @@ from handlers.requests.guards import Concerned, RequestOrigin, lane_of_mapping, 
 from handlers.requests.presence import elsewhere
 from handlers.results.meaning import Book
 from host_agent.shared.contract.ports import VolumeView
+
+#: What refuses it for a while: it is remembered.
+IN_THE_WAY = (errors.ClaimedError, errors.ShownElsewhereError, errors.UnshownServerError)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +52,7 @@ def grow(
     request: GrowVolume, origin: RequestOrigin, view: VolumeView | None, book: Book
 ) -> Operation:
     """Accept it.  Raises NotAttachedError if the server does not have the volume on a host, and,
-    if it has to wait, ClaimedError or ShownElsewhereError.
+    if it has to wait, one of IN_THE_WAY.
     """
     instance = book.get(Instance, request.server_id)
     # Before anything is changed: what is refused here is not given up, but waits.  And before it
@@ -80,9 +84,13 @@ def _had(instance: Instance, volume_id: str, book: Book) -> tuple[BlockDeviceMap
     return mapping, instance.host
 
 
-def is_held_up(instance: Instance, book: Book) -> bool:
-    """Whether something is in the way, whose end begins what waits."""
-    return bool(instance.claims) or any(elsewhere(instance, book))
+def is_held_up(request: GrowVolume, book: Book) -> bool:
+    """Whether something is in the way, whose end begins what waits: at the server; at the volume
+    alone, for another server; or that its host has not shown it since it was adopted.
+    """
+    instance, volume = book.get(Instance, request.server_id), book.get(Volume, request.volume_id)
+    busy = bool(instance.claims or volume.claims)
+    return busy or instance.unshown or any(elsewhere(instance, book))
 
 
 def wait(request: GrowVolume, origin: RequestOrigin, instance: Instance) -> None:
@@ -98,8 +106,8 @@ def wait(request: GrowVolume, origin: RequestOrigin, instance: Instance) -> None
     )
 
 
-def after(operation: Operation, book: Book) -> None:
-    """It has ended: begin what waited for that.
+def after(operation: Operation, servers: Iterable[str], book: Book) -> None:
+    """It has ended: begin what waited for that, of all servers that have its volumes.
 
     What a fence has ended is remembered until the guest is seen again.
     """
@@ -116,7 +124,8 @@ def after(operation: Operation, book: Book) -> None:
                 actor=started.actor,
                 sender=started.sender,
             )
-    begin_awaited(instance, book)
+    for server_id in servers:
+        begin_awaited(book.get(Instance, server_id), book)
 
 
 def begin_awaited(instance: Instance, book: Book) -> None:
@@ -136,7 +145,7 @@ def begin_awaited(instance: Instance, book: Book) -> None:
             if book.get(Host, host).fenced:
                 continue
             operation = grow(request, origin, None, book)
-        except (errors.ClaimedError, errors.ShownElsewhereError):
+        except IN_THE_WAY:
             continue
         except errors.NotAttachedError:
             instance.record(Instance.GrowthBegun, volume_id=volume_id, by_operation=None)

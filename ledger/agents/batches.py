@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from itertools import starmap
 from typing import Any
 
 import structlog
@@ -115,9 +116,8 @@ class AgentBatcher:
         head = (await queries.head())["position"]
         await projected(self._components, head)
         guests = await queries.guests_of_hosts([one.host for one in batch])
-        lost = await asyncio.gather(
-            *(self._lost(one, guests[one.host]) for one in batch), return_exceptions=True
-        )
+        each = ((one, taken, guests[one.host]) for one, taken in zip(batch, shown, strict=True))
+        lost = await asyncio.gather(*starmap(self._lost, each), return_exceptions=True)
         await projected(
             self._components, max((at for at in lost if isinstance(at, int)), default=0)
         )
@@ -165,9 +165,19 @@ class AgentBatcher:
         shown, _ = await self._in_thread(register, asked.host, asked.registration, asked.context)
         return shown
 
-    async def _lost(self, asked: PendingRegistration, guests: set[str]) -> int:
-        """Note the guests that the host does not show any more; the last position written."""
+    async def _lost(
+        self,
+        asked: PendingRegistration,
+        taken: RegistrationResult | BaseException,
+        guests: set[str],
+    ) -> int:
+        """Note the guests that the host does not show any more; the last position written.
+
+        What was refused says of nobody that it is gone.
+        """
         position = 0
+        if not isinstance(taken, RegistrationResult):
+            return position
         for server_id in sorted(
             guests.difference(guest.server_id for guest in asked.registration.guests)
         ):

@@ -276,17 +276,16 @@ class Requests:
             return Accepted(str(operation_id), unit.save(context))
 
         def wait(unit: Unit) -> bool:
-            instance = unit.get(Instance, server_id)
-            held_up = grow.is_held_up(instance, unit)
+            held_up = grow.is_held_up(request, unit)
             if held_up:
-                grow.wait(request, origin, instance)
+                grow.wait(request, origin, unit.get(Instance, server_id))
                 unit.save(replace(context, operation_id=None))
             return held_up
 
         while True:
             try:
                 return run_optimistically(self._store, change)
-            except (errors.ClaimedError, errors.ShownElsewhereError):
+            except grow.IN_THE_WAY:
                 if run_optimistically(self._store, wait):
                     return None
 

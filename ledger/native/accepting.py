@@ -223,7 +223,10 @@ _STATUS_OF_FAILURE = {
     "cancelled": HTTPStatus.CONFLICT,
     "host_fenced": HTTPStatus.CONFLICT,
     ShownElsewhereError.code: HTTPStatus.CONFLICT,
-    "cinder_unavailable": HTTPStatus.SERVICE_UNAVAILABLE,
+    **dict.fromkeys(
+        ("cinder_unavailable", "cinder_timeout", "cinder_error", "rate_limited"),
+        HTTPStatus.SERVICE_UNAVAILABLE,
+    ),
 }
 
 

@@ -321,13 +321,13 @@ def disk_undefined() -> World:
     return found(world, "disk_definition_differs", disk_row(world, shown))
 
 
-def secret_left() -> World:
-    world = attached(encrypted=True)
+def secret_left(world: World | None = None, host: str = HOST) -> World:
+    world = world or attached(encrypted=True)
     world.done(world.detach())
-    _guests(world).keep_secret(world.volumes[0], "a passphrase")
+    _guests(world, host).keep_secret(world.volumes[0], "a passphrase")
     row = rows.StorageRow(
         id=f"secret/{world.volumes[0]}",
-        about=About(host=HOST),
+        about=About(host=host),
         shown=StorageShown(kind="secret", name=world.volumes[0], recorded=False, used=False),
         wanted=False,
     )

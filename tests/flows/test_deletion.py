@@ -14,6 +14,7 @@ from aggregates.operation import Operation, OperationState
 from handlers.requests import edits
 from host_agent.shared.contract.messages import ErrorKind
 from tests.doubles.host_checks import connected_paths
+from tests.flows.test_presence import shows, shows_nothing
 from tests.memory import SAVE_MODES, Trouble
 from tests.regressions.worlds import NEIGHBOUR, Street, broken_on, rows
 from tests.world import CONTEXT, HOST, OTHER, Broken, World, events
@@ -178,6 +179,22 @@ def test_no_crash_and_no_race_around_a_save_loses_it(mode: str) -> None:
         if len(world.trouble.met) <= at:
             return
     raise AssertionError("it never ends")
+
+
+def test_one_that_was_begun_and_is_undone_waits_no_more() -> None:
+    """It begins in vain while another host shows the guest, and a person may undo it."""
+    world = attached()
+    first = world.act("pause")
+    deletion = world.delete()
+    shows(world, world.server_id)
+    world.done(first)
+    assert (world.operation(deletion).state, world.instance.deleted) == ("running", False)
+    world.service.act(deletion, "unwind", "it is wanted", CONTEXT)
+    assert (world.operation(deletion).outcome, world.instance.deletion) == ("cancelled", None)
+    shows_nothing(world)
+    world.done(world.act("unpause"))
+    world.done(world.delete())
+    assert gone(world), world.summary()
 
 
 def test_a_parked_deletion_that_is_asked_for_again_still_ends() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,14 +15,17 @@ from aggregates.instance import Instance
 from aggregates.operation import Operation, OperationState
 from aggregates.volume import Volume
 from handlers.engine.verbs import VERBS
+from handlers.requests import grow as growth
 from host_agent.shared.contract.messages import SERVICE_VERSION, ErrorKind, PowerState, Verb
 from host_agent.shared.contract.ports import GIB
 from ledger.trial.cinder.model import work as cinder_work
 from tests.doubles.host_checks import seen_sizes
+from tests.flows.adopted import adopted
+from tests.flows.drifted import repair, secret_left
 from tests.flows.test_presence import THIRD, shows, shows_nothing
 from tests.growing import extend, size_behind
 from tests.memory import Trouble
-from tests.regressions.worlds import host_returns
+from tests.regressions.worlds import NEIGHBOUR, Street, host_returns
 from tests.world import CONTEXT, HOST, OTHER, Broken, World, events
 
 
@@ -269,6 +273,41 @@ def test_who_detaches_another_servers_share_is_not_in_the_way_of_growth() -> Non
     extend(world)
     [claim] = world.store.load(Volume, UUID(world.volumes[0])).claims.values()
     assert claim.hosts == frozenset()
+
+
+def test_what_is_told_while_another_server_alone_has_the_volume_waits_for_that(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A repair of what the neighbour has left claims the volume for that one, and not for both."""
+    world = Street(multiattach=True, encrypted=True)
+    world.add_neighbour(OTHER)
+    world.done(world.attach())
+    with world.meant(NEIGHBOUR):
+        world.done(world.attach())
+        repair(secret_left(world, OTHER))
+    tries, real = itertools.count(1), growth.grow
+
+    def tried(*asked: Any) -> Operation:
+        assert next(tries) <= 4, "who asks for it goes in circles"
+        return real(*asked)
+
+    monkeypatch.setattr(growth, "grow", tried)
+    grow(world)
+    assert (flows(world)[-1], list(world.instance.growth)) == ("drop_secret", world.volumes)
+    world.settle()
+    assert flows(world)[-1] == "grow"
+    assert (guest_has(world), world.instance.growth, world.wrong()) == (2 * GIB, {}, [])
+
+
+def test_what_is_told_before_the_host_of_an_adopted_server_has_shown_it_waits_for_that() -> None:
+    world = adopted(attached(encrypted=False), agent=False)
+    grow(world)
+    assert list(world.instance.growth) == world.volumes
+    world.register(OTHER)
+    world.register(HOST)
+    world.settle()
+    assert flows(world)[-1] == "grow"
+    assert (guest_has(world), world.instance.growth) == (2 * GIB, {})
 
 
 def test_a_server_that_is_rebooted_beside_a_parked_growth_keeps_its_disk() -> None:

@@ -18,6 +18,7 @@ from handlers.requests.actions import RULES
 from handlers.requests.build import BootDisk
 from host_agent.shared.contract.messages import ErrorKind, PowerState
 from tests.doubles.host_checks import connected_paths, plugged
+from tests.regressions.worlds import NEIGHBOUR, Street
 from tests.world import HOST, OTHER, Broken, World
 
 #: What is accepted of a running server with a volume, and changes it as a whole.
@@ -119,6 +120,22 @@ def test_a_volume_that_one_server_is_getting_is_not_given_to_another() -> None:
     world.server_id = second
     with pytest.raises(errors.AttachedElsewhereError):
         world.attach()
+
+
+def test_who_wants_a_volume_that_another_server_lets_go_of_is_told_to_wait() -> None:
+    """Cinder says `available` a moment before that is over: who waits for it asks then."""
+    world = Street(volumes=2)
+    world.add_neighbour()
+    wanted, own = world.volumes
+    world.done(world.attach(wanted))
+    leaving = world.detach(wanted)
+    root = BootDisk(volume_id=wanted, boot_index=0)
+    with world.meant(NEIGHBOUR):
+        world.done(world.attach(own))
+        refused_because_of(lambda: world.swap(own, wanted), leaving)
+        refused_because_of(lambda: world.build(root), leaving)
+        world.done(leaving)
+        world.done(world.build(root))
 
 
 def test_a_boot_keeps_out_whoever_wants_its_volume() -> None:

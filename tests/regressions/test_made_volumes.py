@@ -9,7 +9,7 @@ import pytest
 
 from aggregates import errors
 from aggregates.attachment import Attachment
-from aggregates.operation import OperationState, Outcome
+from aggregates.operation import Operation, OperationState, Outcome
 from aggregates.volume import Volume
 from handlers.engine.verbs import LedgerVerb
 from handlers.requests.build import BootDisk
@@ -136,6 +136,23 @@ def test_what_cinder_refuses_to_delete_is_in_the_history() -> None:
     [refused] = events(world, Volume.VolumeDeletionRefused)
     assert str(refused.originator_id) == made(world)[0]
     assert "broken" in refused.why
+
+
+def test_one_of_which_cinder_writes_an_image_goes_when_that_is_done() -> None:
+    """Cinder shows `uploading` also when nobody has it any more, and deletes it only then."""
+    world, operation_id = booting(MADE)
+    world.done(operation_id)
+    volume, cinder = world.cinder.volume(made(world)[0]), world.ports["cinder"]
+    real, volume.status = cinder.volume_delete, "uploading"
+
+    def delete(volume_id: str) -> None:
+        if len(events(world, Operation.StepRetried)) > 1:
+            volume.status = "available"
+        real(volume_id)
+
+    cinder.volume_delete = delete
+    world.done(world.delete())
+    assert (made(world), events(world, Volume.VolumeDeletionRefused)) == ([], [])
 
 
 def test_one_that_comes_late_is_found_by_its_mark() -> None:

@@ -9,6 +9,8 @@ from uuid import uuid4
 
 import pytest
 
+from handlers.engine.verbs import VERBS, LedgerVerb, RetryPolicy
+from ledger.core.steps import attachments
 from ledger.core.wakeups import ended_key
 from ledger.native import accepting
 from ledger.nova import volume_attachments
@@ -248,6 +250,22 @@ async def test_the_first_error_is_the_answer_when_the_reservation_fails(
     rule = {"call": "attachment_create", "do": "fail", "status": status, "message": text}
     api.faults.replace([rule])
     assert await message(await api.attach(server, volume), name, status) == text
+
+
+@pytest.mark.parametrize("fault", [{"do": "timeout"}, {"do": "fail", "status": 500}])
+async def test_a_reservation_that_cinder_never_answers_is_a_503(
+    api: Api, fault: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where Cinder is only read; the ledger has tried it, and taken it back."""
+    reserve = VERBS[LedgerVerb.ATTACHMENT_RESERVE]
+    once = replace(reserve, retry=RetryPolicy(attempts=1))
+    monkeypatch.setitem(VERBS, LedgerVerb.ATTACHMENT_RESERVE, once)
+    monkeypatch.setattr(attachments, "LATE_S", 0.0)
+    server, volume = await api.server(), api.volume()
+    api.faults.replace([{"call": "attachment_create", "count": None, **fault}])
+    answer = await api.attach(server, volume)
+    await message(answer, "serviceUnavailable", 503)
+    assert (await api.finished(answer))["outcome"] == "failed"
 
 
 async def test_what_others_show_by_the_time_of_the_connection_is_a_conflict_and_no_fault(

@@ -9,12 +9,13 @@ from uuid import UUID, uuid4
 import pytest
 
 from aggregates.base import About
-from aggregates.finding import Finding
+from aggregates.finding import UNTIL_MAX_S, Finding
 from handlers.drift import judge
 from handlers.drift.classes import BY_NAME, CLASSES
 from handlers.drift.judge import Sight
 from handlers.drift.rows import CinderVolume, VolumeRow
 from ledger.log.application import Ledger
+from ledger.words.sentences import sentence
 from tests.service.api_world import HOST, Api
 from tests.service.test_api_v1 import parked_detach
 from tests.store.drifting import Seen
@@ -232,6 +233,28 @@ async def test_it_may_be_ignored_for_good(api: Api, ledger: Ledger) -> None:
     seen = await found(api, ledger)
     status, told = await act(api, seen, "ignore")
     assert (status, told["state"], told["ignored_until"]) == (200, "ignored", None)
+
+
+@pytest.mark.parametrize("until", ["9999-12-31T23:59:59.999999Z", "9999-12-31T23:59:59-14:00"])
+async def test_a_moment_after_the_last_one_is_the_last_one(
+    until: str, api: Api, ledger: Ledger
+) -> None:
+    """No calendar has it, and the projection of findings stood for ever."""
+    seen = await found(api, ledger)
+    status, told = await act(api, seen, "ignore", {**WHY, "until": until})
+    assert (status, told["ignored_until"]) == (200, "9999-12-31T23:59:59Z")
+    event = told["history"][-1]
+    assert "until 9999-12-31 23:59Z" in sentence(event["topic"], event["body"])
+    assert (await act(api, seen, "unignore"))[0] == 200
+
+
+async def test_a_log_that_has_a_later_moment_is_projected(api: Api, ledger: Ledger) -> None:
+    """0.2.0 took it."""
+    seen = await found(api, ledger)
+    seen.record(Finding.DriftIgnored, reason="known", until=UNTIL_MAX_S + 1)
+    await api.projected()
+    shown = await api.get(f"/v1/drift/{seen.id}")
+    assert shown["ignored_until"] == "9999-12-31T23:59:59Z"
 
 
 async def test_what_cannot_be_ignored_or_heeded_is_refused(api: Api, ledger: Ledger) -> None:

@@ -263,11 +263,18 @@ def test_of_a_deleted_server_nothing_is_changed() -> None:
 
 def test_of_a_volume_that_was_let_go_nothing_is_changed() -> None:
     """It may have been on its way out when this was asked for."""
-    flag = partial(edits.set_delete_on_termination, server_id="s", volume_id="v", value=False)
-    mapping = after(BlockDeviceMapping, (BlockDeviceMapping.MappingCreated, MAPPED))
-    flag(mapping, MEMBER)
-    assert not mapping.delete_on_termination
-    mapping.record(BlockDeviceMapping.DeviceUnplugged)
-    mapping.record(BlockDeviceMapping.MappingEnded)
-    with pytest.raises(errors.NotAttachedError, match="Instance s is not attached to volume v"):
-        flag(mapping, MEMBER)
+    volume_id = MAPPED["volume_id"]
+    flag = partial(edits.set_delete_on_termination, server_id="s", volume_id=volume_id)
+    told = f"Instance s is not attached to volume {volume_id}"
+    ended, swapped = (
+        after(BlockDeviceMapping, (BlockDeviceMapping.MappingCreated, MAPPED)) for _ in range(2)
+    )
+    flag(ended, MEMBER, value=False)
+    assert not ended.delete_on_termination
+    ended.record(BlockDeviceMapping.DeviceUnplugged)
+    ended.record(BlockDeviceMapping.MappingEnded)
+    new = {"volume_id": "another", "attachment_id": "another's"}
+    swapped.record(BlockDeviceMapping.AttachmentSwitched, **new)
+    for mapping in (ended, swapped):
+        with pytest.raises(errors.NotAttachedError, match=told):
+            flag(mapping, MEMBER, value=True)

@@ -32,6 +32,9 @@ _log = structlog.get_logger(__name__)
 #: How long to wait for a volume to be made before it can be deleted (nova waits as long).
 MADE_S = 180.0
 MADE_POLL_S = 5.0
+#: Cinder deletes none of these, and they pass.  One that it writes an image of stays `uploading`
+#: when its last attachment goes, which that does not harm.
+PASSING = UNFINISHED | AT_WORK | {"uploading"}
 #: Cinder waits to hear that the guest has all of the volume (3.71).
 EXTENDING = "extending"
 
@@ -105,7 +108,7 @@ def volume_unmake(lane: Lane, context: EffectContext) -> dict[str, Any]:
         return {}
     found, deleted, ended = marked(lane, context), list[str](), dict[str, str]()
     for volume in found.ours:
-        if volume.status in UNFINISHED | AT_WORK:
+        if volume.status in PASSING:
             raise not_ready(volume)
         if set(context.book.get(Volume, volume.id).holders.values()) - {lane.server_id}:
             continue
@@ -143,7 +146,7 @@ def _refuse_at_work(lane: Lane, context: EffectContext) -> None:
         if error.code != "not_found":
             raise
         return
-    if volume is not None and (volume.status in AT_WORK or is_migrating(volume)):
+    if volume is not None and (volume.status in PASSING or is_migrating(volume)):
         raise not_ready(volume)
 
 

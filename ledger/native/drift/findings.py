@@ -8,7 +8,7 @@ from typing import Any
 from aiohttp import web
 
 from aggregates.base import About
-from aggregates.finding import FindingState
+from aggregates.finding import UNTIL_MAX_S, FindingState
 from aggregates.operation import Operation
 from aggregates.remnant import Remnant
 from handlers.drift.beside_words import KINDS, NOVA
@@ -102,7 +102,7 @@ async def ignore(call: Call, *, reason: str, until: datetime | None) -> web.Stre
     """POST ignore: the difference is to stay, for a while or for good."""
     row = await _row(call)
     _refuse_fact(row)
-    until_s = None if until is None else until.timestamp()
+    until_s = None if until is None else min(until.timestamp(), UNTIL_MAX_S)
     if until_s is not None and until_s <= call.components.clock():
         raise ApiError(400, "moment_over", "'until' must be in the future.")
     _refuse_unless(row, row["state"] != FindingState.OVER, "is over: there is nothing to ignore.")
