@@ -34,17 +34,8 @@ def _fold(row: Row | None, event: LoggedEvent) -> Row | None:
         return None
     row = {**(row or _NEW), **event.stamp, "host": event.host}
     match event.topic:
-        case Host.Adopted.TOPIC:
-            row.update(epoch=event.body["epoch"], service_version=0, capabilities={})
-            row["registered_at"] = event.recorded_at
-        case Host.HostRegistered.TOPIC:
-            if not row.get("service_version"):
-                row["registered_at"] = event.recorded_at
-            row["service_version"] = event.body["service_version"]
-            row["capabilities"] = event.body["capabilities"]
-            connector = event.body["connector"]
-            if connector != row["connector"]:
-                row["connector"], row["connector_position"] = connector, event.position
+        case Host.HostRegistered.TOPIC | Host.Adopted.TOPIC:
+            _came(row, event)
         case Host.Fenced.TOPIC:
             row.update(
                 epoch=event.body["epoch"],
@@ -66,6 +57,20 @@ def _fold(row: Row | None, event: LoggedEvent) -> Row | None:
         case _:
             _doubt(row, event)
     return row
+
+
+def _came(row: Row, event: LoggedEvent) -> None:
+    """An agent did, or before that the host was adopted."""
+    if not row.get("service_version"):
+        row["registered_at"] = event.recorded_at
+    if event.topic == Host.Adopted.TOPIC:
+        row.update(epoch=event.body["epoch"], service_version=0, capabilities={})
+        return
+    row["service_version"] = event.body["service_version"]
+    row["capabilities"] = event.body["capabilities"]
+    connector = event.body["connector"]
+    if connector != row["connector"]:
+        row["connector"], row["connector_position"] = connector, event.position
 
 
 def _doubt(row: Row, event: LoggedEvent) -> None:
