@@ -89,15 +89,18 @@ class Host(Aggregate):
 
     class Adopted(Event):
         """The ledger takes over a host of Nova's (`came_from`): an agent may register, and servers
-        are adopted one by one.
+        are adopted one by one.  `epoch`: that in which it was handed back before.
         """
 
         name: str
         came_from: str
         reason: str
+        epoch: int = 0
 
     class HandedBack(Event):
-        """The host is Nova's again, and the ledger changes nothing here."""
+        """The host is Nova's again, and the ledger changes nothing here: all is over that was said
+        of it as the ledger's, but for its epoch.
+        """
 
         to: str
         reason: str
@@ -134,10 +137,17 @@ class Host(Aggregate):
     def __init__(self, id: UUID) -> None:  # noqa: A002
         super().__init__(id)
         self.name = ""
+        self.epoch = 0
+        self.restored = 0  # the epoch that the last Restored began
+        self.origin: str | None = None  # whose it is; None: ours to work on
+        self.came_from: str | None = None  # whose it was, if it is adopted
+        self._forget()
+
+    def _forget(self) -> None:
+        """All that is said of it as the ledger's, but for the epoch."""
         self.service_version = 0
         self.capabilities: dict[str, Any] = {}
         self.connector: dict[str, Any] | None = None
-        self.epoch = 0
         self.fenced = False
         self.fence_reason = ""
         self.controller: str | None = None  # that has fenced it; None: an operator has
@@ -146,12 +156,9 @@ class Host(Aggregate):
         self.hook_next_at = 0.0  # when it is run again
         self.disabled = False
         self.disabled_reason: str | None = None
-        self.origin: str | None = None  # whose it is; None: ours to work on
-        self.came_from: str | None = None  # whose it was, if it is adopted
         self.awaits_agent = False  # adopted, and no agent has come since
         self.suspect = False  # fenced, and has not shown since that it holds nothing of others
         self.unvouched = False  # the log may lack what became of it; see Restored
-        self.restored = 0  # the epoch that the last Restored began
         self.leftovers: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
         self.shown: dict[str, frozenset[str]] = {}  # by server: the volumes of DisksSeen
 
@@ -171,6 +178,7 @@ class Host(Aggregate):
                 self.origin, self.came_from = None, event.came_from
                 self.awaits_agent = True
             case self.HandedBack():
+                self._forget()
                 self.origin, self.came_from = event.to, None
             case self.Fenced():
                 self.epoch, self.fenced, self.suspect = event.epoch, True, not self.unvouched
@@ -237,7 +245,7 @@ class Host(Aggregate):
         Raises NotObservedHostError if nobody else ever had it.
         """
         if self.origin is not None:
-            what = {"name": self.name, "came_from": self.origin}
+            what = {"name": self.name, "came_from": self.origin, "epoch": self.epoch}
             self.record(self.Adopted, **what, reason=reason)
         elif self.came_from is None:
             raise errors.NotObservedHostError(host=self.name)

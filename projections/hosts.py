@@ -1,4 +1,8 @@
-"""Hosts: what their agents can do, their epoch, and why they are fenced."""
+"""The ledger's hosts: what their agents can do, their epoch, and why they are fenced.
+
+One begins when its agent comes first, or when it is adopted: then no agent has come yet
+(`service_version` 0).  It is none any more when it is handed back.
+"""
 
 from __future__ import annotations
 
@@ -25,16 +29,13 @@ def _key(event: LoggedEvent) -> str:
     return event.host
 
 
-def _fold(row: Row | None, event: LoggedEvent) -> Row:
+def _fold(row: Row | None, event: LoggedEvent) -> Row | None:
+    if event.topic == Host.HandedBack.TOPIC:
+        return None
     row = {**(row or _NEW), **event.stamp, "host": event.host}
     match event.topic:
-        case Host.HostRegistered.TOPIC:
-            row["service_version"] = event.body["service_version"]
-            row["capabilities"] = event.body["capabilities"]
-            row.setdefault("registered_at", event.recorded_at)
-            connector = event.body["connector"]
-            if connector != row["connector"]:
-                row["connector"], row["connector_position"] = connector, event.position
+        case Host.HostRegistered.TOPIC | Host.Adopted.TOPIC:
+            _came(row, event)
         case Host.Fenced.TOPIC:
             row.update(
                 epoch=event.body["epoch"],
@@ -58,6 +59,20 @@ def _fold(row: Row | None, event: LoggedEvent) -> Row:
     return row
 
 
+def _came(row: Row, event: LoggedEvent) -> None:
+    """An agent did, or before that the host was adopted."""
+    if not row.get("service_version"):
+        row["registered_at"] = event.recorded_at
+    if event.topic == Host.Adopted.TOPIC:
+        row.update(epoch=event.body["epoch"], service_version=0, capabilities={})
+        return
+    row["service_version"] = event.body["service_version"]
+    row["capabilities"] = event.body["capabilities"]
+    connector = event.body["connector"]
+    if connector != row["connector"]:
+        row["connector"], row["connector_position"] = connector, event.position
+
+
 def _doubt(row: Row, event: LoggedEvent) -> None:
     """The ledger was restored, or somebody has vouched for the host since."""
     if event.topic == Host.Vouched.TOPIC:
@@ -74,6 +89,8 @@ HOSTS = Projection(
     topics=frozenset(
         {
             Host.HostRegistered.TOPIC,
+            Host.Adopted.TOPIC,
+            Host.HandedBack.TOPIC,
             Host.Fenced.TOPIC,
             Host.Unfenced.TOPIC,
             Host.Disabled.TOPIC,

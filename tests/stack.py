@@ -108,6 +108,8 @@ class Stack:
     cinder: RunningCinder
     auth, settings = "tokens", ""  # of the service, besides what all of them have
     host_down_after_s = 30.0
+    #: The program under which services run: its module and arguments.
+    service_under: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -167,7 +169,15 @@ class Stack:
         config = self.home / f"ledger-{number}.toml"
         write_private(config, self._service_config(number))
         log = self.home / f"service-{number}.log"
-        command = ["ledger", "serve", "--config", str(config), "--log-level", "debug"]
+        command = [
+            *self.service_under,
+            "ledger",
+            "serve",
+            "--config",
+            str(config),
+            "--log-level",
+            "debug",
+        ]
         self.components[number] = self._process(log, *command)
 
     def _process(self, log: Path, *command: str) -> Process:

@@ -18,20 +18,33 @@ from handlers.drift.beside_words import NOVA, advice
 from handlers.drift.classes import BY_NAME, DriftClass
 from handlers.drift.judge import differs
 from handlers.drift.proofs import ProofFacts
-from handlers.drift.repairs import REPAIRS
+from handlers.drift.repairs import REPAIRS, RESIZED
 from handlers.drift.rows import Party
 
 GONE, CHANGED, UNPROVEN = "drift_gone", "drift_changed", "drift_unproven"
 
 
-def cannot(drift: DriftClass, key: str, differs: Mapping[str, Any], about: About) -> str | None:
-    """Why the repair of a class can never work for what a finding says, and what a person does
+def cannot(
+    drift: DriftClass,
+    key: str,
+    differs: Mapping[str, Any],
+    about: About,
+    *,
+    resized: bool = False,
+) -> str | None:
+    """Why the repair of a class cannot work for what a finding says, and what a person does
     instead; None: it may.  An offer asks this; so does a request; and the proof asks the same.
+
+    `resized`: what differs is in a resize that was neither confirmed nor reverted.
     """
     if NOVA in differs:
         return advice(drift.name, differs, about)
-    ask = REPAIRS[drift.repair].cannot if drift.repair else None
-    return ask(key, differs) if ask else None
+    row = REPAIRS.get(drift.repair or "")
+    if row is None:
+        return None
+    if resized and row.after_resize:
+        return RESIZED.capitalize()
+    return row.cannot(key, differs) if row.cannot else None
 
 
 def refusal(flow: str, finding: Finding, asked: ProofFacts) -> tuple[str, str] | None:

@@ -64,7 +64,8 @@ class Repair:
     `lanes`: what it works on, for this case; the second argument is the id of no mapping.  `proof`:
     why the evidence does not allow it, in a sentence; None: it does.  `never`: what it does not do,
     for people.  `variant`: the flow that a case takes in its place.  `cannot`: why it can never
-    work, by the finding's key and what it says.
+    work, by the finding's key and what it says.  `after_resize`: it is refused (RESIZED) until a
+    resize of what it works on is confirmed or reverted.
     """
 
     flow: Flow
@@ -73,11 +74,15 @@ class Repair:
     never: str
     variant: Callable[[RepairContext], Flow] | None = None
     cannot: Callable[[str, Mapping[str, Any]], str | None] | None = None
+    after_resize: bool = False
 
     @property
     def asks_hosts(self) -> bool:
         """Whether its first step lets a host say what it has."""
         return self.flow.stages[0].steps[0].do is Verb.DRIFT_LOOK
+
+
+RESIZED = "the server is being resized: confirm or revert that first."
 
 
 def refusal(case: RepairContext, why: str) -> errors.RepairError:
@@ -135,7 +140,7 @@ def _of_mapping(case: RepairContext, no_mapping: str) -> list[Lane]:
     if mapping.legacy:
         raise refusal(case, "it was made by Cinder's old calls: convert it first.")
     if mapping.kept is not None:
-        raise refusal(case, "the server is being resized: confirm or revert that first.")
+        raise refusal(case, RESIZED)
     if host is None:
         raise refusal(case, "the server is on no host.")
     if case.attachment is not None and case.attachment.host not in {host, None}:
@@ -208,7 +213,7 @@ def _of_server(case: RepairContext, no_mapping: str) -> list[Lane]:
     if here is None:
         raise refusal(case, "the server is on no host.")
     if case.instance.resize_source is not None:
-        raise refusal(case, "the server is being resized: confirm or revert that first.")
+        raise refusal(case, RESIZED)
     if any(attachment.legacy for attachment, _ in case.held):
         raise refusal(case, "it has volumes by Cinder's old calls: `server delete` releases them.")
     bare = replace(Lane.of_server(case.server_id), bdm_id=no_mapping)
@@ -275,6 +280,7 @@ _ROWS = (
     Repair(
         flow=repair.FORGET_ATTACHMENT,
         lanes=_of_mapping,
+        after_resize=True,
         proof=proofs.disk_is_gone,
         never="Nothing is taken from a guest, and nothing is deleted in Cinder.",
     ),
@@ -282,6 +288,7 @@ _ROWS = (
         flow=repair_replace.REPLACE_ATTACHMENT,
         variant=_reserved,
         lanes=_replaced,
+        after_resize=True,
         proof=proofs.disk_is_here,
         never="The guest keeps its disk. Cinder is not told that the volume is in use "
         "unless it is the very device of the guest; otherwise the operation parks.",
@@ -295,12 +302,14 @@ _ROWS = (
     Repair(
         flow=repair.COMPLETE_ATTACHMENT,
         lanes=_of_mapping,
+        after_resize=True,
         proof=proofs.is_taken_back,
         never="Cinder is not told that it is in use unless the guest has the disk.",
     ),
     Repair(
         flow=repair_correct.CORRECT_ATTACHMENT,
         lanes=_corrected,
+        after_resize=True,
         proof=proofs.is_only_here,
         never="Cinder is told nothing if another host shows the volume in a guest or a "
         "record, or is not sure. The guest keeps its disk, and nothing is deleted.",
@@ -323,12 +332,14 @@ _ROWS = (
     Repair(
         flow=repair_host.PLUG_DISK,
         lanes=_of_mapping,
+        after_resize=True,
         proof=proofs.guest_is_here,
         never="What the running guest has already is not changed.",
     ),
     Repair(
         flow=repair_host.DEFINE_DISK,
         lanes=_of_mapping,
+        after_resize=True,
         proof=proofs.definition_can_follow,
         never="The running guest is not changed.",
     ),
@@ -347,6 +358,7 @@ _ROWS = (
     Repair(
         flow=repair_server.FORGET_SERVER,
         lanes=_of_server,
+        after_resize=True,
         proof=proofs.has_let_go,
         never="The server is kept if any of these hosts has its guest, a process of it, or "
         "anything in use of its volumes. No volume is deleted, even with delete_on_termination.",

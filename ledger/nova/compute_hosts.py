@@ -63,7 +63,8 @@ async def service_update(call: Call) -> web.StreamResponse:
     if body.status is not None:
         await _set(call, row["host"], body.status, body.disabled_reason)
     again = await call.components.queries.host(row["host"])
-    assert again is not None, "hosts are never forgotten"
+    if again is None:  # it was handed back meanwhile
+        raise unknown_host(row["host"])
     return answer({"service": _service(call, again)})
 
 

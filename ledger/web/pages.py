@@ -233,7 +233,7 @@ PAGES = (
         own=TIME,
         line=timedelta(days=1),
         reads={
-            "host": Read(route="host"),  # of one of Nova's, or whose agent has yet to come, nothing
+            "host": Read(route="host"),  # of one of Nova's, nothing
             "attachments": Read(
                 route="attachments", query={"host": "{host}", "limit": MANY}, given=AS_OF
             ),

@@ -150,7 +150,7 @@ HOST = Thing(
     shown="servers.host:shown",
 )
 #: A host that goes from the Nova beside us to the ledger, or back.  What is known of it its dry run
-#: says: before an agent of ours has come there, no route shows it.
+#: says: while it is Nova's, no route shows it.
 NOVA_HOST = replace(
     HOST,
     answers={200: "schemas:HostPassed"},
@@ -262,9 +262,8 @@ class Act:
 _SAID = {FieldKind.TEXT, FieldKind.MOMENT}
 
 
-def _is_novas(host: Shown) -> bool:
-    """It was, or no agent of ours has come there yet: the log has the last word."""
-    return not host or bool(host["came_from"])
+def _was_novas(host: Shown) -> bool:
+    return bool(host and host["came_from"])
 
 
 _REASON_TO_DO = Field(
@@ -507,7 +506,7 @@ stay, and why. Disable Nova's compute service there first. docs/adopt.md: before
         fields=(_REASON_TO_DO,),
         body="Passing",
         note="`reason`: why; needed except for a dry run.",
-        possible=_is_novas,
+        possible=lambda host: not host or _was_novas(host),
         examples=(
             ("hv1 --dry-run", "which servers could be taken; exit code 10 if one stays"),
             ('hv1 --reason "rack 3 goes first"', "take them"),
@@ -524,7 +523,7 @@ that corrects Nova's database, for an operator to read and execute: Nova has no 
 the agent first.""",
         fields=(_REASON_TO_DO,),
         body="Passing",
-        possible=_is_novas,
+        possible=_was_novas,
         examples=(
             (
                 "hv1 --dry-run -f json",

@@ -340,13 +340,15 @@ SELECT i.server_id FROM instances AS i
 
 -- name: mailboxes
 -- What waits for each of some hosts' agents after its cursor, in the order it was given, and
--- whether it may have it (epoch NULL: no such host), which agent speaks for the host, and which
--- survey of the host is wanted, if one is.  Nothing waits for a host that nobody has vouched for.
+-- whether it may have it (epoch NULL: no agent has registered), which agent speaks for the host, and
+-- which survey of the host is wanted, if one is.  Nothing waits for a host that nobody has vouched
+-- for.
 -- Primary keys, mailbox_by_host.
 -- Those called off by one act have one position, and no page ends between them.
 -- The arrays come by a subquery because the planner knows their lengths otherwise: it would take
 -- them for shorter than those of a general plan, and plan anew each time, for ten times the cost.
-SELECT h.epoch, h.fenced AS shut, h.suspect AND NOT h.fenced AS awaited, c.agent,
+SELECT CASE WHEN h.service_version > 0 THEN h.epoch END AS epoch, h.fenced AS shut,
+       h.suspect AND NOT h.fenced AS awaited, c.agent,
        s.wanted AS survey, s.digest AS survey_digest,
        ARRAY(SELECT m.command FROM mailbox AS m
               WHERE m.host = w.host AND m.position > w.after AND h.unvouched IS NOT TRUE
@@ -376,7 +378,7 @@ SELECT h.*, c.seen_at, c.clock_ahead_s,
  ORDER BY h.host;
 
 -- name: hosts_observed
--- Hosts that somebody else's servers were seen on, and that no agent of ours has come to.
+-- Hosts that somebody else's servers were seen on, and that are none of the ledger's.
 -- instances_observed, attachments_open_by_host.
 SELECT i.host, i.origin, count(*) AS guests,
        (SELECT count(*) FROM attachments AS a
@@ -390,7 +392,8 @@ SELECT i.host, i.origin, count(*) AS guests,
 -- Whether the agent of a host that is not fenced is of an older version, silent or not: it may
 -- come back as it was.  hosts_by_version has next to nothing below the present version.
 SELECT EXISTS (
-    SELECT 1 FROM hosts WHERE service_version < %(version)s AND NOT fenced) AS found;
+    SELECT 1 FROM hosts
+     WHERE service_version BETWEEN 1 AND %(version)s - 1 AND NOT fenced) AS found;
 
 -- name: contact
 -- When a host's agent was last heard of (NULL: never).  Primary keys.
@@ -827,7 +830,8 @@ SELECT count(*) FILTER (WHERE h.fenced) AS fenced,
 
 -- name: agents_by_version
 -- Hosts that are not fenced, counted by their agents' service version.  hosts_by_version.
-SELECT service_version, count(*) AS count FROM hosts WHERE NOT fenced GROUP BY service_version;
+SELECT service_version, count(*) AS count FROM hosts
+ WHERE NOT fenced AND service_version > 0 GROUP BY service_version;
 
 -- name: counts
 -- Operations counted by state, for metrics: one row.  Uses the indexes operations_open and
@@ -985,7 +989,10 @@ SELECT * FROM refusals
 -- What differs, the newest first, before a found_position: of one state, of those that ask for
 -- somebody ('open'), or all.  `scope`: of the servers of a project.  The index of each table by its
 -- positions, or of the filter given (findings_by_host); what is open has one of its own.
-SELECT d.* FROM drift AS d
+-- `resized`: a resize of what differs has yet to be confirmed or reverted; mappings_by_server.
+SELECT d.*,
+\ir parts/resized.sql
+  FROM drift AS d
  WHERE (%(state)s::text = 'all' OR state = %(state)s
         OR %(state)s = 'open' AND state IN ('suspected', 'confirmed'))
    AND (%(state)s IN ('all', 'over') OR over_position IS NULL)
@@ -1000,8 +1007,9 @@ SELECT d.* FROM drift AS d
 
 -- name: drift_one
 -- One of them, as it is, or was the last time, up to a position; and whose server it concerns.
--- Primary keys.
-SELECT d.*, i.project_id AS owner_id
+-- `resized`: as above.  Primary keys, mappings_by_server.
+SELECT d.*, i.project_id AS owner_id,
+\ir parts/resized.sql
   FROM drift AS d LEFT JOIN instances AS i USING (server_id)
  WHERE d.finding_id = %(finding_id)s
    AND (%(position)s::bigint IS NULL OR d.first_position <= %(position)s)

@@ -82,7 +82,13 @@ def test_the_console_shows_the_preflight_and_then_adopts_once(watched: Watched) 
     watched.until("volumes", volume, "BlockDeviceMapping.DevicePlugged")
     page = f"/ui/hosts/{HOST}/adopt"
     assert f'href="/ui/hosts/{HOST}"' in stack.get("/ui/hosts").text, "seen, and Nova's"
-    assert f'href="{page}"' in stack.get(f"/ui/hosts/{HOST}").text
+    back = f"/ui/hosts/{HOST}/hand_back"
+
+    def offered() -> set[str]:
+        told = stack.get(f"/ui/hosts/{HOST}").text
+        return {each for each in (page, back) if f'href="{each}"' in told}
+
+    assert offered() == {page}, "it was never adopted"
 
     before = watched.head()
     assert "<button class" not in stack.get(page).text, "nova-compute is not disabled"
@@ -102,9 +108,18 @@ def test_the_console_shows_the_preflight_and_then_adopts_once(watched: Watched) 
     told = stack.get(page).text
     assert "adopted" in told
     assert "<button class" not in told, "what is left stays"
-    back = stack.get(f"/ui/hosts/{HOST}/hand_back").text
-    assert "returnable" in back
-    assert "<button class" in back
+    assert offered() == {page, back}
+    [host] = stack.get("/v1/hosts").json()["hosts"]
+    assert (host["host"], host["service_version"], host["alive"]) == (HOST, 0, False)
+    assert "no agent yet" in stack.get("/ui/hosts").text
+    told = stack.get(back).text
+    assert "returnable" in told
+    [form] = re.findall(r'name="form" value="([^"]+)"', told)
+    sent = {"form": form, "reason": "not yet"}
+    answer = stack.http.post(stack.url(back), data=sent, allow_redirects=False)
+    assert answer.status_code == 303, answer.text
+    assert offered() == {page}, "it is Nova's again"
+    assert stack.get("/v1/hosts").json()["hosts"] == []
 
 
 def test_a_host_goes_over_and_its_volumes_are_worked_on(watched: Watched) -> None:

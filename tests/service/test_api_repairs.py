@@ -11,14 +11,16 @@ from uuid import UUID, uuid4
 import pytest
 
 from aggregates.base import About
-from aggregates.finding import Finding, finding_uuid
+from aggregates.finding import Finding
 from handlers.drift import judge
 from handlers.drift.automatic import RepairPolicy, SoFar
-from handlers.drift.classes import BY_NAME
+from handlers.drift.classes import BY_NAME, DriftClass
 from handlers.drift.rows import (
     AttachmentRow,
     CinderAttachment,
+    LedgerAttachment,
     LedgerServer,
+    Row,
     ServerRow,
 )
 from handlers.requests.guards import Contact
@@ -26,7 +28,7 @@ from ledger.core.requests import Fleet, Requests
 from ledger.log.application import Ledger
 from ledger.reconcile.automatic import ACTOR, Automatic
 from tests.doubles.direct_cinder import DirectCinder
-from tests.service.api_world import HOST, OUTPUTS, Api
+from tests.service.api_world import HOST, OTHER, OUTPUTS, Api
 from tests.world import CONTEXT
 
 
@@ -52,12 +54,18 @@ async def lost(api: Api, ledger: Ledger, *, looks: int = 2, host: str | None = N
         ledger=None,
         cinder=CinderAttachment(status=made.status, host=host),
     )
+    return Lost(await _seen(api, ledger, drift, row, looks), made.id, server)
+
+
+async def _seen(api: Api, ledger: Ledger, drift: DriftClass, row: Row, looks: int = 2) -> str:
+    """The finding, once so many looks have seen it."""
+    id_ = judge.id_of(drift, row)
     for number in range(looks):
-        found = ledger.load(Finding, finding_uuid(drift.name, "attachment", made.id, None))
+        found = ledger.load(Finding, UUID(id_))
         judge.see(found, drift, row, judge.Sight(look_id=str(UUID(int=number)), position=1))
         ledger.save(found, context=CONTEXT)
     await api.projected()
-    return Lost(judge.id_of(drift, row), made.id, server)
+    return id_
 
 
 async def repair(api: Api, finding: str, who: str = "operator", **body: Any) -> Any:
@@ -186,6 +194,57 @@ async def test_hosts_that_had_a_volume_of_the_server_are_asked_too(
     assert await api.components.queries.hosts_of_server(str(uuid4())) == []
 
 
+async def test_what_a_resize_has_to_end_for_is_not_offered_before_and_says_so(
+    api: Api, ledger: Ledger
+) -> None:
+    server, volume = await api.attached()
+    await api.register(host=OTHER)
+    await api.played(await api.act(server, "migrate", {"host": OTHER}))
+    every = (await api.get(f"/v1/attachments?server={server}"))["attachments"]
+    [held] = [each for each in every if each["host"] == OTHER]
+    about = About(server_id=server, volume_id=volume, attachment_id=held["attachment_id"])
+    lost_there = AttachmentRow(
+        id=held["attachment_id"],
+        about=about,
+        server="live",
+        ledger=LedgerAttachment(
+            state="attached", host=OTHER, access_mode="rw", legacy=False, mapped=True
+        ),
+        cinder=None,
+    )
+    no_guest = ServerRow(
+        id=server,
+        about=About(server_id=server, host=OTHER),
+        ledger=LedgerServer(hosts=(OTHER,), power_state="running", built=True, deleted=False),
+        shown=(),
+    )
+    ids = [
+        await _seen(api, ledger, BY_NAME["attachment_lost"], lost_there),
+        await _seen(api, ledger, BY_NAME["guest_missing"], no_guest),
+    ]
+
+    async def told(finding: str) -> tuple[Any, Any, Any]:
+        shown = await api.get(f"/v1/drift/{finding}", "operator")
+        [row] = [
+            each
+            for each in (await api.get("/v1/drift", "operator"))["findings"]
+            if each["finding_id"] == finding
+        ]
+        return shown["acts"], row["repair"], shown["by_hand"]
+
+    for finding in ids:
+        acts, offered, why = await told(finding)
+        assert (acts, offered) == (["ignore"], None)
+        assert why == "The server is being resized: confirm or revert that first."
+        answer = await repair(api, finding)
+        assert answer.status == 409
+        assert why.lower() in (await answer.text()).lower()
+    await api.played(await api.act(server, "confirmResize"))
+    for finding, name in zip(ids, ("replace_attachment", "forget_server"), strict=True):
+        acts, offered, _ = await told(finding)
+        assert (acts, offered) == (["repair", "ignore"], name)
+
+
 async def test_only_operators_repair(api: Api, ledger: Ledger) -> None:
     found = await lost(api, ledger)
     for who in ("member", "reader", "stranger"):
@@ -243,12 +302,7 @@ async def vanished(api: Api, ledger: Ledger, *, looks: int = 2) -> str:
     about = About(server_id=server, host=HOST)
     told = LedgerServer(hosts=(HOST,), power_state="running", built=True, deleted=False)
     row = ServerRow(id=server, about=about, ledger=told, shown=())
-    drift = BY_NAME["guest_missing"]
-    for number in range(looks):
-        found = ledger.load(Finding, finding_uuid(drift.name, "server", server, None))
-        judge.see(found, drift, row, judge.Sight(look_id=str(UUID(int=number)), position=1))
-        ledger.save(found, context=CONTEXT)
-    await api.projected()
+    await _seen(api, ledger, BY_NAME["guest_missing"], row, looks)
     return server
 
 

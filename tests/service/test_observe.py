@@ -247,6 +247,35 @@ def test_looks_at_drift_compare_what_is_ours_alone(watched: Watched) -> None:
     assert {each["volume_id"] for each in findings} == {lost}
 
 
+def test_what_differs_is_a_finding_of_the_service_until_it_is_mended(watched: Watched) -> None:
+    nova, stack = watched.nova, watched.stack
+    server, volume = nova.boot("db"), watched.volume()
+    fine = nova.attach(server, watched.volume())
+    stack.service_under = ("tests.doubles.looks_at_once",)
+    stack.start_service()
+    watched.until("volumes", fine.volume_id, "BlockDeviceMapping.DevicePlugged")
+
+    def drift(**of: str) -> list[dict[str, Any]]:
+        asked = "&".join(f"{name}={value}" for name, value in of.items())
+        return list(stack.get(f"/v1/drift?{asked}").json()["findings"])
+
+    watched.next_looks(3)
+    assert drift(state="all") == [], "nothing differs"
+    row = nova.cinder.attachment_create(volume, server.id)
+    [found] = eventually(lambda: drift(state="confirmed"), "a finding")
+    assert (found["drift_class"], found["attachment_id"]) == ("reservation_unknown", row.id)
+    assert (found["server_id"], found["volume_id"]) == (server.id, volume)
+    shown = stack.get(f"/v1/drift/{found['finding_id']}").json()
+    assert f"attachment delete {row.id}`" in shown["by_hand"]
+    assert found["finding_id"] in stack.get("/ui/drift").text
+    watched.next_looks(3)
+    assert drift() == [found], "each look sees it, and it is told once"
+    nova.cinder.attachment_delete(row.id)
+    [over] = eventually(lambda: drift(state="over"), "its end")
+    assert (over["finding_id"], over["over_how"]) == (found["finding_id"], "gone")
+    assert {each.split(" ")[0] for each in nova.asked} == {"GET"}
+
+
 def test_whoever_asks_us_for_what_is_novas_is_sent_to_nova(watched: Watched) -> None:
     nova, stack = watched.nova, watched.stack
     server, volume = nova.boot("db"), watched.volume()

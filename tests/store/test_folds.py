@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from aggregates.attachment import AttachmentState
-from aggregates.base import Event
+from aggregates.base import Event, Seen
 from aggregates.host import Host, host_uuid
 from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
@@ -341,6 +341,33 @@ def test_a_host_is_fenced_with_reason_and_evidence_and_unfenced() -> None:
     host.unfence("repaired")
     [row] = fold_all(*fenced, *host.collect_events()).table("hosts")
     assert (row["epoch"], row["fenced"], row["fence_reason"]) == (1, False, None)
+
+
+def test_an_adopted_host_is_one_before_its_agent_comes_and_none_once_it_is_back() -> None:
+    host, events = Host(host_uuid("h")), []
+
+    def rows() -> list[Row]:
+        events.extend(host.collect_events())
+        return list(fold_all(*events).table("hosts"))
+
+    seen = Seen(origin="nova", after=None, before=AT.isoformat())
+    host.record(Host.HostSeen, name="h", seen=seen.stored())
+    assert rows() == []
+    host.adopt("rack 3")
+    [row] = rows()
+    assert (row["service_version"], row["epoch"], row["fenced"]) == (0, 0, False)
+    host.register("h", 7, {"tag": True})
+    host.disable("soon")
+    host.fence("dead", "ipmi says off")
+    [row] = rows()
+    assert (row["service_version"], row["epoch"], row["fenced"]) == (7, 1, True)
+    host.hand_back("not yet")
+    assert rows() == []
+    host.adopt("now")
+    [row] = rows()
+    told = {name: row[name] for name in ("service_version", "epoch", "fenced", "disabled")}
+    assert told == {name: getattr(host, name) for name in told}
+    assert (row["epoch"], row["fenced"]) == (1, False), "no command of before counts"
 
 
 def test_a_guest_that_is_lost_keeps_the_vm_state_it_had() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from aggregates.base import About
 from handlers.drift import rows
-from handlers.drift.classes import BY_NAME, CLASSES
+from handlers.drift.classes import BY_NAME, CLASSES, DriftClass
 from handlers.drift.proofs import ProofFacts
 from handlers.drift.recheck import cannot
 from handlers.drift.repairs import REPAIRS
@@ -65,3 +65,11 @@ def test_the_offer_says_what_the_proof_says(status: str, attachments: int) -> No
 @pytest.mark.parametrize("differs", [{}, {"cinder": None}, {"cinder": "unknown"}, {"cinder": {}}])
 def test_of_what_a_finding_does_not_say_nothing_is_said(differs: dict[str, Any]) -> None:
     assert [cannot(each, "v", differs, About()) for each in CLASSES] == [None] * len(CLASSES)
+
+
+@pytest.mark.parametrize("drift", CLASSES, ids=[each.name for each in CLASSES])
+def test_what_is_refused_until_a_resize_is_over_is_not_offered_before(drift: DriftClass) -> None:
+    both = [REPAIRS[name] for name in (drift.repair, drift.or_else) if name]
+    [waits] = {each.after_resize for each in both} or {False}
+    told = cannot(drift, "v", {}, About(), resized=True)
+    assert told == ("The server is being resized: confirm or revert that first." if waits else None)

@@ -216,7 +216,8 @@ def _cannot(row: Row, known: DriftClass) -> str | None:
     names = ("server_id", "volume_id", "attachment_id")
     ids = {name: str(row[name]) if row[name] else None for name in names}
     about = About(**ids, host=row["host"])
-    return cannot(known, row["key"], row["differs"] or {}, about)
+    resized = bool(row.get("resized"))  # what is past is not acted on
+    return cannot(known, row["key"], row["differs"] or {}, about, resized=resized)
 
 
 def _class_shown(each: DriftClass) -> DriftClassShown:

@@ -14,6 +14,7 @@ from typing import Any
 
 import requests
 
+from handlers.drift.judge import APART_S
 from ledger.nova_beside.adapters import TIMEOUT_S
 from ledger.nova_beside.observer import REST
 from tests.benchmarks.servers import server
@@ -27,6 +28,8 @@ INTERVAL_S = 1.0
 URL = ENV["LAB_LEDGER_URL"]
 NOVA_URL = f"http://127.0.0.1:{ENV['LAB_NOVA_PORT']}"
 DOWN_AFTER_S = 10.0
+#: A look may wait for an answer, as of a Nova that just starts, and then rests.
+SLOW_S = (1 + REST) * TIMEOUT_S
 #: For a script of the lab's: longer than it waits for Nova itself (ready.py).
 SCRIPT_S = 300
 OURS = f"""
@@ -133,6 +136,20 @@ class Beside:
     def events(self, path: str) -> list[dict[str, Any]]:
         return list(self.get(f"{path}/history?limit=1000").get("events", ()))
 
+    def looks(self) -> int:
+        """How many at everything have ended."""
+        return self.log.read_text().count("looked_at_nova")
+
+    def findings(self, state: str, **of: str) -> list[dict[str, Any]]:
+        asked = "&".join(f"{name}={value}" for name, value in {"state": state, **of}.items())
+        return list(self.get(f"/drift?{asked}")["findings"])
+
+    def finding(self, volume_id: str, state: str) -> dict[str, Any]:
+        """The finding of the volume, once it is in that state."""
+        seen = lambda: self.findings(state, volume=volume_id)  # noqa: E731
+        [found] = wait_until(seen, f"{volume_id} to be {state}", SETTLE_S + 2 * APART_S + SLOW_S)
+        return dict(found)
+
     def until(self, volume_id: str, topic: str, number: int = 1) -> dict[str, Any]:
         """The last event of that topic, once there are so many."""
 
@@ -140,9 +157,8 @@ class Beside:
             found = [each for each in self.history(volume_id) if each["topic"] == topic]
             return found[-1] if len(found) >= number else None
 
-        # The look before may wait for an answer, as of a Nova that just starts, and then rests.
         what = f"{topic} of {volume_id}, {number} times"
-        return dict(wait_until(seen, what, SETTLE_S + (1 + REST) * TIMEOUT_S))
+        return dict(wait_until(seen, what, SETTLE_S + SLOW_S))
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
@@ -194,6 +195,24 @@ def test_cinder_deletes_for_a_user_only_what_nobody_has(cloud: NovaCloud) -> Non
     cloud.wait_status(forgotten, "available")
 
 
+def test_what_is_broken_by_hand_becomes_a_finding_that_is_over_once_it_is_mended(
+    ledger: Beside, cloud: NovaCloud
+) -> None:
+    """By the service's own looks, a minute apart; mended by the command that the finding names."""
+    server, volume = cloud.server(), cloud.volume()
+    attachment = cloud.attachment(server, volume, used=True)
+    found = ledger.finding(volume, "confirmed")
+    assert (found["drift_class"], found["attachment_id"]) == ("attachment_unknown", attachment)
+    assert (found["server_id"], found["repair"]) == (server, None)
+    told = ledger.get(f"/drift/{found['finding_id']}")
+    assert told["acts"] == ["ignore"]
+    [command] = re.findall(r"`(openstack [^`]+)`", told["by_hand"])
+    assert attachment in command
+    cloud.openstack(command)
+    over = ledger.finding(volume, "over")
+    assert (over["finding_id"], over["over_how"]) == (found["finding_id"], "gone")
+
+
 def test_while_nova_is_away_its_requests_are_503_and_then_it_goes_on(
     ledger: Beside, cloud: NovaCloud
 ) -> None:
@@ -218,6 +237,7 @@ def test_a_cloud_at_work_through_it_is_clean_and_its_history_whole(
     ledger: Beside, cloud: NovaCloud
 ) -> None:
     found: list[tuple[int, Any]] = []
+    before, looks = ledger.get("/events/checkpoint")["position"], ledger.looks()
     with Work(cloud) as work:
         while work.goes_on():
             found.append(survey("--apart", "3s")[:2])
@@ -226,7 +246,9 @@ def test_a_cloud_at_work_through_it_is_clean_and_its_history_whole(
         if ledger.history(volume):
             ledger.until(volume, "BlockDeviceMapping.MappingEnded")
     findings = sum(len(each[1]) for each in found)
-    told = f"{len(volumes)} rounds, {len(found)} surveys, {findings} findings\n"
+    ours = [each for each in ledger.findings("all") if each["found_position"] > before]
+    told = f"{len(volumes)} rounds, {len(found)} surveys, {findings} findings; "
+    told += f"{ledger.looks() - looks} looks of the service, {len(ours)} findings\n"
     (LOG_DIR / "times.txt").write_text(told)  # as all figures of a run are
-    assert found == [(0, [])] * len(found)
+    assert (found, ours) == ([(0, [])] * len(found), [])
     assert survey("--apart", "1s")[:2] == (0, [])
