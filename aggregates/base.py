@@ -105,7 +105,7 @@ class Actor:
         """The same as it is stored: a person without name and id, which can be erased."""
         if self.known_as is None:
             return self
-        return replace(self, name=self.known_as, user_id=self.known_as, known_as=None)
+        return replace(self, name=self.known_as, user_id=None, known_as=None)
 
     def stored(self) -> dict[str, Any]:
         """As events keep it."""
@@ -126,6 +126,7 @@ class EventContext:
     "report", "dispatcher", "registration", "operator", "observation".
 
     `sender`: from where a person or a program asked, {"address", "agent"}; None: we did, or a host.
+    `persons`: their rows, if no event is of theirs yet: stored with the first, beside the log.
     """
 
     actor: Actor
@@ -136,6 +137,7 @@ class EventContext:
     traceparent: str | None = None  # the caller's span (W3C Trace Context)
     passes_locks: bool = False  # of servers; this one is not stored
     sender: dict[str, Any] | None = None
+    persons: tuple[dict[str, Any], ...] = ()  # this one is not stored in events
 
     @property
     def stored_sender(self) -> dict[str, Any] | None:

@@ -32,22 +32,18 @@ class RequestReads(LogReads):
             project_id=project_id,
         )
 
-    async def asker(self, actor: Actor, sender: Row) -> tuple[Actor, Row]:
-        """Who asks, with what a person is known as, and from where (EventContext's `sender`), as
-        events keep it.  Raises psycopg.Error.
+    async def asker(self, actor: Actor, sender: Row) -> tuple[Actor, Row, tuple[Row, ...]]:
+        """Who asks, with what a person is known as, from where (EventContext's `sender`), as
+        events keep it, and EventContext's `persons`.  Raises psycopg.Error.
         """
         if actor.user_id is None:
-            return actor, sender
+            return actor, sender, ()
         who: dict[str, Any] = {"user_id": actor.user_id, "name": actor.name or actor.user_id}
         who |= {name: sender[name] or "" for name in ("address", "agent")}
-        while None in (known := await self._known(who)):  # new, or erased just now
-            await self._all("add", group="persons", **who)
-        person, place = known
-        return replace(actor, known_as=person), {"address": place, "agent": place}
-
-    async def _known(self, who: dict[str, Any]) -> tuple[str | None, str | None]:
-        [row] = await self._all("find", group="persons", **who)
-        return row["person"], row["place"]
+        person, place = rows = await self._all("met", group="persons", **who)
+        actor = replace(actor, known_as=person["known_as"])
+        sender = {"address": place["known_as"], "agent": None}  # one is enough to find both
+        return actor, sender, tuple(row for row in rows if row["salt"] is not None)
 
     async def note_refusals(self, rows: Sequence[Row]) -> None:
         """Each with how many seconds ago it was, `age_s`."""

@@ -56,7 +56,6 @@ class BuildServer:
     machine: Machine = field(default_factory=Machine)
     disks: tuple[BootDisk, ...] = ()
     project_id: str | None = None
-    user_id: str | None = None
     metadata: dict[str, str] = field(default_factory=dict)
     tags: tuple[str, ...] = ()
     description: str | None = None
@@ -84,17 +83,16 @@ def build(
             host=request.host, server_id=str(instance.id), why=host.why_disabled
         )
     check_contact(host, contact)
-    server_id = str(instance.id)
-    definition = render(
-        server_id, request.name, request.machine, request.project_id, request.user_id
-    )
+    server_id, actor = str(instance.id), origin.context.actor
+    owner_id = actor.known_as or actor.user_id
+    definition = render(server_id, request.name, request.machine, request.project_id, owner_id)
     instance.record(
         Instance.Defined,
         name=request.name,
         host=host.name,
         definition=definition,
         project_id=request.project_id,
-        user_id=request.user_id,
+        user_id=owner_id,
         metadata=request.metadata or None,
         tags=list(request.tags) or None,
         description=request.description,

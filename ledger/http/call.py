@@ -79,6 +79,7 @@ class Call:
     sent: dict[str, Any] | None = None
     traceparent: str | None = None  # the caller's span, if it says one
     sender: dict[str, Any] | None = None
+    persons: tuple[dict[str, Any], ...] = ()  # EventContext's
 
     @property
     def bulkheads(self) -> Bulkheads:
@@ -100,9 +101,10 @@ class Call:
 
     async def of_somebody(self) -> Call:
         """The same with who asks as events keep it.  Raises psycopg.Error."""
-        queries, sender = self.components.queries, sender_of(self.request)
-        actor, kept = await queries.asker(self.identity.actor, sender)
-        return replace(self, identity=replace(self.identity, actor=actor), sender=kept)
+        asker = self.components.queries.asker
+        actor, sender, new = await asker(self.identity.actor, sender_of(self.request))
+        identity = replace(self.identity, actor=actor)
+        return replace(self, identity=identity, sender=sender, persons=new)
 
     def context(self, cause: str = "api") -> EventContext:
         """The metadata of events that this request leads to."""
@@ -114,6 +116,7 @@ class Call:
             traceparent=self.traceparent,
             passes_locks=self.identity.everywhere,
             sender=self.sender if cause in _PEOPLES else None,
+            persons=self.persons,
         )
 
     # --------------------------------------------------------------- who may do what

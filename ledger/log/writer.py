@@ -42,6 +42,7 @@ from eventsourcing.persistence import (
 )
 from prometheus_client import Histogram
 from psycopg.types.composite import CompositeInfo, register_composite
+from psycopg.types.json import Json
 
 import sql
 from aggregates.base import NOBODY, EventContext
@@ -86,6 +87,7 @@ class Append:
     streams: Mapping[uuid.UUID, int]  # the version that each must be at
     events: Sequence[tuple[Any, ...]]  # rows for append_events, less the number of the append
     writes: frozenset[uuid.UUID]  # the streams that get events; the others are relied on
+    persons: Sequence[Mapping[str, Any]] = ()  # EventContext's
     since: float = field(default_factory=time.monotonic)
     sent: bool = False
     answer: Future[int] = field(default_factory=Future)
@@ -124,7 +126,7 @@ def encode(
     writes = frozenset(streams)
     for stream, version in relied_on.items():
         streams.setdefault(stream, version)
-    return Append(streams, rows, writes)
+    return Append(streams, rows, writes, context.persons if context else ())
 
 
 def _uuid(value: str | None) -> uuid.UUID | None:
@@ -326,11 +328,13 @@ class Writer:
                 why = "a stream is not at the version this append needs"
                 append.answer.set_exception(IntegrityError(why))
 
-    def _parameters(self, batch: Sequence[Append]) -> list[list[Any]]:
+    def _parameters(self, batch: Sequence[Append]) -> dict[str, Any]:
         stream, event = self._row_types
         numbered = list(enumerate(batch))
         streams = [stream(no, *each) for no, one in numbered for each in one.streams.items()]
-        return [streams, [event(no, *each) for no, one in numbered for each in one.events]]
+        events = [event(no, *each) for no, one in numbered for each in one.events]
+        persons = [{"append_no": no, **each} for no, one in numbered for each in one.persons]
+        return {"streams": streams, "events": events, "persons": Json(persons)}
 
     def _patience_s(self, batch: list[Append]) -> float:
         """How long an answer is waited for: no longer than whoever has waited longest."""

@@ -61,7 +61,6 @@ async def build(call: Call) -> web.StreamResponse:
             ),
             disks=found.disks,
             project_id=actor.project_id,
-            user_id=actor.noted.user_id,
         ),
     )
     return _started(server_id, headers)

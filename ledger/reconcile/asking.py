@@ -43,6 +43,7 @@ class LookRequests:
             "believe": orjson.dumps(sorted(set(believe))).decode(),
             "reason": reason,
             "context": orjson.dumps(_kept(context)).decode(),
+            "persons": orjson.dumps(context.persons).decode(),
         }
         with Line.connect(
             self.dsn, autocommit=True, application_name="attachment-ledger looks"
@@ -53,7 +54,8 @@ class LookRequests:
 
 def _kept(context: EventContext) -> dict[str, Any]:
     """Without the sender, which a process of 0.2.0 that begins the look could not read."""
-    kept = {name: value for name, value in asdict(context).items() if name != "sender"}
+    left = ("sender", "persons")
+    kept = {name: value for name, value in asdict(context).items() if name not in left}
     return {**kept, "actor": context.actor.stored()}
 
 

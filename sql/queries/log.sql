@@ -1,8 +1,15 @@
 -- The log: append and read.
 
 -- name: append
--- Stores a batch of appends; see functions/append_events.sql.  One round trip, one commit.
-SELECT head, refused, stored_at FROM append_events(%b, %b);
+-- Stores a batch of appends; see functions/append_events.sql.  With those that are not refused go
+-- the rows of persons whom no event had yet.  One round trip, one commit.
+WITH stored AS MATERIALIZED (
+    SELECT head, refused, stored_at FROM append_events(%(streams)b, %(events)b)),
+met AS (
+\ir parts/met.sql
+     WHERE p.append_no <> ALL ((SELECT coalesce(refused, '{}') FROM stored)::int[])
+        ON CONFLICT DO NOTHING)
+SELECT * FROM stored;
 
 -- name: writer_session
 -- Settings of the writer's connection: no append waits longer for the lock of the log.

@@ -1,24 +1,20 @@
 -- People, whose names and ids are not in the log (projections.reads.persons).
 
--- name: find
--- What a person is known as, and the place that the request came from; NULL: not yet.  Two rows by
--- their key.
-SELECT (SELECT known_as FROM persons
-         WHERE user_id = %(user_id)s AND name = %(name)s AND address = '' AND agent = '') AS person,
-       (SELECT known_as FROM persons
-         WHERE user_id = %(user_id)s AND name = '' AND address = %(address)s
-           AND agent = %(agent)s) AS place;
-
--- name: add
--- The rows of these, each with a salt of its own; what another process has added meanwhile stays.
-INSERT INTO persons (known_as, salt, user_id, name, address, agent)
-SELECT known_as(v.salt, %(user_id)s, v.name, v.address, v.agent),
-       v.salt, %(user_id)s, v.name, v.address, v.agent
-  FROM (VALUES (%(name)s, '', '', uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid())),
-               ('', %(address)s, %(agent)s,
-                uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid())))
-       AS v (name, address, agent, salt)
-    ON CONFLICT DO NOTHING;
+-- name: met
+-- What a person is known as, and then the place that the request came from.  With a `salt` those
+-- of whom there is no row yet: it is this one, if an event of theirs is stored (parts/met.sql).
+-- persons_by_user.
+SELECT coalesce(p.known_as, known_as(v.salt, v.user_id, v.name, v.address, v.agent)) AS known_as,
+       CASE WHEN p.known_as IS NULL THEN v.salt::text END AS salt,
+       v.user_id, v.name, v.address, v.agent
+  FROM (SELECT *, uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid()) AS salt
+          FROM (VALUES (%(user_id)s, %(name)s, '', ''), (%(user_id)s, '', %(address)s, %(agent)s))
+               AS asked (user_id, name, address, agent)) AS v
+  LEFT JOIN LATERAL (
+       SELECT known_as FROM persons AS k
+        WHERE (k.user_id, k.name, k.address, k.agent) = (v.user_id, v.name, v.address, v.agent)
+        ORDER BY first_seen, known_as LIMIT 1) AS p ON true
+ ORDER BY v.name = '';
 
 -- name: who
 -- Whom these stand for; erased ones are not there.  Primary key.
@@ -55,14 +51,20 @@ DELETE FROM refusals WHERE user_id = %(user_id)s;
 -- an event; `lost`, one that no event has erased.  Reads the whole log.
 WITH erased AS MATERIALIZED (
     SELECT json_array_elements_text(convert_from(body, 'UTF8')::json -> 'known_as') AS known_as
-      FROM events WHERE topic = %(erased)s)
+      FROM events WHERE topic = %(erased)s),
+logged AS (
+    SELECT actor AS known_as FROM events
+     UNION
+    SELECT convert_from(body, 'UTF8')::json #>> w.path
+      FROM events CROSS JOIN (VALUES ('{actor,name}'::text[]), ('{sender,address}')) AS w (path)
+     WHERE position('"p:' IN body) > 0)
 SELECT 'forged' AS what, p.known_as FROM persons AS p
  WHERE p.known_as <> known_as(p.salt, p.user_id, p.name, p.address, p.agent)
 UNION ALL
 SELECT 'left', known_as FROM erased JOIN persons USING (known_as)
 UNION ALL
-SELECT 'lost', l.actor
-  FROM (SELECT DISTINCT actor FROM events WHERE starts_with(actor, 'p:')) AS l
- WHERE NOT EXISTS (SELECT FROM persons AS p WHERE p.known_as = l.actor)
-   AND NOT EXISTS (SELECT FROM erased AS e WHERE e.known_as = l.actor)
+SELECT 'lost', known_as FROM logged
+ WHERE starts_with(known_as, 'p:')
+   AND NOT EXISTS (SELECT FROM persons AS p WHERE p.known_as = logged.known_as)
+   AND NOT EXISTS (SELECT FROM erased AS e WHERE e.known_as = logged.known_as)
  ORDER BY 1, 2;

@@ -304,6 +304,9 @@ SELECT extract(epoch FROM clock_timestamp())::float8 AS now;
 
 -- name: ask
 -- Asks for a look; one at the same that believes the same, and that nobody has begun yet, will do.
+WITH met AS (
+\ir parts/met.sql
+        ON CONFLICT DO NOTHING)
 INSERT INTO looks_asked (look_id, scope, why, context, believe, reason)
 VALUES (%(look_id)s, %(scope)s::jsonb, %(why)s, %(context)s::jsonb, %(believe)s::jsonb, %(reason)s)
     ON CONFLICT (scope, believe) DO UPDATE SET scope = EXCLUDED.scope

@@ -17,7 +17,8 @@ from psycopg import sql as compose
 from aggregates.base import Actor
 from aggregates.person import Person
 from ledger.config import Role, Token
-from ledger.log.application import Ledger
+from ledger.log.application import ConflictError, Ledger
+from ledger.reconcile.asking import LookRequests
 from ledger.upkeep import erase
 from ledger.upkeep.verify import Statement, verify
 from projections.reads.queries import Queries, read_pool
@@ -45,6 +46,7 @@ HERS = Token(
 )
 PROGRAM = f"{EVE}s-own/1.0"
 FROM = {"address": "127.0.0.1", "agent": PROGRAM}
+NOWHERE = {"address": None, "agent": None}
 
 
 @pytest.fixture
@@ -89,6 +91,11 @@ def tables_with(database_url: str, word: str) -> list[str]:
             if connection.execute(text.format(compose.Identifier(*name)), [word]).rowcount:
                 found.append(name[1])
     return found
+
+
+def rows_of_persons(database_url: str) -> int:
+    with psycopg.connect(database_url) as connection:
+        return int(connection.execute("SELECT count(*) FROM persons").fetchall()[0][0])
 
 
 def proven(database_url: str) -> Statement:
@@ -182,23 +189,91 @@ async def test_a_rule_for_whose_a_server_is_holds_by_the_persons_id(api: Api) ->
     assert row is not None
     assert row["user_id"] == HERS.user_id
     renamed = Actor(name="eve", user_id=HERS.user_id)
-    known, _ = await api.components.queries.asker(renamed, {"address": None, "agent": None})
-    hers, _ = await api.components.queries.asker(
-        replace(renamed, name=EVE), {"address": None, "agent": None}
-    )
+    known, _, new = await api.components.queries.asker(renamed, dict(FROM))
+    hers, _, none = await api.components.queries.asker(replace(renamed, name=EVE), dict(NOWHERE))
     assert known.known_as != hers.known_as
+    assert [row["name"] for row in new] == ["eve", ""]
+    assert [row["name"] for row in none] == [""], "she has a row, and this place has none"
 
 
-async def test_two_processes_that_meet_a_person_first_know_them_by_one_hash(
+async def test_who_is_refused_has_no_row_and_who_is_not_one_for_each_program(
     api: Api, database_url: str
 ) -> None:
+    """A user with a token may call himself as he likes, and as often."""
+    await api.register()
+    server = await built(api)
+    there = rows_of_persons(database_url)
+    vouch, name = f"/v1/hosts/{EVE}/vouch", f"/v2.1/servers/{server['id']}"
+    for number in range(20):
+        program = {"User-Agent": f"refused/{number}"}
+        answer = await api.ask("POST", vouch, EVE, json={"reason": "x"}, headers=program)
+        assert answer.status == 404
+        answer = await api.attach(server["id"], str(uuid4()), who=EVE, headers=program)
+        assert answer.status == 404
+    assert rows_of_persons(database_url) == there
+    for number in range(10):
+        program = {"User-Agent": f"accepted/{number % 5}"}
+        body = {"server": {"name": f"db{number}"}}
+        answer = await api.ask("PUT", name, EVE, json=body, headers=program)
+        assert answer.status == 200, await answer.text()
+    assert rows_of_persons(database_url) == there + 5
+
+
+async def test_an_append_that_is_refused_brings_nobody(api: Api, database_url: str) -> None:
+    actor, sender, new = await api.components.queries.asker(
+        Actor(name="m", user_id="m-1"), {"address": "::1", "agent": "a"}
+    )
+    context = replace(CONTEXT, actor=actor, sender=sender, persons=new)
+    first, second = Person(uuid4()), Person(uuid4())
+    second.__dict__.update(id=first.id)
+    there = rows_of_persons(database_url)
+    with closing(Ledger(database_url)) as ledger:
+        for each in (first, second):
+            each.record(Person.Erased, known_as=[], reason="m")
+        ledger.save(first, context=CONTEXT)
+        with pytest.raises(ConflictError):
+            ledger.save(second, context=context)
+        assert rows_of_persons(database_url) == there
+        third = Person(uuid4())
+        third.record(Person.Erased, known_as=[], reason="m")
+        ledger.save(third, context=context)
+    assert rows_of_persons(database_url) == there + 2
+
+
+async def test_who_asks_for_a_look_is_known_before_it_begins(api: Api, database_url: str) -> None:
+    queries = api.components.queries
+    actor, _, new = await queries.asker(Actor(name=EVE, user_id=HERS.user_id), dict(FROM))
+    context = replace(CONTEXT, actor=actor, persons=new)
+    await asyncio.to_thread(LookRequests(database_url).ask, {}, "asked", context)
+    [look] = await queries.looks_asked(10)
+    assert look["asked_by"] == EVE
+    assert tables_with(database_url, EVE) == ["persons"]
+
+
+async def test_two_processes_that_meet_a_person_first_may_know_them_by_two_hashes(
+    api: Api, database_url: str
+) -> None:
+    """Each with a row, so both are told and erased; from then on there is one for all."""
     actor, sender = Actor(name="m", user_id="m-1"), {"address": "::1", "agent": "a"}
     async with read_pool(database_url) as pool:
-        both = [api.components.queries, Queries(pool)] * 4
-        known = await asyncio.gather(*(each.asker(actor, dict(sender)) for each in both))
-    assert len({who.known_as for who, _ in known}) == 1
-    assert len({place["address"] for _, place in known}) == 1
-    assert known[0][0].known_as != known[0][1]["address"]
+        both = api.components.queries, Queries(pool)
+        met = await asyncio.gather(*(each.asker(actor, dict(sender)) for each in both))
+        with closing(Ledger(database_url)) as ledger:
+            for known, place, new in met * 2:
+                told = Person(uuid4())
+                told.record(Person.Erased, known_as=[], reason="nobody is")
+                context = replace(CONTEXT, actor=known, sender=place, persons=new)
+                ledger.save(told, context=context)
+        again = [await each.asker(actor, dict(sender)) for each in both]
+    assert again[0] == again[1]
+    assert again[0][2] == ()
+    assert again[0][0] in [known for known, _, _ in met]
+    assert wrong(database_url) == []
+    told = [event for event in (await api.get("/v1/events"))["events"] if event["actor"] == "m"]
+    assert len(told) == 4
+    assert [event["body"]["sender"] for event in told] == [sender] * 4
+    assert len((await erased(database_url, "m-1")).known_as) == 4
+    assert tables_with(database_url, "m-1") == []
 
 
 async def test_what_was_changed_in_the_table_of_persons_is_found(
@@ -214,6 +289,10 @@ async def test_what_was_changed_in_the_table_of_persons_is_found(
         assert wrong(database_url) == [("forged", hers)]
         connection.execute("DELETE FROM persons WHERE known_as = %s", [hers])
         assert wrong(database_url) == [("lost", hers)], "no event says that it was erased"
+        [(place,)] = connection.execute(
+            "DELETE FROM persons WHERE agent = %s RETURNING known_as", [PROGRAM]
+        )
+        assert wrong(database_url) == sorted([("lost", hers), ("lost", place)])
 
 
 async def test_an_erasure_that_was_stopped_is_found_and_done_again_by_the_hash(
@@ -251,9 +330,7 @@ async def test_what_older_versions_stored_is_counted_and_told_as_it_is(
 
 
 async def test_no_host_and_no_name_of_a_server_passes_for_a_person(api: Api) -> None:
-    who, _ = await api.components.queries.asker(
-        Actor(name="m", user_id="m-1"), {"address": "::1", "agent": "a"}
-    )
+    who, _, _ = await api.components.queries.asker(Actor(name="m", user_id="m-1"), dict(NOWHERE))
     shown = guest(name=str(who.known_as))
     await api.register(shown)
     await api.projected()

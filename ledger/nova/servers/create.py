@@ -60,7 +60,6 @@ async def server_create(call: Call) -> web.StreamResponse:
             machine=Machine(vcpus=vcpus, memory_mb=memory_mb),
             disks=found.disks,
             project_id=actor.project_id,
-            user_id=actor.noted.user_id,
             **_kept(asked, call.version),
         ),
     )
