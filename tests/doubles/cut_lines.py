@@ -77,6 +77,7 @@ class CutLines:
 
     def _pass_on(self, client: socket.socket, server: socket.socket) -> None:
         bound: bytes | None = None  # in a Bind of an append: no portal's name, and the statement's
+        end = b""  # of what the server has said: it writes 8 kB at a time, so it may come in two
         with suppress(OSError, ValueError):  # either end is gone
             while True:
                 ready, _, _ = select.select([client, server], [], [])
@@ -88,8 +89,10 @@ class CutLines:
                 if ready[0] is client and self._lose and bound and bound in data[:20]:
                     self._lose_append(client, server, data)
                     return
-                if ready[0] is server and data.endswith(_READY):
-                    self._open.add(client)
+                if ready[0] is server:
+                    end = (end + data)[-len(_READY) :]
+                    if end == _READY:
+                        self._open.add(client)
                 (server if ready[0] is client else client).sendall(data)
         self._open.discard(client)
         _end(client)

@@ -124,10 +124,12 @@ def boot(world: World) -> str:
 
 
 def rename(world: World) -> str:
-    """Each time to another name; and what is asked of the host is a restart."""
-    instance = world.instance
+    """Each time to another name; and what is asked of the host, and meets trouble, is a restart."""
+    instance, trouble = world.instance, world.trouble
     describe(instance, {"name": f"{instance.name}'"}, CONTEXT)
+    world.trouble = Trouble()
     world.store.save(instance, context=CONTEXT)
+    world.trouble = trouble
     return world.act("reboot")
 
 
@@ -190,7 +192,7 @@ STEPS = st.tuples(
 
 @pytest.mark.deep
 @given(steps=st.lists(STEPS, min_size=2, max_size=6))
-@example([("attach", None, None), ("rename", None, None)])
+@example([("attach", None, None), ("rename", 0, "crash_after")])
 @settings(
     max_examples=8 if DEEP else 4,
     deadline=None,
