@@ -234,8 +234,8 @@ class HostNotFencedError(DomainError, code="host_not_fenced", status=400):
 
 class HookAwaitedError(DomainError, code="hook_awaited"):
     """Host {host} is fenced, but the program after the fence (fencing.hook), which has to succeed
-    first, has failed {failures} times. It runs again until it succeeds. The host's history has its
-    output.
+    first, has not: it failed {failures} times. It runs again until it succeeds. The host's history
+    has its output.
     """
 
 

@@ -53,11 +53,11 @@ def test_the_page_is_typed_and_one_process_may_go(ready: Stack, tmp_path: Path) 
     assert ADMIN not in told
     operator = {**settings, "LEDGER_TOKEN": ADMIN}
     assert "compute-1" in type_section(
-        "Is it well?", tmp_path, LEDGER_URL=ready.url("", 0), **operator
+        "Check it", tmp_path, LEDGER_URL=ready.url("", 0), **operator
     )
     assert ready.components[0].stop() == 0
     operator["LEDGER_URL"] = ready.url("", 1)
-    assert "compute-1" in type_section("Is it well?", tmp_path, **operator)
+    assert "compute-1" in type_section("Check it", tmp_path, **operator)
     type_section("Each day", tmp_path, **operator)
     assert (tmp_path / "checkpoint.json").stat().st_size
 
@@ -76,7 +76,7 @@ def test_a_digest_made_so_is_the_tokens(stack: Stack, tmp_path: Path) -> None:
 
 def test_what_is_not_typed_here_is_known() -> None:
     titles = re.findall(r"^## (.+)$", PAGE, re.MULTILINE)
-    typed = {"Tokens", "Is it well?", "Each day", "The service"}
+    typed = {"Tokens", "Check it", "Each day", "The service"}
     others = [line for title in titles if title not in typed for line in section(title)]
     assert others
     assert [line for line in others if not line.startswith(ELSEWHERE)] == []
