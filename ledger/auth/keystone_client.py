@@ -37,7 +37,8 @@ from host_agent.shared.platform.settings import ConfigError
 from ledger.auth.access_rules import AccessRule
 
 #: For one call; who asks sets an end to all of them.
-TIMEOUT_S = (CONNECT_S, 10.0)
+READ_S = 10.0
+TIMEOUT_S = (CONNECT_S, READ_S)
 
 #: How long after a log-in that failed there is no other: it may lock our user out.
 LOGIN_PAUSE_S = 1.0
