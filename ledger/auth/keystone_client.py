@@ -38,7 +38,6 @@ from ledger.auth.access_rules import AccessRule
 
 #: For one call; who asks sets an end to all of them.
 READ_S = 10.0
-TIMEOUT_S = (CONNECT_S, READ_S)
 
 #: How long after a log-in that failed there is no other: it may lock our user out.
 LOGIN_PAUSE_S = 1.0
@@ -103,7 +102,9 @@ class KeystoneClient:
             raise ConfigError(
                 "keystone.auth: the auth_type is none that logs in at Keystone, as 'password' is"
             )
-        self._session = session_of("keystone", calls, TIMEOUT_S, cacert=cacert, insecure=insecure)
+        self._session = session_of(
+            "keystone", calls, (CONNECT_S, READ_S), cacert=cacert, insecure=insecure
+        )
         root = str(self._auth.auth_url).rstrip("/").removesuffix("/v3")
         self._url = f"{root}/v3/auth/tokens?nocatalog"
         self._lock = threading.Lock()
