@@ -187,7 +187,7 @@ class Operation(Aggregate):
         """The step is done; its domain events are in the same transaction.
 
         `occurred`, here and below: when its host says that it ended, by its own clock, and how
-        wrong that was (messages.Occurred); None: the ledger's own step, or not reported.
+        wrong that was (contract.Occurred); None: the ledger's own step, or not reported.
         `host`: who did it; None: the ledger itself.
         `cinder_requests`: the ids that Cinder gave to what it was asked to change for it.
         """

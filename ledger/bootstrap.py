@@ -16,7 +16,7 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -156,8 +156,7 @@ async def running(
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(REQUEST_THREADS))
         ledger, calls = Ledger(dsn), call_seconds()
         stack.callback(ledger.close)
-        cinder = CinderClient(settings.cinder, calls=calls)
-        stack.callback(cinder.close)
+        cinder = stack.enter_context(closing(CinderClient(settings.cinder, calls=calls)))
         await asyncio.to_thread(_check_roles, cinder, settings)
         pool = await stack.enter_async_context(read_pool(dsn))
         runner = _projecting(dsn, stack, works=works)

@@ -37,7 +37,7 @@ from host_agent.shared.platform.settings import ConfigError
 from ledger.auth.access_rules import AccessRule
 
 #: For one call; who asks sets an end to all of them.
-TIMEOUT_S = (CONNECT_S, 10.0)
+READ_S = 10.0
 
 #: How long after a log-in that failed there is no other: it may lock our user out.
 LOGIN_PAUSE_S = 1.0
@@ -102,7 +102,9 @@ class KeystoneClient:
             raise ConfigError(
                 "keystone.auth: the auth_type is none that logs in at Keystone, as 'password' is"
             )
-        self._session = session_of("keystone", calls, TIMEOUT_S, cacert=cacert, insecure=insecure)
+        self._session = session_of(
+            "keystone", calls, (CONNECT_S, READ_S), cacert=cacert, insecure=insecure
+        )
         root = str(self._auth.auth_url).rstrip("/").removesuffix("/v3")
         self._url = f"{root}/v3/auth/tokens?nocatalog"
         self._lock = threading.Lock()

@@ -17,7 +17,8 @@ from keystoneauth1.identity import v3
 from prometheus_client import Histogram
 
 from host_agent.shared.cinder.http import session_of
-from ledger.auth.keystone_client import TIMEOUT_S, is_keystones
+from host_agent.shared.platform.lines import CONNECT_S
+from ledger.auth.keystone_client import READ_S, is_keystones
 from ledger.auth.rate import Rate
 from ledger.auth.tokens import AuthError, KeystoneAwayError, WrongTokensError
 from ledger.rooms import FullError, Room
@@ -118,7 +119,7 @@ def by_password(auth_url: str, *, cacert: str | None, insecure: bool, calls: His
 
     def ask(login: Login) -> str:
         # A session of its own: keystoneauth's keeps who has logged in.
-        asks = session_of("keystone", calls, TIMEOUT_S, cacert=cacert, insecure=insecure)
+        asks = session_of("keystone", calls, (CONNECT_S, READ_S), cacert=cacert, insecure=insecure)
         plugin = v3.Password(auth_url=url, **_options(login))
         try:
             given = plugin.get_auth_ref(asks)
