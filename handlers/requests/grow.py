@@ -130,9 +130,10 @@ def after(operation: Operation, servers: Iterable[str], book: Book) -> None:
 
 def begin_awaited(instance: Instance, book: Book) -> None:
     """An operation has ended, or a host shows the guest: begin what waited for that, as far as
-    nothing else is in the way, a fence among that.  A server that is deleted next hears nothing.
+    nothing else is in the way, a fence among that.  A server that is deleted next hears nothing,
+    nor does one that was handed back, before it is adopted again.
     """
-    if instance.deletion is not None:
+    if instance.deletion is not None or instance.origin is not None:
         return
     for volume_id, awaited in list(instance.growth.items()):
         origin = _origin(instance, awaited)

@@ -16,11 +16,13 @@ from aggregates.operation import Operation, OperationState
 from aggregates.volume import Volume
 from handlers.engine.verbs import VERBS
 from handlers.requests import grow as growth
+from handlers.results.adopted import hand_back
 from host_agent.shared.contract.messages import SERVICE_VERSION, ErrorKind, PowerState, Verb
 from host_agent.shared.contract.ports import GIB
+from ledger.log.unit import Unit
 from ledger.trial.cinder.model import work as cinder_work
 from tests.doubles.host_checks import seen_sizes
-from tests.flows.adopted import adopted
+from tests.flows.adopted import SEEN, adopted
 from tests.flows.drifted import repair, secret_left
 from tests.flows.test_presence import THIRD, shows, shows_nothing
 from tests.growing import extend, size_behind
@@ -308,6 +310,17 @@ def test_what_is_told_before_the_host_of_an_adopted_server_has_shown_it_waits_fo
     world.settle()
     assert flows(world)[-1] == "grow"
     assert (guest_has(world), world.instance.growth) == (2 * GIB, {})
+
+
+def test_what_a_server_has_not_heard_that_is_handed_back_is_in_nobodys_way() -> None:
+    world = adopted(attached(encrypted=False), agent=False)
+    grow(world)
+    unit = Unit(world.store)
+    instance = unit.get(Instance, world.server_id)
+    hand_back(instance, {}, "not yet", SEEN, unit)
+    growth.begin_awaited(instance, unit)  # as the end of what has the volume with it does
+    unit.save(CONTEXT)
+    assert list(world.instance.growth) == world.volumes
 
 
 def test_a_server_that_is_rebooted_beside_a_parked_growth_keeps_its_disk() -> None:

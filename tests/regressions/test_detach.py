@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+from unittest.mock import patch
+
 import pytest
 
 from aggregates import errors
 from aggregates.attachment import Attachment
 from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
-from aggregates.operation import OperationState, Outcome
+from aggregates.operation import Operation, OperationState, Outcome
 from handlers.requests.accept import DetachVolume
 from host_agent.shared.contract.messages import ErrorKind
 from tests.doubles.host_checks import plugged
 from tests.memory import Trouble
-from tests.regressions.worlds import SILENT, broken_on, migrate
-from tests.world import CONTEXT, HOST, SERVER, Broken, World, events, first_point
+from tests.regressions.worlds import SILENT, broken_on, migrate, offloaded
+from tests.world import CONTEXT, HOST, OTHER, SERVER, Broken, World, events, first_point
 
 
 def attached(**more: object) -> World:
@@ -26,6 +29,28 @@ def attached(**more: object) -> World:
 
 def request(world: World) -> DetachVolume:
     return DetachVolume(server_id=SERVER, volume_id=world.volumes[0])
+
+
+@pytest.mark.parametrize("flow", ["detach", "evacuate"])
+def test_lp1935057_a_row_that_the_ledgers_own_deletion_leaves_is_not_forgotten(flow: str) -> None:
+    """Cinder answers well, and the row stays: its export on a dead host could not be removed."""
+    world = attached() if flow == "evacuate" else offloaded()
+    [former] = [str(each.id) for each in world.attachments()]
+    real, lies = world.cinder.attachment_delete, [1, 2]
+
+    def delete(id_: str) -> Any:
+        lie = id_ == former and lies and lies.pop()
+        return list(world.cinder.attachments.values()) if lie else real(id_)
+
+    if flow == "evacuate":
+        world.fence(HOST)
+    with patch.object(world.cinder, "attachment_delete", delete):
+        world.done(world.detach() if flow == "detach" else world.act(flow, destination=OTHER))
+    assert {event.error["code"] for event in events(world, Operation.StepRetried)} == {
+        "attachment_left"
+    }
+    assert former not in world.cinder.attachments
+    assert world.wrong() == []
 
 
 def test_lp880399_a_delete_that_cinder_refuses_for_long_is_resumable() -> None:

@@ -263,7 +263,7 @@ def test_of_a_deleted_server_nothing_is_changed() -> None:
 
 def test_of_a_volume_that_was_let_go_nothing_is_changed() -> None:
     """It may have been on its way out when this was asked for."""
-    volume_id = MAPPED["volume_id"]
+    volume_id = str(MAPPED["volume_id"])
     flag = partial(edits.set_delete_on_termination, server_id="s", volume_id=volume_id)
     told = f"Instance s is not attached to volume {volume_id}"
     ended, swapped = (

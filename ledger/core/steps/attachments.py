@@ -22,7 +22,8 @@ from uuid import uuid4
 from aggregates.attachment import Attachment, AttachmentState
 from aggregates.volume import Volume
 from host_agent.shared.contract.lane import Lane
-from host_agent.shared.contract.ports import LATE_S, AttachmentView
+from host_agent.shared.contract.messages import ErrorKind
+from host_agent.shared.contract.ports import LATE_S, AttachmentView, PortError
 from host_agent.shared.contract.volume_states import letting_go
 from ledger.core.steps.context import EffectContext, given_up
 from ledger.log.unit import AggregateStore
@@ -152,7 +153,23 @@ def attachment_delete(lane: Lane, context: EffectContext) -> dict[str, Any]:
             with letting_go(context.cinder, lane) as deletion:
                 left = context.cinder.attachment_delete(lane.attachment_id)
                 deletion.shown = left is not None
+                left = _without(lane.attachment_id, left, lane, context)
     return attachments_clear(lane, context, left)
+
+
+def _without(
+    deleted: str, left: list[AttachmentView] | None, lane: Lane, context: EffectContext
+) -> list[AttachmentView]:
+    """What is left of the volume's; asked for where the answer to a deletion does not show it.
+
+    RETRYABLE `attachment_left` if the deletion has left its row (LP 1935057).
+    """
+    if left is None:
+        left = context.cinder.attachments(lane.volume_id or None, lane.server_id)
+    if row := next((view for view in left if view.id == deleted), None):
+        text = f"Attachment {deleted} is still there ({row.status!r}) after its deletion."
+        raise PortError(ErrorKind.RETRYABLE, "attachment_left", text)
+    return left
 
 
 def _delete_by_old_calls(lane: Lane, context: EffectContext) -> dict[str, Any]:
