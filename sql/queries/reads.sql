@@ -2,11 +2,9 @@
 -- does not filter; the server plans with the values, so each form uses its own index.
 
 -- name: instance
--- One server, whose it is, and when its host's agent was last heard of.  Primary keys.
-SELECT i.*, coalesce(w.user_id, i.user_id) AS user_id, c.seen_at AS host_seen_at
-  FROM instances AS i
-  LEFT JOIN host_contact AS c USING (host)
-  LEFT JOIN persons AS w ON w.known_as = i.user_id
+-- One server, and when its host's agent was last heard of.  Primary keys.
+SELECT i.*, c.seen_at AS host_seen_at
+  FROM instances AS i LEFT JOIN host_contact AS c USING (host)
  WHERE i.server_id = %(server_id)s;
 
 -- name: ours
@@ -234,17 +232,13 @@ SELECT s.*, a.legacy
  LIMIT %(limit)s;
 
 -- name: operation
--- One operation, who asked for it, whose server it is about, and how far its long steps have come.
--- Primary keys.
-SELECT o.*, coalesce(w.name, o.actor) AS actor, coalesce(w.user_id, o.user_id) AS user_id,
-       i.project_id AS owner_id, i.name AS server_name,
+-- One operation, whose server it is about, and how far its long steps have come.  Primary keys.
+SELECT o.*, i.project_id AS owner_id, i.name AS server_name,
        ARRAY(SELECT json_build_object('run', p.run, 'done_bytes', p.done_bytes,
                         'total_bytes', p.total_bytes, 'updated_at', p.updated_at)
                FROM progress AS p
               WHERE p.operation_id = o.operation_id ORDER BY p.run) AS progress
-  FROM operations AS o
-  LEFT JOIN instances AS i USING (server_id)
-  LEFT JOIN persons AS w ON w.known_as = o.actor
+  FROM operations AS o LEFT JOIN instances AS i USING (server_id)
  WHERE o.operation_id = %(operation_id)s;
 
 -- name: operations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 from uuid import UUID, uuid5
@@ -11,6 +12,7 @@ import pytest
 
 from aggregates import errors
 from aggregates.attachment import Attachment
+from aggregates.base import Actor
 from aggregates.operation import Operation, OperationState, Outcome
 from handlers.requests.accept import AttachVolume
 from handlers.requests.build import BootDisk, BuildServer
@@ -345,8 +347,9 @@ def test_what_is_said_of_a_server_when_it_is_built_is_kept() -> None:
     said: dict[str, Any] = {"metadata": {"k": "v"}, "description": "the shop"}
     more: dict[str, Any] = {"tags": ("a", "b"), "kept": {"hostname": "web-1"}}
     world = World(None)
-    request = BuildServer(name="web", host=HOST, project_id="shop", user_id="ada", **said, **more)
-    built = world.requests.build(request, CONTEXT, world.fleet, "web")
+    request = BuildServer(name="web", host=HOST, project_id="shop", **said, **more)
+    context = replace(CONTEXT, actor=Actor(name="ada", user_id="ada"))
+    built = world.requests.build(request, context, world.fleet, "web")
     world.server_id = str(uuid5(UUID(str(built.operation_id)), "server"))
     wanted = {**said, "tags": ["a", "b"], "hostname": "web-1"}
     assert {name: world.instance.details[name] for name in wanted} == wanted
