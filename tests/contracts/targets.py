@@ -129,6 +129,10 @@ class IscsiTarget:
             "encrypted": False,
         }
 
+    def allow(self, every: bool) -> None:
+        """Whether who has no ACL of its own may log in."""
+        (self._at / "attrib/generate_node_acls").write_text(str(int(every)))
+
     def show(self, name: str) -> None:
         store, place = self._volumes[name]
         (place / name).symlink_to(store)
