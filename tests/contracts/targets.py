@@ -56,6 +56,16 @@ def unreachable() -> Iterator[None]:
             run("ip", "address", "replace", f"{address}/32", "dev", "lo")
 
 
+@contextlib.contextmanager
+def udev_hangs() -> Iterator[None]:
+    """What the kernel shows gets no names, and multipathd is not told of it."""
+    run("pkill", "-STOP", "systemd-udevd")
+    try:
+        yield
+    finally:
+        run("pkill", "-CONT", "systemd-udevd")
+
+
 def beginning(path: str) -> str:
     """What the volume says of itself (`Backing.make`), past all caches."""
     command = ["dd", f"if={path}", "bs=512", "count=1", "iflag=direct", "status=none"]

@@ -344,6 +344,27 @@ def test_a_target_that_refuses_this_host_is_asked_again_later(brick: Make, targe
     port.disconnect(info, connected["device"])
 
 
+@iscsi
+@pytest.mark.parametrize("undone", [True, False])
+def test_while_udev_hangs_one_path_is_not_taken_for_the_volume(
+    brick: Make, target: Any, undone: bool
+) -> None:
+    """os-brick 7.1.1 returns it, and multipathd makes its map of both when udev goes on."""
+    name, port = new(), brick()
+    info = target.add(name, 1)
+    with targets.udev_hangs():
+        with pytest.raises(PortError) as refused:
+            port.connect(info)
+        if undone:
+            port.disconnect(info)
+            assert sessions() == []
+    assert (refused.value.kind, refused.value.code) == (ErrorKind.RETRYABLE, "map_missing")
+    got = port.connect(info)
+    assert "multipath_id" in got["device"]
+    assert beginning(got["path"]) == name
+    port.disconnect(info, got["device"])
+
+
 def test_what_is_held_is_not_disconnected(brick: Make, target: Any, tmp_path: Path) -> None:
     """Flushing a mounted device would succeed; removing it has to fail, and leave it."""
     if target.kind == "nvmeof":
