@@ -137,6 +137,8 @@ class OsBrick:
             _refuse_other_volume(plain)
             if (stable := names.stable(path)) is not None:
                 source["path"] = plain["stable_path"] = stable
+            elif multipath and names.is_mere_path(path):
+                raise _no_map(path)
             else:
                 _LOG.warning("device_without_stable_name", path=path)
         return {**source, "format": _format(source, info), "device": plain}
@@ -247,6 +249,16 @@ def _refuse_other_volume(device: dict[str, Any]) -> None:
             "Then attach again."
         )
         raise OtherVolumeError(text, device)
+
+
+def _no_map(path: str) -> PortError:
+    """os-brick returns a path if no map comes in time (7.1.1), as of a udev that hangs."""
+    return PortError(
+        ErrorKind.RETRYABLE,
+        "map_missing",
+        f"os-brick has connected the volume, and found no multipath map of {path}: "
+        "udev has not named that disk yet, or the map came later.",
+    )
 
 
 def _unusable(path: str, error: OSError) -> PortError:

@@ -37,6 +37,19 @@ def stable(path: str, root: Path = Path("/"), wait_s: float = UDEV_S_MAX) -> str
     return None
 
 
+def is_mere_path(path: str, root: Path = Path("/")) -> bool:
+    """Whether the SCSI disk at `path` is, or may yet become, one path of a multipath map.
+
+    udev has not named it, so multipathd was not told of it; or its name is the map's above it.
+    A disk whose name leads to another path of the volume is nobody's: no map is made of these.
+    """
+    block = root / "sys/class/block" / Path(os.path.realpath(root / path[1:])).name
+    if not (block / "device/wwid").exists() or (name := _by_id(block)) is None:
+        return False
+    leads_to = Path(os.path.realpath(root / name[1:]))
+    return not leads_to.exists() or (block / "holders" / leads_to.name).exists()
+
+
 def _by_id(block: Path) -> str | None:
     for attribute, prefix, kind in _NAMES:
         with suppress(OSError):

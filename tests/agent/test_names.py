@@ -79,6 +79,24 @@ def test_it_is_waited_for_as_long_as_a_host_under_load_takes(
     assert 20 < next(clock) < 60
 
 
+def test_a_disk_is_a_mere_path_below_a_map_and_until_udev_has_named_it(kernel: Kernel) -> None:
+    kernel.disk("sdb", wwid=f"naa.{WWID[1:]}")
+    assert names.is_mere_path("/dev/sdb", kernel.root)
+    kernel.map("dm-0", WWID, "sdb")
+    kernel.link(f"/dev/disk/by-id/wwn-0x{WWID[1:]}", "dm-0")
+    assert names.is_mere_path("/dev/sdb", kernel.root)
+
+
+def test_a_disk_of_which_no_map_is_made_is_no_mere_path(kernel: Kernel) -> None:
+    """It has the name itself, or another path has it; or it has no identity."""
+    a_disk(kernel)
+    kernel.disk("sdc", wwid=f"naa.{WWID[1:]}")
+    kernel.disk("sdd", wwid=None)
+    kernel.namespace("nvme0n1", wwid=f"uuid.{UUID}")
+    for device in ("sdb", "sdc", "sdd", "nvme0n1", "gone"):
+        assert not names.is_mere_path(f"/dev/{device}", kernel.root)
+
+
 @pytest.mark.parametrize(
     ("device", "path"),
     [

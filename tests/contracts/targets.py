@@ -56,6 +56,16 @@ def unreachable() -> Iterator[None]:
             run("ip", "address", "replace", f"{address}/32", "dev", "lo")
 
 
+@contextlib.contextmanager
+def udev_hangs() -> Iterator[None]:
+    """What the kernel shows gets no names, and multipathd is not told of it."""
+    run("pkill", "-STOP", "systemd-udevd")
+    try:
+        yield
+    finally:
+        run("pkill", "-CONT", "systemd-udevd")
+
+
 def beginning(path: str) -> str:
     """What the volume says of itself (`Backing.make`), past all caches."""
     command = ["dd", f"if={path}", "bs=512", "count=1", "iflag=direct", "status=none"]
@@ -128,6 +138,10 @@ class IscsiTarget:
             "access_mode": "rw",
             "encrypted": False,
         }
+
+    def allow(self, every: bool) -> None:
+        """Whether who has no ACL of its own may log in."""
+        (self._at / "attrib/generate_node_acls").write_text(str(int(every)))
 
     def show(self, name: str) -> None:
         store, place = self._volumes[name]

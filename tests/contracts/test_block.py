@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from host_agent.config import BrickSection
+from host_agent.shared.contract.messages import ErrorKind
 from host_agent.shared.contract.ports import ConnectionInfo, Encryption, OtherVolumeError, PortError
 from host_agent.storage.brick import OsBrick
 from host_agent.storage.shown import KernelStorage
@@ -278,6 +279,90 @@ def test_lp1785669_use_multipath_is_changed_while_it_is_connected(
     connected = brick(use_multipath=then).connect(info)
     assert beginning(connected["path"]) == name
     brick(use_multipath=not then).disconnect(info, connected["device"])
+
+
+@iscsi
+def test_portals_in_another_order_are_the_same_connection(brick: Make, target: Any) -> None:
+    name, port = new(), brick()
+    info = target.add(name, 1)
+    turned = {**info, "target_portals": info["target_portals"][::-1]}
+    turned["target_portal"] = turned["target_portals"][0]
+    connected = port.connect(info)
+    assert port.connect(turned) == connected
+    assert len(sessions()) == len(targets.ADDRESSES)
+    port.disconnect(turned, connected["device"])
+
+
+@iscsi
+def test_lp2116553_sessions_logged_in_by_hand_are_in_nobodys_way_and_go_with_the_others(
+    brick: Make, target: Any
+) -> None:
+    """Two by one portal, which have scanned nothing so far; os-brick 7.1.1 scans one of them."""
+    name, port = new(), brick()
+    info = target.add(name, 1)
+    node = ("iscsiadm", "-m", "node", "-T", target.iqn, "-p", info["target_portals"][1])
+    run("iscsiadm", "-m", "discovery", "-t", "st", "-p", targets.ADDRESSES[1])
+    run(*node, "-o", "update", "-n", "node.session.nr_sessions", "-v", "2")
+    run(*node, "--login")
+    assert (len(sessions()), disks()) == (2, [])
+    connected = port.connect(info)
+    assert beginning(connected["path"]) == name
+    assert len(sessions()) == 3
+    assert len([each for each in disks() if each.startswith("sd")]) >= len(targets.ADDRESSES)
+    port.disconnect(info, connected["device"])
+
+
+@iscsi
+def test_lp1924652_multipathd_forgets_the_paths_of_what_is_disconnected(
+    brick: Make, target: Any
+) -> None:
+    port, info = brick(), target.add(new(), 1)
+    connected = port.connect(info)
+    assert len(paths_kept()) == len(targets.ADDRESSES)
+    port.disconnect(info, connected["device"])
+    targets.until(lambda: not paths_kept(), "multipathd to forget the paths")
+
+
+def paths_kept() -> list[str]:
+    told = run("multipathd", "show", "paths", "raw", "format", "%d").split()
+    return [each for each in told if each != "ok"]  # that is what it says of none
+
+
+@iscsi
+def test_a_target_that_refuses_this_host_is_asked_again_later(brick: Make, target: Any) -> None:
+    """As if its ACL had been lost; nothing is left meanwhile, and nothing is in the way then."""
+    name, port = new(), brick()
+    info = target.add(name, 1)
+    target.allow(False)
+    with pytest.raises(PortError) as refused:
+        port.connect(info)
+    assert (refused.value.kind, refused.value.code) == (ErrorKind.RETRYABLE, "connect_failed")
+    assert (sessions(), disks()) == ([], [])
+    target.allow(True)
+    connected = port.connect(info)
+    assert beginning(connected["path"]) == name
+    port.disconnect(info, connected["device"])
+
+
+@iscsi
+@pytest.mark.parametrize("undone", [True, False])
+def test_while_udev_hangs_one_path_is_not_taken_for_the_volume(
+    brick: Make, target: Any, undone: bool
+) -> None:
+    """os-brick 7.1.1 returns it, and multipathd makes its map of both when udev goes on."""
+    name, port = new(), brick()
+    info = target.add(name, 1)
+    with targets.udev_hangs():
+        with pytest.raises(PortError) as refused:
+            port.connect(info)
+        if undone:
+            port.disconnect(info)
+            assert sessions() == []
+    assert (refused.value.kind, refused.value.code) == (ErrorKind.RETRYABLE, "map_missing")
+    got = port.connect(info)
+    assert "multipath_id" in got["device"]
+    assert beginning(got["path"]) == name
+    port.disconnect(info, got["device"])
 
 
 def test_what_is_held_is_not_disconnected(brick: Make, target: Any, tmp_path: Path) -> None:

@@ -329,6 +329,22 @@ def test_a_disk_that_is_another_volume_by_now_is_final(
     assert given == [disk], "os-brick is given its own words alone"
 
 
+def test_one_path_is_no_volume_where_multipath_is_asked_for(
+    volume: ConnectionInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tried again, for a map may come.  By a real kernel: test_block.py."""
+    from os_brick.initiator.connectors.local import LocalConnector
+
+    monkeypatch.setattr(LocalConnector, "connect_volume", lambda *_: {"path": "/dev/sda"})
+    monkeypatch.setattr("host_agent.storage.brick._source", _block)
+    monkeypatch.setattr("host_agent.storage.names.stable", lambda _path: None)
+    monkeypatch.setattr("host_agent.storage.names.is_mere_path", "/dev/sda".__eq__)
+    assert real(tmp_path).connect(volume)["path"] == "/dev/sda"
+    with pytest.raises(PortError, match="no multipath map of /dev/sda") as raised:
+        real(tmp_path, use_multipath=True).connect(volume)
+    assert (raised.value.kind, raised.value.code) == (ErrorKind.RETRYABLE, "map_missing")
+
+
 def _block(path: str) -> dict[str, Any]:
     return {"type": "block", "path": path}
 

@@ -153,6 +153,62 @@ def assert_kept(server: Server, kept: dict[str, str]) -> None:
     assert kept["lio"] in sessions(2)[0]
 
 
+def test_a_server_that_is_built_boots_from_what_takes_the_place_of_its_root(
+    new_bootable: Callable[[], str],
+) -> None:
+    """Its root goes and another comes while it is stopped (S2); what was made for it stays."""
+    root, later = new_bootable(), new_bootable()
+    server = built(2, root)
+    [made] = set(server.attachments()) - {root}
+    wait_written(root)
+    server.write(made, PATTERN)
+    server.act("os-stop")
+    server.wait_status("SHUTOFF")
+    command("server", "remove", "volume", server.id, root, "--wait")
+    assert volumes()[root] == "available"
+    assert sessions(2) == []
+    assert attached_hosts(made) == [host_name(2)]
+    last = written(root)
+    command("server", "add", "volume", server.id, later, "--root", "--wait")
+    server.act("os-start")
+    server.wait_status("ACTIVE")
+    wait_written(later)
+    assert server.sources() == server.sources(inactive=True)
+    assert server.reads(made, PATTERN)
+    ledger("DELETE", f"/v2.1/servers/{server.id}")
+    settled()
+    assert [volumes()[each] for each in (root, later)] == ["available"] * 2
+    wait_until(lambda: made not in volumes(), "what was made for it to be deleted")
+    assert connected() == ""
+    assert written(root) == last > 0, "nobody has it any more"
+    assert (missing(root), missing(later)) == ("", "")
+
+
+@pytest.fixture
+def new_bootable(new_volume: Make) -> Callable[[], str]:
+    """Makes volumes on iSCSI that a guest boots from, and writes to."""
+
+    def make() -> str:
+        volume = new_volume("lio")
+        let_write(volume)
+        cinder("POST", f"/volumes/{volume}/action", {"os-set_bootable": {"bootable": True}})
+        return volume
+
+    return make
+
+
+def built(on: int, root: str) -> Server:
+    """A server of that root, and of a volume that is made for it, on NVMe."""
+    made = {"create": {"size_gb": 1, "volume_type": "nvmet"}, "delete_on_termination": True}
+    disks = [{"volume_id": root, "boot_index": 0}, made]
+    wanted = {"name": "built", "memory_mb": 64, "host": host_name(on), "disks": disks}
+    id_ = ledger("POST", "/v1/servers", wanted)["server_id"]
+    server = Server(f"instance-{id_[:8]}", id_)
+    settled()
+    server.wait_status("ACTIVE")
+    return server
+
+
 def test_a_hypervisor_loses_power_and_its_server_is_started_again(
     new_moving: Callable[..., Moving],
 ) -> None:
@@ -248,24 +304,26 @@ def is_old(volume: str) -> bool:
     return not found["connection_info"]
 
 
-def test_a_volume_of_the_old_calls_is_converted_and_detached(
+def test_volumes_of_the_old_calls_are_converted_and_detached(
     new_server: NewServer, new_volume: Make
 ) -> None:
-    server, volume = new_server(1), new_volume("lio")
+    server, both = new_server(1), [new_volume(kind) for kind in ("lio", "nvmet")]
     server.act("os-start")
     server.wait_status("ACTIVE")
     with old_agent():
-        server.ask_attach(volume)
-        settled()
-        assert is_old(volume)
-        server.write(volume, 6)
+        for volume in both:
+            server.ask_attach(volume)
+            settled()
+            assert is_old(volume)
+            server.write(volume, 6)
     command("attachment", "convert", server.id)
     settled()
-    assert not is_old(volume)
-    assert server.reads(volume, 6)
-    server.ask_detach(volume)
-    settled()
-    assert volumes()[volume] == "available"
+    for volume in both:
+        assert not is_old(volume)
+        assert server.reads(volume, 6)
+        server.ask_detach(volume)
+        settled()
+        assert volumes()[volume] == "available"
     assert connected() == ""
 
 

@@ -228,7 +228,10 @@ class Server:
     def _io(self, serial: str, command: str) -> str:
         # QEMU prints the answer itself, and so to its log.
         log = f"/var/log/libvirt/qemu/{self.name}.log"
-        asked = f"qemu-io -d ua-{serial} {json.dumps(command)}"
+        device = f"ua-{serial}"
+        if self._target(serial).startswith("vd"):  # the device of PCI has it in one of its own
+            device = f"/machine/peripheral/{device}/virtio-backend"
+        asked = f"qemu-io -d {device} {json.dumps(command)}"
         send = f"virsh qemu-monitor-command {self.name} --hmp '{asked}'"
         told = self._vm(f"at=$(stat -c %s {log}); {send}; tail -c +$((at + 1)) {log}")
         assert "1 MiB, 1 ops" in told, told
