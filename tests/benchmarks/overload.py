@@ -79,6 +79,7 @@ class Clients:
         self._free = deque(server for turn in zip(*hosts, strict=True) for server in turn)
         where.seed([volume_of(server) for server in self._free])
         self._tasks = set[asyncio.Task[None]]()
+        self._keys: dict[str, str] = {}  # of an attach, by server: given up, it may yet be done
         self.seen = Seen()
 
     async def one_after_the_other(self, seconds: float) -> Seen:
@@ -125,7 +126,9 @@ class Clients:
         path = f"/v2.1/servers/{server}/os-volume_attachments"
         body = {"volumeAttachment": {"volumeId": volume, "device": None}}
         asked = time.monotonic()
-        if await self._had(line, "POST", path, body, seen, str(uuid4())):
+        key = self._keys.setdefault(server, str(uuid4()))
+        if await self._had(line, "POST", path, body, seen, key):
+            del self._keys[server]
             seen.answered.append((asked, time.monotonic() - asked))
             await self._ended(line)
             key = str(uuid4())  # one for all tries: what was accepted unheard is not done again
