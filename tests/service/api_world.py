@@ -185,11 +185,16 @@ class Api:
         await self.projected()
         return await response.json()
 
+    def connection(self) -> Any:
+        """One of those that it reads by."""
+        reads: Any = self.components.queries._pool
+        return reads.pool.connection()
+
     async def silent(self, host: str = HOST) -> None:
         """Its agent was heard of last an hour ago: what is not written yet is not written later."""
         await self.http.app[AGENT_BATCHER]._contacts.written()
         ago = "UPDATE host_contact SET seen_at = seen_at - interval '1 hour' WHERE host = %s"
-        async with self.components.queries._pool.pool.connection() as connection:
+        async with self.connection() as connection:
             await connection.execute(ago, [host])
 
     async def server(self, project_id: str | None = PROJECT, **fields: Any) -> str:
