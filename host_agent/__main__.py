@@ -239,7 +239,9 @@ def _serve(settings: AgentSettings, locks: Locks, host: _Host) -> int:
         )
 
     surveyor = Surveyor(host.guests, records, host.storage, BOOT_ID.read_text().strip())
-    link = Link(replace(settings.link(), agent=locks.place()), describe, surveyor.survey)
+    link = Link(
+        replace(settings.link(), agent=locks.place()), describe, surveyor.survey, host.guests.guest
+    )
     numbers = Numbers()
     ports = _ports(settings, host, link, records, numbers)
     hooks = Hooks(

@@ -104,13 +104,14 @@ def _tell_nobody(_command: Command, _done_bytes: int, _total_bytes: int) -> None
 class Hooks:
     """Whom the executor talks to; called from worker threads.
 
-    `report` returns when the ledger has acknowledged; `is_current` tells whether an
-    epoch is this host's; `progress` how far a long step is, in bytes; `guests_changed`
-    that the inventory may have changed; `dropped` that a run ended without the ledger
-    knowing; `occurred` is now, as far as clocks can tell.
+    `report` returns when the ledger has acknowledged, and is told whose guest the run has
+    changed since the last one, if it has; `is_current` tells whether an epoch is this host's;
+    `progress` how far a long step is, in bytes; `guests_changed` that the inventory may have
+    changed; `dropped` that a run ended without the ledger knowing; `occurred` is now, as far
+    as clocks can tell.
     """
 
-    report: Callable[[Report], Verdict]
+    report: Callable[[Report, str | None], Verdict]
     is_current: Callable[[int], bool] = lambda _epoch: True
     progress: Callable[[Command, int, int], None] = _tell_nobody
     guests_changed: Callable[[], object] = lambda: None
@@ -214,8 +215,8 @@ class Executor:
                 self._queue[number] = self._new_run(command, resumed=run.resumed)
 
     def _new_run(self, command: Command, *, resumed: bool) -> _Run:
-        def send(results: tuple[StepResult, ...]) -> Verdict:
-            return self._hooks.report(report_of(command, results, resumed=resumed))
+        def send(results: tuple[StepResult, ...], changed: str | None) -> Verdict:
+            return self._hooks.report(report_of(command, results, resumed=resumed), changed)
 
         watch = RunWatch(self._stop, lambda done, total: self._hooks.progress(command, done, total))
         if command.cancel:
@@ -301,7 +302,7 @@ class Executor:
 
     def _run_steps(self, run: _Run, context: RunContext) -> bool:
         """Every step knows what those before it have told."""
-        command = run.command
+        command, changed = run.command, None
         for step in command.steps:
             if self._stop.is_set():
                 raise Stopping
@@ -311,10 +312,12 @@ class Executor:
             run.doing = step.name, time.monotonic()
             result = do(command, step, context, self._hooks.occurred)
             if step.verb in _CHANGING_GUESTS:
+                changed = command.server_id
                 self._hooks.guests_changed()
             last = result.error is not None or step is command.steps[-1]
             if run.reporting.ended(result, last=last, durable=step.durable):
-                run.reporting.deliver()
+                run.reporting.deliver(changed)
+                changed = None
             else:
                 self._news.set()
             verdict = run.reporting.verdict

@@ -48,14 +48,16 @@ class Numbers:
             registry=None,
         )
 
-    def counting(self, report: Callable[[Report], Verdict]) -> Callable[[Report], Verdict]:
+    def counting(
+        self, report: Callable[[Report, str | None], Verdict]
+    ) -> Callable[[Report, str | None], Verdict]:
         """`report`, with the steps counted that it tells of."""
 
-        def counted(given: Report) -> Verdict:
+        def counted(given: Report, changed: str | None) -> Verdict:
             for result in given.results:
                 outcome = result.error.kind.value if result.error else "succeeded"
                 self.steps.labels(result.step, outcome).observe(result.took_ms / 1000)
-            return report(given)
+            return report(given, changed)
 
         return counted
 

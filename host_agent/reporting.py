@@ -37,12 +37,13 @@ class Verdict(Enum):
 class Reporting:
     """What a run has done and not told yet.
 
-    `send` delivers the results, for as long as it takes; what it raises leaves them here.
+    `send` delivers the results, for as long as it takes, and with them what a guest shows that
+    the run has changed (its server); what it raises leaves them here.
     """
 
     def __init__(
         self,
-        send: Callable[[tuple[StepResult, ...]], Verdict],
+        send: Callable[[tuple[StepResult, ...], str | None], Verdict],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._send, self._clock = send, clock
@@ -63,13 +64,13 @@ class Reporting:
                 self.due_at = self._clock() + REPORT_AFTER_S
             return last or durable or self.due_at <= self._clock()
 
-    def deliver(self) -> Verdict:
+    def deliver(self, changed: str | None = None) -> Verdict:
         """Deliver all that waits; what the ledger said last."""
         with self._sending:
             with self._lock:
                 results, self.due_at = tuple(self._waiting), None
             if results and self.verdict is Verdict.CONTINUE:
-                self.verdict = self._send(results)
+                self.verdict = self._send(results, changed)
             with self._lock:
                 del self._waiting[: len(results)]
             return self.verdict

@@ -48,6 +48,7 @@ from ledger.core.wakeups import DUE, Wakeups
 from ledger.http.app import make_app
 from ledger.http.components import COMPONENTS, Check, Components
 from ledger.http.limits.connections import CONNECTIONS, end_unread, runner_of
+from ledger.http.limits.reading import readers
 from ledger.http.probes import neighbours
 from ledger.http.probes.metrics import registry_of
 from ledger.http.probes.state import state_of
@@ -163,7 +164,7 @@ async def running(
         clock = await asyncio.to_thread(DatabaseClock.of, dsn)
         renewal = Renewal(settings, clock, again)
         wakeups = await stack.enter_async_context(Wakeups(dsn, clock, listens=works))
-        service, queries = Service(ledger, cinder, clock), Queries(pool)
+        service, (queries, inner) = Service(ledger, cinder, clock), readers(pool)
         listener = stack.enter_context(_listening_socket(settings))
         registry = registry_of(ledger.log_recorder.writer, ledger.steps, calls)
         looks, checks, dispatcher = LookRequests(dsn), {**neighbours.checks(settings, stack)}, None
@@ -172,7 +173,7 @@ async def running(
             _begin_tracing(settings, ledger, queries, registry, stack)
             dispatcher = Dispatcher(
                 place=_place(listener),
-                leases=queries,
+                leases=inner,
                 operations=service,
                 projected=partial(_projected, runner),
                 woken=stack.enter_context(wakeups.watch(DUE)),  # one, so that nothing falls between
@@ -180,13 +181,14 @@ async def running(
             )
             checks |= _begin_dispatching(dispatcher, stack)
             warnings |= _begin_observing(settings, ledger, looks, clock, registry, stack)
-            warnings |= _begin_after_fences(settings, ledger, looks, queries, clock, stack)
+            warnings |= _begin_after_fences(settings, ledger, looks, inner, clock, stack)
         components = Components(
             requests=Requests(ledger, cinder, clock),
             service=service,
             findings=Findings(ledger),
             writer=ledger.log_recorder.writer,
             queries=queries,
+            inner=inner,
             wakeups=wakeups,
             runner=runner,
             cinder=cinder,
@@ -259,7 +261,7 @@ def _begin_looking(
         stop=threading.Event(),
         confirmed=_automatic(ledger, components).confirmed,
     )
-    looking = Looking(sides, looks, components.queries, settings.reconcile.interval_s)
+    looking = Looking(sides, looks, components.inner, settings.reconcile.interval_s)
     stack.push_async_callback(looking.stop)
     stack.push_async_callback(_cancelled, asyncio.create_task(looking.run(), name="looking"))
 

@@ -3,7 +3,7 @@
 Only so many are inside at once, and of one asker so many; who asks has so many seconds in all.  Who
 waits for a place needs no thread, and is passed by those of other askers if its own asker has its
 share.  Used for Cinder (ledger.http.limits.bulkheads, ledger.core.dispatcher) and Keystone
-(ledger.auth.keystone).
+(ledger.auth.keystone); places alone for the database (ledger.http.limits.reading).
 
 They go in by turns, until the first of them has waited LATE_S: then more comes than can be done.
 By turns all would wait as long as they may, to be refused, or to be served at last when nobody
@@ -19,8 +19,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from contextvars import copy_context
+from dataclasses import dataclass
 from math import inf
-from typing import NamedTuple, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 from host_agent.shared.platform.lines import within
 
@@ -41,60 +42,49 @@ class FullError(Exception):
         self.total = total
 
 
-class _Waiting(NamedTuple):
-    """Who waits for a place; since `late_at` it is too long (the loop's time)."""
+@dataclass(frozen=True, eq=False, slots=True)
+class _Waiting:
+    """Who waits for a place in a `line`; since `late_at` it is too long (the loop's time)."""
 
     asker: str
     place: asyncio.Future[None]
     late_at: float
+    line: deque[_Waiting]
 
 
-class Room:
-    """At most `threads` inside at once, and `per_asker` of one asker."""
+class Places:
+    """At most `count` inside at once, and `per_asker` of one asker."""
 
-    def __init__(self, name: str, threads: int, per_asker: int) -> None:
-        self._free = threads
+    def __init__(self, count: int, per_asker: int) -> None:
+        self._free = count
         self._per_asker = per_asker
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix=name)
         self._inside = Counter[str]()
+        self._first: deque[_Waiting] = deque()
         self._waiting: deque[_Waiting] = deque()
 
     @property
     def waiting(self) -> int:
         """How many wait for a place."""
-        return sum(not each.place.done() for each in self._waiting)
+        return sum(not each.place.done() for each in (*self._first, *self._waiting))
 
     @property
     def inside(self) -> int:
         """How many are inside."""
         return self._inside.total()
 
-    async def let_in(
-        self,
-        asker: str,
-        ask: Callable[[], T],
-        *,
-        place_s: float | None = None,
-        ask_s: float | None = None,
-    ) -> T:
-        """What `ask` returns, in a thread, with `ask_s` seconds for all its calls.
+    async def enter(self, asker: str, place_s: float | None, *, first: bool = False) -> None:
+        """Wait for a place; `leave` it afterwards.  `first`: by turns, and before all who are not.
 
-        Raises FullError if there is no place in `place_s` seconds, and what `ask` raises.
+        Raises FullError if there is none in `place_s` seconds.
         """
-        await self._enter(asker, place_s)
-        try:
-            return await in_thread(self._threads, _bounded, ask, ask_s)
-        finally:
-            self._leave(asker)
-
-    async def _enter(self, asker: str, place_s: float | None) -> None:
         if self._has_place(asker):
             self._take(asker)
             return
         loop = asyncio.get_running_loop()
         late_at = inf if place_s is None else loop.time() + LATE_S
-        mine = _Waiting(asker, loop.create_future(), late_at)
-        self._waiting.append(mine)
+        line = self._first if first else self._waiting
+        mine = _Waiting(asker, loop.create_future(), late_at, line)
+        line.append(mine)
         try:
             async with asyncio.timeout(place_s):
                 await mine.place
@@ -113,27 +103,60 @@ class Room:
 
     def _give_up(self, mine: _Waiting) -> None:
         if mine.place.done() and not mine.place.cancelled():
-            self._leave(mine.asker)  # it was given in the same moment
+            self.leave(mine.asker)  # it was given in the same moment
             return
         with suppress(ValueError):
-            self._waiting.remove(mine)
+            mine.line.remove(mine)
 
-    def _leave(self, asker: str) -> None:
+    def leave(self, asker: str) -> None:
         """To one that waits, of an asker that may have it."""
         self._free += 1
         self._inside[asker] -= 1
         if not self._inside[asker]:
             del self._inside[asker]
         if next_one := self._next():
-            self._waiting.remove(next_one)
+            next_one.line.remove(next_one)
             self._take(next_one.asker)
             next_one.place.set_result(None)
 
     def _next(self) -> _Waiting | None:
         """The first of those who may go in; if that is late, the last of them."""
-        may = [x for x in self._waiting if not x.place.done() and self._has_place(x.asker)]
-        late = bool(may) and may[0].late_at <= asyncio.get_running_loop().time()
-        return next(reversed(may) if late else iter(may), None)
+
+        def may(each: _Waiting) -> bool:
+            return not each.place.done() and self._has_place(each.asker)
+
+        if before_all := next(filter(may, self._first), None):
+            return before_all
+        first = next(filter(may, self._waiting), None)
+        if first is None or first.late_at > asyncio.get_running_loop().time():
+            return first
+        return next(filter(may, reversed(self._waiting)))
+
+
+class Room(Places):
+    """The same, with a thread for each who is inside."""
+
+    def __init__(self, name: str, threads: int, per_asker: int) -> None:
+        super().__init__(threads, per_asker)
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix=name)
+
+    async def let_in(
+        self,
+        asker: str,
+        ask: Callable[[], T],
+        *,
+        place_s: float | None = None,
+        ask_s: float | None = None,
+    ) -> T:
+        """What `ask` returns, in a thread, with `ask_s` seconds for all its calls.
+
+        Raises FullError if there is no place in `place_s` seconds, and what `ask` raises.
+        """
+        await self.enter(asker, place_s)
+        try:
+            return await in_thread(self._threads, _bounded, ask, ask_s)
+        finally:
+            self.leave(asker)
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)

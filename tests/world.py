@@ -342,10 +342,10 @@ class World:
 
     def _ledger_of(
         self, command: Command, host: str
-    ) -> Callable[[tuple[StepResult, ...]], Verdict]:
+    ) -> Callable[[tuple[StepResult, ...], str | None], Verdict]:
         """Whom the host's agent reports a command's results to."""
 
-        def send(results: tuple[StepResult, ...]) -> Verdict:
+        def send(results: tuple[StepResult, ...], _changed: str | None) -> Verdict:
             report = report_of(command, results, resumed=self._resumed(command))
             try:
                 goes_on, _ = self.service.report(host, report, CONTEXT)

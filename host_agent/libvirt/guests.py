@@ -56,6 +56,10 @@ class HypervisorGuests(GuestPower, GuestMoves, GuestSnapshots):
             domains = self._hypervisor.domains()
         return [_guest(copies_of(domain)) for domain in domains]
 
+    def guest(self, server_id: str) -> Guest | None:
+        copies = self._look(server_id)
+        return _guest(copies) if copies else None
+
     def survey(self) -> GuestsShown:
         with asking(frozenset()):
             domains = self._hypervisor.domains()

@@ -6,7 +6,10 @@ bounded exponential back-off and jitter:
 - the registration (`PUT /v1/hosts/{host}`): who we are and the whole inventory, at
   the start, after a lost connection, when the ledger says our epoch is stale, and now
   and then.  In between only what has changed of it (`POST .../guests`).  Only one thread
-  sends either, so that an older inventory never overtakes a newer one; an inventory that
+  sends either, so that an older inventory never overtakes a newer one.  What a run has changed
+  of its guest goes with the run's report, which its thread looks for and sends under `_showing`,
+  as the other does; if that is not free, or there is no answer, or an older ledger that does not
+  say that it took it, it is a change like any other.  An inventory that
   could not be read is not sent, for a guest that is missing from it counts as gone.  The
   answer may name leftovers (decision 0027): they are cleared, and shown to be, before any
   command is asked for.
@@ -53,15 +56,16 @@ from host_agent.line.client import (
 )
 from host_agent.line.surveys import Look, Surveys
 from host_agent.line.told import Told
-from host_agent.reporting import Verdict
+from host_agent.reporting import REPORT_AFTER_S, Verdict
 from host_agent.shared.contract.backoff import Backoff
-from host_agent.shared.contract.changes import Changes
+from host_agent.shared.contract.changes import Changes, reported, with_reported
 from host_agent.shared.contract.messages import (
     SURVEY_HEADER,
     TOLD_HEADER,
     Command,
     Commands,
     ErrorKind,
+    Guest,
     Occurred,
     Progress,
     Registered,
@@ -76,8 +80,9 @@ from host_agent.shared.contract.ports import PortError
 from host_agent.shared.contract.wire import WireError, plain, read
 from host_agent.shared.platform.clocks import FarClock
 
-#: A changed inventory is sent at most this often.
-INVENTORY_PAUSE_S = 0.2
+#: A changed inventory is sent at most this often, and so late that the report of the run that
+#: changed it has said so.
+INVENTORY_PAUSE_S = REPORT_AFTER_S + 0.2
 #: An unchanged one is sent again after so long: what the ledger made of it may have
 #: changed meanwhile (a guest that came here while its former host still showed it).  At
 #: the next look, if the ledger says that it could not look at something.
@@ -109,10 +114,13 @@ class Link:
         settings: LinkSettings,
         describe: Callable[[], Registration],
         look: Look,
+        guest: Callable[[str], Guest | None],
     ) -> None:
-        """`describe`: the host as it is registered; `look`: its survey, of an epoch."""
+        """`describe`: the host as it is registered; `look`: its survey, of an epoch; `guest`: one
+        of it, by its server.
+        """
         self._settings = settings
-        self._describe = describe
+        self._describe, self._guest = describe, guest
         self._surveys = Surveys(look, self._call, self._backoff)
         self._told = Told(settings.told_path)
         self.ledger_clock = FarClock()
@@ -122,6 +130,8 @@ class Link:
         # Apart, so that a poll can be ended alone.
         self._polls = LedgerClient(settings, self.ledger_clock, credentials, ring)
         self._wanted = threading.Event()  # the inventory may have changed
+        self._showing = threading.Lock()  # from a look at guests until the ledger has taken it
+        self._sent: Registration | None = None  # what it has taken; None: it is to see everything
         self._closing = threading.Event()
         self._state = threading.Condition()
         self._epoch: int | None = None
@@ -159,9 +169,13 @@ class Link:
         later.daemon = True
         later.start()
 
-    def report(self, report: Report) -> Verdict:
-        """Deliver a report and return what the ledger says to it; raises Stopping."""
-        status, answer = self._insist("POST", "/reports", report)
+    def report(self, report: Report, changed: str | None = None) -> Verdict:
+        """Deliver a report and return what the ledger says to it; raises Stopping.
+
+        `changed`: the server whose guest the run has changed.
+        """
+        heard = self._report_with_guest(report, changed) if changed else None
+        status, answer = heard or self._insist("POST", "/reports", report)
         if status == HTTPStatus.OK and (taken := _understood(answer, Taken)):
             self._resync_backoff.reset()
             return Verdict.CONTINUE if taken.goes_on else Verdict.STOP
@@ -177,6 +191,26 @@ class Link:
                 code=answer.get("code"),
             )
         return Verdict.STALE
+
+    def _report_with_guest(
+        self, report: Report, server_id: str
+    ) -> tuple[int, dict[str, Any]] | None:
+        """The answer to a report that says what the guest shows; None: it is to go without."""
+        if not self._showing.acquire(blocking=False):
+            return None
+        try:
+            sent = self._sent
+            guest = reported(sent.guests, self._guest(server_id)) if sent else None
+            if sent is None or guest is None:
+                return None
+            status, answer = self._call("POST", "/reports", replace(report, guest=guest))
+            if answer.get("shown"):
+                self._sent = replace(sent, guests=with_reported(sent.guests, guest))
+        except (PortError, LinkError):
+            return None
+        finally:
+            self._showing.release()
+        return (status, answer) if status == HTTPStatus.OK else None
 
     def others(self, volume_id: str, attachment_id: str) -> list[str]:
         """Who else uses the volume on this host (ports.VolumeUsers); raises Stopping."""
@@ -233,24 +267,16 @@ class Link:
 
     def _keep_registered(self, runner: CommandRunner, clear: Callable[[Release], None]) -> None:
         backoff = self._backoff()
-        sent: Registration | None = None
         again_at = 0.0
         while not self._closing.is_set():
             self._wanted.clear()
             try:
-                registration = self._describe()
-                if not self._registered or time.monotonic() >= again_at:
-                    sent = None
-                if sent is not None:
-                    sent = self._show_changes(registration, sent)
-                if sent is None:
-                    release, again = self._register(registration, runner)
-                    if release:
-                        clear(release)
-                        self._closing.wait(backoff.next_s())  # then show what is left
-                        continue
-                    sent, again_at = registration, time.monotonic()
-                    again_at += 0.0 if again else REGISTER_AGAIN_S
+                with self._showing:
+                    release, again_at = self._show(runner, again_at)
+                if release:
+                    clear(release)
+                    self._closing.wait(backoff.next_s())  # then show what is left
+                    continue
                 backoff.reset()
             except PortError as error:
                 _LOG.error("not_registered", code=error.code, why=error.message)
@@ -263,6 +289,22 @@ class Link:
                 self._closing.wait()
             if self._wanted.wait(self._settings.inventory_interval_s):
                 self._closing.wait(INVENTORY_PAUSE_S)  # a burst of events is one change
+
+    def _show(self, runner: CommandRunner, again_at: float) -> tuple[Release, float]:
+        """Look, and tell what the ledger does not know; what is to be cleared before this host is
+        registered, and when all of it is to be shown again (monotonic).
+        """
+        now = self._describe()
+        if not self._registered or time.monotonic() >= again_at:
+            self._sent = None
+        if self._sent is not None:
+            self._sent = self._show_changes(now, self._sent)
+        if self._sent is not None:
+            return Release(), again_at
+        release, again = self._register(now, runner)
+        if not release:
+            self._sent = now
+        return release, time.monotonic() + (0.0 if again else REGISTER_AGAIN_S)
 
     def _show_changes(self, now: Registration, sent: Registration) -> Registration | None:
         """What the ledger has been shown then; None: it is to be shown everything.

@@ -284,6 +284,11 @@ class SimulatedGuests(HypervisorGuests):
         with self._looking_around("inventory") as (guests, shown):
             return shown(guests.inventory())
 
+    def guest(self, server_id: str) -> Guest | None:
+        with self._looking_around("inventory") as (guests, shown):
+            found = guests.guest(server_id)
+            return next(iter(shown([found] if found else [])), None)
+
     def survey(self) -> GuestsShown:
         with self._looking_around("survey") as (guests, shown):
             found = guests.survey()

@@ -59,8 +59,8 @@ class AgentBatcher:
             self._register, REGISTERED_MAX, lambda asked: 1 + len(asked.registration.guests)
         )
         clock = components.clock
-        self._contacts = Contacts(components.queries.touch_hosts, sets=lambda: clock.set_count)
-        self.speakers = Speakers(components.queries, components.settings.host_down_after_s)
+        self._contacts = Contacts(components.inner.touch_hosts, sets=lambda: clock.set_count)
+        self.speakers = Speakers(components.inner, components.settings.host_down_after_s)
         self.connected = 0
 
     async def open(self, _: web.Application) -> AsyncIterator[None]:
@@ -99,12 +99,12 @@ class AgentBatcher:
         return await self._registrations.ask(PendingRegistration(host, registration, context, told))
 
     async def _look(self, wanted: Sequence[tuple[str, int]]) -> Sequence[Row]:
-        return await self._components.queries.mailboxes(wanted, COMMANDS_MAX)
+        return await self._components.inner.mailboxes(wanted, COMMANDS_MAX)
 
     async def _register(
         self, batch: Sequence[PendingRegistration]
     ) -> Sequence[RegistrationResult | Exception]:
-        service, queries = self._components.service, self._components.queries
+        service, queries = self._components.service, self._components.inner
         refused = await self._not_its_own(batch) | await self._further_than_we(batch)
         known = await self._in_thread(
             service.unchanged, [(one.host, one.registration) for one in batch]
@@ -131,7 +131,7 @@ class AgentBatcher:
         )
         if not any(initiators + nqns):
             return {}
-        rows = await self._components.queries.connectors_in_use(
+        rows = await self._components.inner.connectors_in_use(
             hosts=list(connectors), initiators=initiators, nqns=nqns
         )
         return {row["host"]: _same_connector(row, connectors[row["host"]]) for row in rows}
@@ -145,7 +145,7 @@ class AgentBatcher:
         told = {one.host: one.told for one in batch if one.told is not None}
         if not told:
             return {}
-        head = (await self._components.queries.head())["position"]
+        head = (await self._components.inner.head())["position"]
         epochs = await self._in_thread(self._components.service.epochs, list(told))
         return {
             host: _log_restored(host, told[host], head)

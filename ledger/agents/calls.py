@@ -132,7 +132,7 @@ async def progress(call: Call) -> web.StreamResponse:
     name = await _own_host(call)
     told = read(await call.json_object(), Progress)
     _heard(call, name)
-    await call.components.queries.note_progress(
+    await call.components.inner.note_progress(
         name, told.operation_id, told.run, told.done_bytes, told.total_bytes
     )
     return web.Response(status=HTTPStatus.NO_CONTENT)
@@ -199,7 +199,7 @@ async def survey(call: Call) -> web.StreamResponse:
     name = await _own_host(call)
     async with call.inventory(name, SURVEY_BYTES_MAX, _survey) as (reply, shown):
         batcher = _heard(call, name)
-        noted = await call.components.queries.note_survey(
+        noted = await call.components.inner.note_survey(
             name,
             token=reply.token,
             epoch=reply.epoch,
@@ -245,17 +245,16 @@ def _stale(name: str, given: int, current: int) -> ApiError:
 
 
 async def reports(call: Call) -> web.StreamResponse:
-    """POST reports: results of steps of a run; whether it goes on."""
+    """POST reports: results of steps of a run, and what the guest shows; whether it goes on."""
     name = await _own_host(call)
     said = read(await call.json_object(REPORT_BYTES_MAX), Report)
     report = checked_report(said, call.components.clock())
     _heard(call, name)
-    goes_on, position = await call.bulkheads.agents(
+    goes_on, shown = await call.bulkheads.agents(
         call.components.service.report, name, report, call.context("report")
     )
-    # Not waited for: the agent reads nothing back, and its next step can begin.
-    del position
-    return answer(Taken(goes_on=goes_on, taken=len(report.results)))
+    # Not until it is projected: the agent reads nothing back, and its next step can begin.
+    return answer(Taken(goes_on=goes_on, taken=len(report.results), shown=shown))
 
 
 def _only_asks(command: dict[str, Any]) -> bool:
@@ -264,7 +263,7 @@ def _only_asks(command: dict[str, Any]) -> bool:
 
 async def _is_silent(call: Call, name: str) -> bool:
     """Whether the host's agent was in contact once, and is not any more."""
-    seen_at = await call.components.queries.seen_at(name)
+    seen_at = await call.components.inner.seen_at(name)
     silent_after_s = call.components.settings.host_down_after_s
     return seen_at is not None and call.components.clock() - seen_at.timestamp() >= silent_after_s
 

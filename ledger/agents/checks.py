@@ -111,7 +111,11 @@ def checked_report(report: Report, now: float) -> Report:
 
     Raises WireError.
     """
-    return replace(report, results=tuple(_result(result, now) for result in report.results))
+    return replace(
+        report,
+        results=tuple(_result(result, now) for result in report.results),
+        guest=report.guest and _guest(report.guest),
+    )
 
 
 def _result(result: StepResult, now: float) -> StepResult:

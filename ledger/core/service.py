@@ -179,8 +179,8 @@ class Service:
 
         return run_optimistically(self._store, change)
 
-    def report(self, name: str, report: Report, context: EventContext) -> tuple[bool, int]:
-        """Take the results of steps of a run; whether it goes on, and the last position.
+    def report(self, name: str, report: Report, context: EventContext) -> tuple[bool, bool]:
+        """Take the results of steps of a run; whether it goes on, and whether its guest was taken.
 
         What is known of them already is answered as it was the first time.  A success that
         cannot be true of what the ledger knows is a failed step, for an operator to look at:
@@ -195,13 +195,13 @@ class Service:
 
     def _report(
         self, unit: Unit, name: str, report: Report, context: EventContext
-    ) -> tuple[bool, int]:
-        operation = unit.get(Operation, report.operation_id)
-        unit.get(Host, name).check_epoch(report.epoch)
+    ) -> tuple[bool, bool]:
+        operation, host = unit.get(Operation, report.operation_id), unit.get(Host, name)
+        host.check_epoch(report.epoch)
         new = [r for r in report.results if not operation.is_known(report.run, name, r.step)]
         active = operation.is_active(report.run)
         if not new or (len(new) < len(report.results) and not active):
-            return active, 0
+            return active, False
         run = operation.active_run(report.run, name, new[0].step)
         execution = Execution(operation, unit)
         for result in new:
@@ -215,8 +215,10 @@ class Service:
                 raise _ContradictedError(result.step, refusal) from refusal
         execution.hold_up(run, new[-1].step, self._clock())
         deletion.advance(execution, self._clock())
-        position = unit.save(within(context, operation))
-        return operation.is_active(report.run), position
+        guest = None if host.suspect else report.guest
+        shown = guest is not None and inventory.seen(name, guest, unit)
+        unit.save(within(context, operation))
+        return operation.is_active(report.run), shown
 
     def fence(self, name: str, reason: str, evidence: str, context: EventContext) -> int:
         """Raise the host's epoch; from now on nothing more is begun there, or taken from it.

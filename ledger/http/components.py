@@ -40,6 +40,7 @@ SWEEP_INTERVAL_S = 1.0
 class Components:
     """One process's parts.
 
+    `inner` are the `queries` of what is no user's request: they go first.
     `runner` must be started and `wakeups` entered.  `cinder` is only asked whose a volume
     or a snapshot is, and whether it knows the new flow.  `checks` are what /readyz asks beside
     database and projections, by name (dispatcher, Cinder); what `warnings` find keeps nobody from
@@ -53,6 +54,7 @@ class Components:
     findings: Findings
     writer: Writer
     queries: Queries
+    inner: Queries
     wakeups: Wakeups
     runner: ProjectionRunner
     cinder: Cinder

@@ -29,8 +29,10 @@ from ledger.auth.tokens import (
     WrongTokensError,
 )
 from ledger.http import redaction
+from ledger.http.limits.reading import NoTurnError
 from ledger.log.writer import UnknownOutcomeError
 from projections.reads.database_trouble import is_away
+from projections.reads.queries import POOL_WAIT_S
 
 RETRY_AFTER_S = "2"
 #: Of a refused value, so many characters are repeated to the caller.
@@ -184,6 +186,14 @@ def _explain_inside(error: Exception, request_id: str) -> Failure:
                 detail="The connection to the database was lost; the request may have been stored.",
                 hint="Check before you repeat it; with an Idempotency-Key, just repeat it.",
                 headers=headers,
+            )
+        case NoTurnError():
+            return Failure(
+                status=503,
+                code="service_busy",
+                detail="More is asked of this process of the service than it can answer.",
+                hint="Try again later; with an Idempotency-Key a request can be repeated safely.",
+                headers={"Retry-After": f"{POOL_WAIT_S:.0f}"},  # as long as it has waited
             )
         case _ if isinstance(error, persistence.OperationalError) or is_away(error):
             return Failure(

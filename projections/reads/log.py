@@ -14,14 +14,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import orjson
 from psycopg import AsyncConnection, DatabaseError
 from psycopg import sql as compose
 from psycopg.errors import QueryCanceled, ReadOnlySqlTransaction
 from psycopg.rows import dict_row
-from psycopg_pool import AsyncConnectionPool, PoolTimeout
+from psycopg_pool import PoolTimeout
 
 import sql
 from aggregates.operation import Operation
@@ -55,6 +55,16 @@ Subject = Literal[
 ]
 
 
+class Pool(Protocol):
+    """Who lends connections, in which order (ledger.http.limits.reading)."""
+
+    async def getconn(self) -> Any: ...
+
+    async def putconn(self, connection: Any, /) -> None: ...
+
+    async def drain(self) -> None: ...
+
+
 class MomentToComeError(Exception):
     """By the database's clock that moment is still to come: an answer would not last."""
 
@@ -66,7 +76,7 @@ class NotReplayedError(Exception):
 class LogReads:
     """What the log says; and how any query is sent."""
 
-    def __init__(self, pool: AsyncConnectionPool[Any]) -> None:
+    def __init__(self, pool: Pool) -> None:
         self._pool = pool
 
     async def events(

@@ -249,7 +249,7 @@ def running_executor(
     executor = Executor(
         world,
         Locks(lock_path),
-        Hooks(report=report, **hooks),
+        Hooks(report=lambda said, _changed: report(said), **hooks),
         limits=ExecutorLimits(workers=workers, queue_max=queue_max),
         waits=Waits(ready_deadline_s=2.0, ready_poll_s=0.01),
     )

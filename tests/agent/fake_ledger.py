@@ -66,6 +66,7 @@ class FakeLedger:
         self.said_told: list[str | None] = []  # what it was told last, by each registration
         self.said_ahead: list[str | None] = []  # what the agent said of its host's clock
         self.position = 0  # where the log ends when somebody registers
+        self.takes_guests = True  # in reports; older ones do not know of them
         self.port = 0
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -242,7 +243,10 @@ class FakeLedger:
             self.drop_answers -= 1
             assert request.transport is not None
             request.transport.abort()
-        return web.json_response({"goes_on": command_id in self.commands, "taken": len(steps)})
+        told = {"goes_on": command_id in self.commands, "taken": len(steps)}
+        if self.takes_guests and report.guest is not None:
+            told["shown"] = True
+        return web.json_response(told)
 
     def _accept(self, given: Command, report: Report) -> None:
         """Record it; what is left of the command is what will be handed out again."""

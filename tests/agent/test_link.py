@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,7 @@ class Agent:
             settings(ledger, **over),
             lambda: self.describe(),  # noqa: PLW0108 - tests replace it
             lambda epoch: self.look(epoch),  # noqa: PLW0108 - the same
+            bench.guests.guest,
         )
         hooks = Hooks(
             report=self.link.report,
@@ -166,6 +167,69 @@ def test_between_registrations_only_what_has_changed_is_sent(
     assert said.gone == (second,)
     [left] = fake_ledger.registrations[-1].guests
     assert left == said.guests[0]
+
+
+def _attached(
+    agent: Agent, ledger: FakeLedger, busy: AbstractContextManager[Any] | None = None
+) -> str:
+    """A server that the ledger knows, whose guest has got a disk since."""
+    server_id = agent.bench.server()
+    agent.link.wake()
+    eventually(lambda: len(ledger.changes) == 1, "the new guest")
+    with busy or nullcontext():
+        finished(ledger, ledger.give(command(agent.bench.lane(server_id))))
+    return server_id
+
+
+def _shown_later(agent: Agent, ledger: FakeLedger) -> list[Guest]:
+    """What was sent of guests from the attach until another one came."""
+    other = agent.bench.server()
+    agent.link.wake()
+    eventually(lambda: other in str(ledger.changes[-1]), "the other guest")
+    return [each for said in ledger.changes[1:] for each in said.guests if each.server_id != other]
+
+
+def test_what_a_run_has_changed_of_a_guest_is_in_its_report_and_not_sent_again(
+    agent: Agent, fake_ledger: FakeLedger
+) -> None:
+    look, alone = agent.link._guest, list[bool]()
+
+    def looking(server_id: str) -> Guest | None:
+        alone.append(agent.link._showing.locked())
+        return look(server_id)
+
+    agent.link._guest = looking
+    server_id = _attached(agent, fake_ledger)
+    [(step, guest)] = [
+        (report.results[-1].step, report.guest) for report in fake_ledger.reports if report.guest
+    ]
+    assert (step, guest.server_id, guest.devices) == ("disk_plug", server_id, ("vda", "vdb"))
+    assert guest.definition is None
+    assert alone == [True], "no inventory is looked at meanwhile"
+    assert _shown_later(agent, fake_ledger) == []
+
+
+@pytest.mark.parametrize("why", ["older ledger", "no answer", "not seen", "inventory under way"])
+def test_what_no_report_has_shown_is_a_change_like_any_other(
+    agent: Agent, fake_ledger: FakeLedger, why: str
+) -> None:
+    look = agent.link._guest
+
+    def looking(server_id: str) -> Guest | None:
+        if why == "not seen":
+            raise PortError(ErrorKind.RETRYABLE, "hypervisor_unreachable", "It is away.")
+        fake_ledger.drop_answers = int(why == "no answer")
+        return look(server_id)
+
+    agent.link._guest = looking
+    fake_ledger.takes_guests = why != "older ledger"
+    busy = why == "inventory under way"
+    server_id = _attached(agent, fake_ledger, busy=agent.link._showing if busy else None)
+    said = [report.guest for report in fake_ledger.reports if report.guest]
+    assert len(said) == (why in {"older ledger", "no answer"})
+    _shown_later(agent, fake_ledger)
+    known = {guest.server_id: guest.devices for guest in fake_ledger.registrations[-1].guests}
+    assert known[server_id] == ("vda", "vdb")
 
 
 def test_a_change_that_was_not_looked_at_is_sent_again(

@@ -48,7 +48,8 @@ def test_steps_are_counted_by_name_and_outcome_before_they_are_reported() -> Non
     numbers = Numbers()
     told: list[Report] = []
 
-    def send(report: Report) -> Verdict:
+    def send(report: Report, changed: str | None) -> Verdict:
+        assert changed == "server"
         assert samples(page(numbers))["ledger_agent_step_seconds_count final plug"] == 1
         told.append(report)
         return Verdict.CONTINUE
@@ -58,7 +59,7 @@ def test_steps_are_counted_by_name_and_outcome_before_they_are_reported() -> Non
         step="plug", took_ms=20, error=StepError(kind=ErrorKind.FINAL, code="no", message="no")
     )
     report = Report(operation_id="o", run=1, epoch=0, results=(done, done, failed))
-    assert numbers.counting(send)(report) is Verdict.CONTINUE
+    assert numbers.counting(send)(report, "server") is Verdict.CONTINUE
     assert told == [report]
     shown = samples(page(numbers))
     seconds = "ledger_agent_step_seconds"

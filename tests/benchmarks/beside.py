@@ -1,13 +1,15 @@
 """Row 9 beside the code of another working tree, in one run and in turns.
 
-    python tests/benchmarks/beside.py TREE [TREE ...] [--rounds 20] [--cycles 5]
+    python tests/benchmarks/beside.py TREE [TREE ...] [--rounds 20] [--cycles 5] [--pause 1.2]
 
 Each tree has its .venv; the first is what the others are compared with.  All of them run at
 the same time, each with a service, an agent, a Cinder and a PostgreSQL of its own, and do some
 cycles in turn; so a machine that is busy with something else is so for all of them.  CPU is
 per attach and detach, as medians of the rounds; ratios are medians of the rounds' ratios.
 What the agent's process does in place of a host is left out: its share is metered in a pass
-before the rounds, as for row 9.  Messages are counted from the first round to the last.
+before the rounds, as for row 9.  Messages are counted from the first round to the last.  With a
+pause (seconds) after each attach and detach the host tells of each change of its guest, as in a
+cloud; what is spent then by waiting is in the figures of all trees.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -32,7 +35,7 @@ WARM_UP_CYCLES = 15
 METERED_CYCLES = 40
 
 
-def measure() -> None:
+def measure(pause_s: float) -> None:
     """In the tree that is the working directory: for each line of stdin so many cycles."""
     from tests.benchmarks import cycle
     from tests.benchmarks.servers import server
@@ -46,7 +49,9 @@ def measure() -> None:
             for line in sys.stdin:
                 world.client.close()  # the service has, where the others' turns took long
                 before = _cpu_s(cycle, world)
-                world.cycles(int(line))
+                for act in (world._attach, world._detach) * int(line):
+                    world._wait_for(act())
+                    time.sleep(pause_s)
                 after = _cpu_s(cycle, world)
                 spent = [(b - a) * 1e3 / int(line) for a, b in zip(before, after, strict=True)]
                 not_ours = share * (spent[0] + spent[1])
@@ -87,9 +92,10 @@ def _counts(world: Any) -> dict[str, float]:
 
 
 @contextmanager
-def measuring(tree: Path) -> Iterator[subprocess.Popen[str]]:
+def measuring(tree: Path, pause_s: float) -> Iterator[subprocess.Popen[str]]:
     """This program in a tree, ready."""
     command = [str(tree / ".venv/bin/python"), str(Path(__file__).resolve()), "--measure"]
+    command += ["--pause", str(pause_s)]
     pipe = subprocess.PIPE
     process = subprocess.Popen(
         command, cwd=tree, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True
@@ -114,10 +120,10 @@ def _asked(process: subprocess.Popen[str], cycles: int) -> dict[str, Any]:
     return answer
 
 
-def compare(trees: list[Path], rounds: int, cycles: int) -> None:
+def compare(trees: list[Path], rounds: int, cycles: int, pause_s: float) -> None:
     found: list[list[dict[str, Any]]] = [[] for _ in trees]
     with ExitStack() as stack:
-        running = [stack.enter_context(measuring(tree)) for tree in trees]
+        running = [stack.enter_context(measuring(tree, pause_s)) for tree in trees]
         turn = list(zip(running, found, strict=True))
         for _ in range(rounds):
             for process, results in turn:
@@ -150,13 +156,14 @@ def main() -> None:
     parser.add_argument("trees", type=Path, nargs="*")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--cycles", type=int, default=5)
+    parser.add_argument("--pause", type=float, default=0.0)
     parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.measure:
         sys.path[0] = str(Path.cwd())  # the tree's own benchmark, not the one beside this file
-        measure()
+        measure(arguments.pause)
     else:
-        compare(arguments.trees, arguments.rounds, arguments.cycles)
+        compare(arguments.trees, arguments.rounds, arguments.cycles, arguments.pause)
 
 
 if __name__ == "__main__":

@@ -218,7 +218,7 @@ def _work(state: State, order: Order, wire: Wire) -> None:
     command = command_of(operation, run, 0)
     resumed = (operation_id, number) in here.resumed
 
-    def send(results: Any) -> Verdict:
+    def send(results: Any, _changed: str | None) -> Verdict:
         try:
             goes_on, _ = service.report(name, report_of(command, results, resumed=resumed), CONTEXT)
         except (errors.StaleEpochError, errors.StaleReportError):

@@ -38,6 +38,7 @@ from ledger.core.wakeups import DUE, Wakeups
 from ledger.http.app import make_app
 from ledger.http.components import Components
 from ledger.http.limits.connections import runner_of
+from ledger.http.limits.reading import readers
 from ledger.http.probes.metrics import registry_of
 from ledger.log.application import Ledger
 from ledger.log.clock import DatabaseClock
@@ -47,7 +48,7 @@ from ledger.trial.cinder.model.model import CinderModel
 from ledger.web.console import with_console
 from projections.catalog import ALL
 from projections.reads import queries
-from projections.reads.queries import Queries, read_pool
+from projections.reads.queries import read_pool
 from projections.running import runner as projections_runner
 from projections.running.runner import ProjectionRunner
 from tests.doubles.asked_looks import AskedLooks
@@ -184,11 +185,16 @@ class Api:
         await self.projected()
         return await response.json()
 
+    def connection(self) -> Any:
+        """One of those that it reads by."""
+        reads: Any = self.components.queries._pool
+        return reads.pool.connection()
+
     async def silent(self, host: str = HOST) -> None:
         """Its agent was heard of last an hour ago: what is not written yet is not written later."""
         await self.http.app[AGENT_BATCHER]._contacts.written()
         ago = "UPDATE host_contact SET seen_at = seen_at - interval '1 hour' WHERE host = %s"
-        async with self.components.queries._pool.connection() as connection:
+        async with self.connection() as connection:
             await connection.execute(ago, [host])
 
     async def server(self, project_id: str | None = PROJECT, **fields: Any) -> str:
@@ -372,6 +378,7 @@ async def running_api(
         asked: Any = AskedInTime(cinder)
         looker = AskedLooks()
         pool = await stack.enter_async_context(read_pool(dsn))
+        for_requests, inner = readers(pool)
         runner = ProjectionRunner(dsn, ALL)
         runner.start()
         stack.callback(runner.stop)
@@ -383,7 +390,8 @@ async def running_api(
             findings=Findings(log),
             looker=looker,
             writer=log.log_recorder.writer,
-            queries=Queries(pool),
+            queries=for_requests,
+            inner=inner,
             wakeups=wakeups,
             runner=runner,
             cinder=asked,
@@ -401,7 +409,7 @@ async def running_api(
             components.registry.register(tls)
         dispatcher = Dispatcher(
             place="test",
-            leases=components.queries,
+            leases=components.inner,
             operations=components.service,
             projected=lambda position: asyncio.wrap_future(runner.projected(position)),
             woken=stack.enter_context(wakeups.watch(DUE)),

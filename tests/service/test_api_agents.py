@@ -148,15 +148,21 @@ async def test_reports_move_the_operation_and_a_repeated_one_is_answered_alike(a
     [command] = await api.commands()
     for step in ("update", "ready"):
         answer = await api.report(command, step)
-        assert (answer.status, await answer.json()) == (200, {"goes_on": True, "taken": 1})
+        assert (answer.status, await answer.json()) == (
+            200,
+            {"goes_on": True, "taken": 1, "shown": False},
+        )
     head = await api.head()
     again = await api.report(command, "update")
-    assert (again.status, await again.json()) == (200, {"goes_on": True, "taken": 1})
+    assert (again.status, await again.json()) == (
+        200,
+        {"goes_on": True, "taken": 1, "shown": False},
+    )
     assert await api.head() == head
     for step in ("connect", "plug"):
         await api.report(command, step)
     answer = await api.report(command, "complete")
-    assert await answer.json() == {"goes_on": False, "taken": 1}
+    assert await answer.json() == {"goes_on": False, "taken": 1, "shown": False}
 
 
 def result(step: str, **fields: Any) -> dict[str, Any]:
@@ -169,7 +175,10 @@ async def test_the_results_of_a_report_are_one_append(api: Api) -> None:
     [command] = await api.commands()
     head = await api.head()
     answer = await api.report(command, "update", more=[result("ready"), result("connect")])
-    assert (answer.status, await answer.json()) == (200, {"goes_on": True, "taken": 3})
+    assert (answer.status, await answer.json()) == (
+        200,
+        {"goes_on": True, "taken": 3, "shown": False},
+    )
     events = (await api.get(f"/v1/events?after={head}"))["events"]
     assert [e["body"]["step"] for e in events if e["topic"] == "Operation.StepSucceeded"] == [
         "update",
@@ -181,6 +190,47 @@ async def test_the_results_of_a_report_are_one_append(api: Api) -> None:
     assert (await (await api.report(command, "plug", more=more)).json())["goes_on"] is False
 
 
+async def test_what_a_report_shows_of_a_guest_is_in_the_same_append_and_taken_once(
+    api: Api,
+) -> None:
+    one = guest()
+    await api.register(one)
+    volume = api.volume()
+    await api.attach(one["server_id"], volume)
+    [command] = await api.commands()
+    said = {name: command[name] for name in ("operation_id", "run", "epoch")}
+    said["results"] = [result(step["name"]) for step in command["steps"]]
+    now = {**one, "devices": ["vda", "vdb"], "volumes": [volume], "definition": None}
+    said["guest"] = now
+    head, path = await api.head(), f"/v1/hosts/{HOST}/reports"
+    answer = await api.ask("POST", path, "agent-1", json=said)
+    assert await answer.json() == {"goes_on": False, "taken": 5, "shown": True}
+    await api.projected()
+    events = (await api.get(f"/v1/events?after={head}"))["events"]
+    [seen] = [e for e in events if e["topic"] == "Instance.InstanceObserved"]
+    assert seen["body"]["devices"] == ["vda", "vdb"]
+    assert len({e["recorded_at"] for e in events}) == 1
+    head = await api.head()
+    answer = await api.ask("POST", path, "agent-1", json=said)
+    assert await answer.json() == {"goes_on": False, "taken": 5, "shown": False}
+    assert await api.changes(now) == {"again": False}
+    await api.projected()
+    assert await api.head() == head, "nothing new"
+
+
+async def test_a_report_goes_without_what_a_flow_is_still_changing(api: Api) -> None:
+    one = guest()
+    await api.register(one)
+    await api.act(one["server_id"], "pause")
+    [command] = await api.commands()
+    said = {name: command[name] for name in ("operation_id", "run", "epoch")}
+    error = {"kind": "retryable", "code": "x", "message": "x"}
+    said["results"] = [result(command["steps"][0]["name"], error=error)]
+    said["guest"] = {**one, "power_state": "paused"}
+    answer = await api.ask("POST", f"/v1/hosts/{HOST}/reports", "agent-1", json=said)
+    assert await answer.json() == {"goes_on": False, "taken": 1, "shown": False}
+
+
 async def test_a_report_of_which_a_part_is_known_adds_the_rest(api: Api) -> None:
     """The answer to the first was lost, and more was done before it was sent again."""
     await api.attach(await api.server(), api.volume())
@@ -188,10 +238,16 @@ async def test_a_report_of_which_a_part_is_known_adds_the_rest(api: Api) -> None
     await api.report(command, "update", more=[result("ready")])
     more = [result(step) for step in ("ready", "connect", "plug", "complete")]
     answer = await api.report(command, "update", more=more)
-    assert (answer.status, await answer.json()) == (200, {"goes_on": False, "taken": 5})
+    assert (answer.status, await answer.json()) == (
+        200,
+        {"goes_on": False, "taken": 5, "shown": False},
+    )
     head = await api.head()
     again = await api.report(command, "update", more=more)
-    assert (again.status, await again.json()) == (200, {"goes_on": False, "taken": 5})
+    assert (again.status, await again.json()) == (
+        200,
+        {"goes_on": False, "taken": 5, "shown": False},
+    )
     assert await api.head() == head
 
 
@@ -212,7 +268,10 @@ async def test_nothing_is_reported_after_a_failed_step(api: Api) -> None:
     assert (answer.status, (await answer.json())["code"]) == (400, "malformed")
     more = [result("ready", error=error)]
     answer = await api.report(command, "update", more=more)
-    assert (answer.status, await answer.json()) == (200, {"goes_on": False, "taken": 2})
+    assert (answer.status, await answer.json()) == (
+        200,
+        {"goes_on": False, "taken": 2, "shown": False},
+    )
 
 
 async def test_an_agent_is_told_which_commands_nobody_was_given_before(api: Api) -> None:
@@ -230,7 +289,7 @@ async def test_a_failed_step_ends_the_run(api: Api) -> None:
     [command] = await api.commands()
     error = {"kind": "final", "code": "no_iscsi", "message": "no portal"}
     answer = await api.report(command, "update", error=error)
-    assert await answer.json() == {"goes_on": False, "taken": 1}
+    assert await answer.json() == {"goes_on": False, "taken": 1, "shown": False}
 
 
 async def test_a_late_report_is_stale(api: Api) -> None:

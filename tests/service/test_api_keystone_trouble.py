@@ -222,7 +222,7 @@ async def test_no_token_is_in_a_log_an_answer_the_database_or_a_command_line(
     texts = [await each.text() + str(each.headers) for each in said]
     texts += [caplog.text, *capfd.readouterr()]
     texts += [Path(f"/proc/self/{name}").read_text() for name in ("cmdline", "environ")]  # noqa: ASYNC240
-    async with api.components.queries._pool.connection() as connection:
+    async with api.connection() as connection:
         tables = await connection.execute(
             "SELECT format('SELECT t::text FROM %I.%I AS t', schemaname, tablename) AS query"
             " FROM pg_tables WHERE schemaname NOT IN ('pg_catalog', 'information_schema')"

@@ -210,7 +210,7 @@ async def test_asking_stores_no_event_and_counts_as_no_append(api: Api) -> None:
 async def test_a_projection_that_is_held_back_is_named_with_what_to_type(api: Api) -> None:
     await api.register()
     await api.projected()
-    async with api.components.queries._pool.connection() as connection:
+    async with api.connection() as connection:
         await connection.execute("UPDATE tracking SET position = 0 WHERE projection = 'hosts'")
     await api.register(service_version=SERVICE_VERSION + 1)
 

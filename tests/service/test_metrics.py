@@ -195,7 +195,7 @@ async def test_a_projection_that_is_held_back_shows_its_lag(api: Api) -> None:
     server = await api.server()
     lag = "ledger_projection_lag_{} operations"
     assert (await shown(api))[lag.format("events")] == 0
-    async with api.components.queries._pool.connection() as line, line.transaction():
+    async with api.connection() as line, line.transaction():
         await line.execute(LOCK, {"names": ["operations"]})
         attaching = asyncio.create_task(api.attach(server, api.volume()))
 

@@ -27,7 +27,7 @@ from host_agent.leftovers import LeftoversRelease
 from host_agent.locks import Locks, names_for, names_for_guest
 from host_agent.reporting import Reporting, Verdict, report_of
 from host_agent.shared.contract import messages as contract
-from host_agent.shared.contract.changes import Changes
+from host_agent.shared.contract.changes import Changes, reported, with_reported
 from host_agent.shared.contract.lane import Lane, VolumeSeen
 from host_agent.shared.contract.messages import (
     Command,
@@ -112,6 +112,7 @@ class Taken:
     context: AgentContext | None = None
     ended: bool = False
     made: bool = False  # its last step succeeded
+    changed: bool = False  # its guest, since the last report
 
 
 class Agent:
@@ -288,16 +289,29 @@ class Agent:
             taken.watch.called_off = command.cancel
 
     def _reporting(self, command: Command, resumed: bool) -> Reporting:
-        def send(results: tuple[StepResult, ...]) -> Verdict:
+        def send(results: tuple[StepResult, ...], changed: str | None) -> Verdict:
             report = self.cloud.hostile.reported(report_of(command, results, resumed=resumed))
+            guest = self._seen_now(changed) if changed else None
             try:
-                goes_on = self.cloud.service.report(self.name, report, CONTEXT)[0]
+                said = replace(report, guest=guest)
+                goes_on, shown = self.cloud.service.report(self.name, said, CONTEXT)
             except (errors.StaleReportError, errors.StaleEpochError) as stale:
                 self.cloud.note(f"{self.name}: {stale.code}", command)
                 return Verdict.STALE
+            if guest is not None and shown and self._shown is not None:
+                self._shown = with_reported(self._shown, guest)
             return Verdict.CONTINUE if goes_on else Verdict.STOP
 
         return Reporting(send, self.cloud.clock)
+
+    def _seen_now(self, server_id: str) -> Guest | None:
+        """What the report says of the guest; nothing while a registration has looked and not told
+        yet: the line is one that shows at a time.
+        """
+        if self._said is not None or self._shown is None:
+            return None
+        guests = SimulatedGuests(self.cloud.states[self.name], self.cloud.reads, self.name)
+        return reported(self._shown, guests.guest(server_id))
 
     def ready(self) -> list[Taken]:
         """What may go on, or begin, now."""
@@ -402,6 +416,7 @@ class Agent:
                 result = replace(result, occurred=occurred)
                 self.cloud.ended[command.operation_id, command.run, step.name] = self.cloud.clock()
         self.wants_registration |= step.verb in _CHANGING_GUESTS
+        taken.changed |= step.verb in _CHANGING_GUESTS
         self.cloud.note(f"{self.name}: {command.flow} {step.name} {_said(result.error)}", command)
         taken.command, taken.step = _learn(command, result.outputs), taken.step + 1
         taken.made = result.error is None
@@ -409,16 +424,16 @@ class Agent:
         taken.owes = taken.reporting.ended(result, last=taken.ended, durable=step.durable)
 
     def _deliver(self, taken: Taken) -> None:
-        key = (taken.command.id, taken.command.epoch)
-        life = self.life
+        command, life = taken.command, self.life
+        key = (command.id, command.epoch)
         try:
-            verdict = taken.reporting.deliver()
+            verdict = taken.reporting.deliver(command.server_id if taken.changed else None)
         except (Crash, ConflictError):  # the ledger's: delivered again
             taken.owes = True
             return
         if self.life != life:
             return
-        taken.owes = False
+        taken.owes = taken.changed = False
         if verdict is Verdict.CONTINUE and not taken.ended:
             return
         self.taken.pop(key, None)

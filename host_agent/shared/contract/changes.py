@@ -1,8 +1,10 @@
-"""What has changed of a host's guests, as its agent tells it between registrations."""
+"""What has changed of a host's guests, as its agent tells it between registrations: by itself, or
+of one guest in the report of the run that changed it.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Self
 
 from msgspec import Meta
@@ -32,3 +34,22 @@ class Changes:
             guests=tuple(guest for guest in now if known.get(guest.server_id) != guest),
             gone=tuple(server_id for server_id in known if server_id not in here),
         )
+
+
+def reported(before: tuple[Guest, ...], now: Guest | None) -> Guest | None:
+    """What a report says of a guest; None: nothing is new, or it is not for a report to say.
+
+    A definition is large, and no disk of a volume changes it.
+    """
+    known = next((each for each in before if now and each.server_id == now.server_id), None)
+    if now is None or known in (None, now) or known.definition != now.definition:
+        return None
+    return replace(now, definition=None)
+
+
+def with_reported(before: tuple[Guest, ...], guest: Guest) -> tuple[Guest, ...]:
+    """What the ledger has been shown, once it has taken that of a report."""
+    return tuple(
+        replace(guest, definition=each.definition) if each.server_id == guest.server_id else each
+        for each in before
+    )

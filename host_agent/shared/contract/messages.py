@@ -241,6 +241,7 @@ class Report:
     """Results of consecutive steps of a run, in order; only the last may be a failure.
 
     `further`: later steps may have been begun, by an agent that died before it said so.
+    `guest`: what the run has changed, as it is now, without its definition, which is as it was.
     """
 
     operation_id: Id
@@ -248,6 +249,7 @@ class Report:
     epoch: Number
     results: Annotated[tuple[StepResult, ...], Meta(min_length=1, max_length=RESULTS_MAX)]
     further: bool = False
+    guest: Guest | None = None
 
     def __post_init__(self) -> None:
         if any(result.error for result in self.results[:-1]):
@@ -256,10 +258,14 @@ class Report:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Taken:
-    """What a report is answered: whether the run goes on, and how many results were stored."""
+    """What a report is answered: whether the run goes on, and how many results were stored.
+
+    `shown`: its guest was taken, too, and need not be shown again.
+    """
 
     goes_on: bool
     taken: int
+    shown: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -323,6 +323,9 @@ class Guests(Protocol):
 
     def inventory(self) -> list[GuestSeen]: ...
 
+    def guest(self, server_id: str) -> GuestSeen | None:
+        """Of the inventory this guest; None if it is not on this host."""
+
     def sizes(self) -> dict[tuple[str, str], int]:
         """What running guests have of their disks, in bytes, by server and target.
 

@@ -94,7 +94,7 @@ def metrics_page(app: web.Application) -> Remembered[bytes]:
 
 async def _counted(components: Components) -> Counted | None:
     """None if the database cannot be asked; which check says so is /readyz's to tell."""
-    queries = components.queries
+    queries = components.inner
     try:
         async with asyncio.timeout(CHECK_S_MAX):
             return Counted(
@@ -201,9 +201,9 @@ class Readiness(Remembered[HealthReport]):
     async def _database(self) -> str | None:
         """Whether events can be stored, which ends in an append like any other; or be read."""
         if self._components.settings.read_only:
-            await self._components.queries.head()
+            await self._components.inner.head()
             return None
-        if missing := await self._components.queries.missing_rights():
+        if missing := await self._components.inner.missing_rights():
             return f"rights are missing: {', '.join(missing)}"
         if trouble := self._trouble():  # what an append of nothing need not meet: a full disk
             return trouble
@@ -228,7 +228,7 @@ class Readiness(Remembered[HealthReport]):
         if trouble := self._components.runner.trouble:
             return f"this process projects nothing: {trouble}"
         found = []
-        for row in await self._components.queries.tracking():
+        for row in await self._components.inner.tracking():
             name = row["projection"]
             if row["held"] is not None:
                 found.append(f"{name} is held back by {row['held']}. {REMEDY.format(name)}")

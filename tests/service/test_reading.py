@@ -1,0 +1,114 @@
+"""Who reads from the database first when more is asked than can be read."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from psycopg_pool import PoolTimeout
+
+from ledger import rooms
+from ledger.http.limits import reading
+from ledger.http.limits.reading import InTurn, NoTurnError
+from ledger.http.problem import explain
+from ledger.rooms import Places
+from tests.service.api_world import HOST, Api, eventually, so
+
+
+class Connections:
+    """A pool of one connection."""
+
+    async def getconn(self) -> str:
+        return "connection"
+
+    async def putconn(self, connection: str) -> None:
+        assert connection == "connection"
+
+    async def drain(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("late_s", "order"),
+    [(60.0, "own a1 b1 c1 a2 b2 c2"), (0.0, "own c1 b1 c2 b2 a1 a2")],
+    ids=["in turns", "too much"],
+)
+async def test_what_is_no_request_goes_first_and_requests_are_finished_when_it_is_too_much(
+    late_s: float, order: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rooms, "LATE_S", late_s)
+    pool: Any = Connections()
+    places, lent = Places(1, 1), list[str]()
+    requests, inner = (InTurn(pool, places, first=first) for first in (False, True))
+
+    async def read(who: InTurn, *names: str) -> None:
+        for name in names:
+            connection = await who.getconn()
+            lent.append(name)
+            await asyncio.sleep(0)  # meanwhile others come
+            await who.putconn(connection)
+
+    held = await requests.getconn()
+    asked = [asyncio.create_task(read(requests, f"{name}1", f"{name}2")) for name in "abc"]
+    await so(lambda: places.waiting == 3, "three wait")
+    asked.append(asyncio.create_task(read(inner, "own")))
+    await so(lambda: places.waiting == 4, "one more")
+    await requests.putconn(held)
+    await asyncio.gather(*asked)
+    assert " ".join(lent) == order
+
+
+async def test_a_turn_that_came_to_nothing_is_anothers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "POOL_WAIT_S", 0.01)
+    pool: Any = Connections()
+    places = Places(1, 1)
+    line = InTurn(pool, places, first=False)
+    held = await line.getconn()
+    with pytest.raises(NoTurnError) as found:
+        await line.getconn()
+    failure = explain(found.value, "req-1", None)
+    assert (failure.status, failure.code) == (503, "service_busy")
+    assert failure.headers == {"Retry-After": "10"}
+    await line.putconn(held)
+    monkeypatch.setattr(pool, "getconn", _away, raising=False)
+    with pytest.raises(PoolTimeout, match="away"):
+        await line.getconn()
+    assert (places.inside, places.waiting) == (0, 0)
+
+
+async def _away() -> None:
+    raise PoolTimeout("the database is away")
+
+
+async def test_what_is_accepted_is_carried_out_while_no_request_can_read(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, volume = await api.server(), api.volume()
+    answer = await api.attach(server, volume)
+    assert answer.status == 200
+    turn = asyncio.Event()
+    requests = api.components.queries._pool
+    assert requests is not api.components.inner._pool
+    getconn = requests.getconn
+
+    async def in_its_turn() -> Any:
+        await turn.wait()
+        return await getconn()
+
+    monkeypatch.setattr(requests, "getconn", in_its_turn)
+    path = f"/v2.1/servers/{server}/os-volume_attachments/{volume}"
+    waiting = asyncio.create_task(api.get(path))
+    [command] = await api.commands()
+    said = {name: command[name] for name in ("operation_id", "run", "epoch")}
+    said["results"] = [{"step": step["name"], "took_ms": 5} for step in command["steps"]]
+    told = await api.ask("POST", f"/v1/hosts/{HOST}/reports", "agent-1", json=said)
+    assert (await told.json())["taken"] == len(command["steps"])
+
+    async def is_over() -> bool:
+        found = await api.components.inner.operation(command["operation_id"])
+        return found is not None and found["outcome"] == "completed"
+
+    await eventually(is_over, "the operation is completed")
+    assert not waiting.done()
+    turn.set()
+    assert (await waiting)["volumeAttachment"]["volumeId"] == volume
