@@ -89,6 +89,12 @@ class Cinder:
         self.asked.append(("attachment_create", volume_id, server_id, mode))
         return row()
 
+    def attachment_delete(self, attachment_id: str) -> None:
+        self.asked.append(("attachment_delete", attachment_id))
+        if self.refuses is not None:
+            raise self.refuses
+        self.rows = [row for row in self.rows if row.id != attachment_id]
+
     def __getattr__(self, call: str) -> Any:
         def noted(*args: str) -> None:
             self.asked.append((call, *args))
