@@ -269,9 +269,9 @@ async def test_two_processes_that_meet_a_person_first_may_know_them_by_two_hashe
     assert again[0][2] == ()
     assert again[0][0] in [known for known, _, _ in met]
     assert wrong(database_url) == []
-    shown = [event for event in (await api.get("/v1/events"))["events"] if event["actor"] == "m"]
-    assert len(shown) == 4
-    assert [event["body"]["sender"] for event in shown] == [sender] * 4
+    events = [event for event in (await api.get("/v1/events"))["events"] if event["actor"] == "m"]
+    assert len(events) == 4
+    assert [event["body"]["sender"] for event in events] == [sender] * 4
     assert len((await erased(database_url, "m-1")).known_as) == 4
     assert tables_with(database_url, "m-1") == []
 
