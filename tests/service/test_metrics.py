@@ -259,7 +259,7 @@ async def test_each_check_of_readiness_is_shown_also_where_the_database_is_gone(
         raise psycopg.OperationalError("gone")
 
     for name in ("head", "missing_rights"):
-        monkeypatch.setattr(api.components.queries, name, gone)
+        monkeypatch.setattr(api.components.inner, name, gone)
     page = await shown(api)
     assert (page["ledger_ready database"], page["ledger_ready projections"]) == (0, 1)
     assert "ledger_hosts alive" not in page, "what nobody knows is not told"
