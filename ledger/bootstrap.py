@@ -155,8 +155,7 @@ async def running(
     works = not settings.read_only
     async with AsyncExitStack() as stack:
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(REQUEST_THREADS))
-        ledger, calls = Ledger(dsn), call_seconds()
-        stack.callback(ledger.close)
+        ledger, calls = stack.enter_context(closing(Ledger(dsn))), call_seconds()
         cinder = stack.enter_context(closing(CinderClient(settings.cinder, calls=calls)))
         await asyncio.to_thread(_check_roles, cinder, settings)
         pool = await stack.enter_async_context(read_pool(dsn))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -370,15 +370,13 @@ async def running_api(
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         patch.setattr(projections_runner, "POLL_INTERVAL_S", PROJECTIONS_POLL_S)
         patch.setattr(queries, "POOL_CONNECTIONS_MAX", READ_CONNECTIONS_MAX)
-        log, calls = Ledger(dsn), call_seconds()
+        log, calls = stack.enter_context(closing(Ledger(dsn))), call_seconds()
         static = static or StaticTokens(settings)
-        stack.callback(log.close)
         model, faults = CinderModel(), Faults()
         cinder = DirectCinder(model, faults)
         asked: Any = AskedInTime(cinder)
         looker = AskedLooks()
-        pool = await stack.enter_async_context(read_pool(dsn))
-        for_requests, inner = readers(pool)
+        reads, inner = readers(await stack.enter_async_context(read_pool(dsn)))
         runner = ProjectionRunner(dsn, ALL)
         runner.start()
         stack.callback(runner.stop)
@@ -390,7 +388,7 @@ async def running_api(
             findings=Findings(log),
             looker=looker,
             writer=log.log_recorder.writer,
-            queries=for_requests,
+            queries=reads,
             inner=inner,
             wakeups=wakeups,
             runner=runner,
