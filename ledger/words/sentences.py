@@ -35,8 +35,12 @@ BOOKKEEPING = frozenset(
 ACTIONS_TOLD = 5
 
 
-def is_bookkeeping(topic: str, body: Body) -> bool:
-    """Whether the story is told without this event; not where a volume gets another id."""
+def is_bookkeeping(topic: str, body: Body, operation_id: str | None) -> bool:
+    """Whether the story is told without this event; not where a volume gets another id.  What an
+    operation has made of a guest, which the agent reports with its steps, the steps tell.
+    """
+    if operation_id and topic == "Instance.InstanceObserved":
+        return True
     return topic in BOOKKEEPING and not body.get("renamed_to")
 
 

@@ -49,7 +49,7 @@ class Entry:
             occurred_at=occurred_at,
             asked_by=_asker(event.get("asked_by")),
             topic=event["topic"],
-            bookkeeping=is_bookkeeping(event["topic"], event["body"]),
+            bookkeeping=is_bookkeeping(event["topic"], event["body"], event["operation_id"]),
             who=event["actor"] or "-",
             what=what + _lateness(at, occurred_at),
             operation_id=event["operation_id"],

@@ -143,6 +143,9 @@ def test_the_timeline_is_grouped_by_operation_and_leaves_out_bookkeeping() -> No
         entry(2, "Volume.Claimed", {"claimant": OPERATION, "server_id": SERVER}),
         entry(3, "Attachment.Completed", {}, actor="agent-hv1", host="hv1"),
         entry(4, "Host.Unfenced", {"reason": "repaired"}, operation_id=None, actor="olivia"),
+        entry(
+            5, "Instance.InstanceObserved", {"vm_state": "active", "disks": []}, actor="agent-hv1"
+        ),
     ]
     assert list(timeline.lines(entries)) == [
         f"2026-11-20 UTC  operation {OPERATION}  request {REQUEST}",
@@ -151,7 +154,7 @@ def test_the_timeline_is_grouped_by_operation_and_leaves_out_bookkeeping() -> No
         "",
         "2026-11-20 UTC  outside of operations",
         "  10:00:04.500  olivia          Host unfenced: repaired",
-        "(1 events of bookkeeping are not shown: --long)",
+        "(2 events of bookkeeping are not shown: --long)",
     ]
     assert any("Volume claimed" in line for line in timeline.lines(entries, long=True))
 
