@@ -151,6 +151,8 @@ def test_inventory_shows_name_owner_power_and_disks(machine: Machine) -> None:
     assert "sdb" in found[running].devices
     assert (found[running].project_id, found[running].user_id) == ("p-1", "u-1")
     assert found[running].name
+    assert machine.guests.guest(running) == found[running]
+    assert machine.guests.guest(str(uuid.uuid4())) is None
 
 
 # --- what only the real one can show ------------------------------------------------------------
