@@ -1,7 +1,7 @@
 """The ledger's hosts: what their agents can do, their epoch, and why they are fenced.
 
 One begins when its agent comes first, or when it is adopted: then no agent has come yet
-(`service_version` 0).  It is none any more when it is handed back.
+(`service_version` None).  It is none any more when it is handed back.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ def _fold(row: Row | None, event: LoggedEvent) -> Row | None:
 
 def _came(row: Row, event: LoggedEvent) -> None:
     """An agent did, or before that the host was adopted."""
-    if not row.get("service_version"):
+    if row.get("service_version") is None:
         row["registered_at"] = event.recorded_at
     if event.topic == Host.Adopted.TOPIC:
-        row.update(epoch=event.body["epoch"], service_version=0, capabilities={})
+        row.update(epoch=event.body["epoch"], service_version=None, capabilities={})
         return
     row["service_version"] = event.body["service_version"]
     row["capabilities"] = event.body["capabilities"]

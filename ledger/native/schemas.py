@@ -191,12 +191,12 @@ class HostShown(Shown):
     `suspect`: it was fenced, and has not released its leftovers yet; until then it gets no
     commands.  `unvouched`: the ledger was restored from an older backup, and no operator has
     vouched for the host since; until then it gets none, either.  `came_from`: whose it was before
-    it was adopted, of a host that is asked for by itself.  `service_version` 0: no agent has come
-    since.  `registered_at`: when its agent first did, or until then when it was adopted.
+    it was adopted, of a host that is asked for by itself.  `service_version` null: no agent has
+    come since.  `registered_at`: when its agent first did, or until then when it was adopted.
     """
 
     host: str
-    service_version: int
+    service_version: int | None
     capabilities: dict[str, Any]
     epoch: int
     fenced: bool

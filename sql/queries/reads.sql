@@ -341,7 +341,7 @@ SELECT i.server_id FROM instances AS i
 -- Those called off by one act have one position, and no page ends between them.
 -- The arrays come by a subquery because the planner knows their lengths otherwise: it would take
 -- them for shorter than those of a general plan, and plan anew each time, for ten times the cost.
-SELECT CASE WHEN h.service_version > 0 THEN h.epoch END AS epoch, h.fenced AS shut,
+SELECT CASE WHEN h.service_version IS NOT NULL THEN h.epoch END AS epoch, h.fenced AS shut,
        h.suspect AND NOT h.fenced AS awaited, c.agent,
        s.wanted AS survey, s.digest AS survey_digest,
        ARRAY(SELECT m.command FROM mailbox AS m
@@ -386,8 +386,7 @@ SELECT i.host, i.origin, count(*) AS guests,
 -- Whether the agent of a host that is not fenced is of an older version, silent or not: it may
 -- come back as it was.  hosts_by_version has next to nothing below the present version.
 SELECT EXISTS (
-    SELECT 1 FROM hosts
-     WHERE service_version BETWEEN 1 AND %(version)s - 1 AND NOT fenced) AS found;
+    SELECT 1 FROM hosts WHERE service_version < %(version)s AND NOT fenced) AS found;
 
 -- name: contact
 -- When a host's agent was last heard of (NULL: never).  Primary keys.
@@ -825,7 +824,7 @@ SELECT count(*) FILTER (WHERE h.fenced) AS fenced,
 -- name: agents_by_version
 -- Hosts that are not fenced, counted by their agents' service version.  hosts_by_version.
 SELECT service_version, count(*) AS count FROM hosts
- WHERE NOT fenced AND service_version > 0 GROUP BY service_version;
+ WHERE NOT fenced AND service_version IS NOT NULL GROUP BY service_version;
 
 -- name: counts
 -- Operations counted by state, for metrics: one row.  Uses the indexes operations_open and

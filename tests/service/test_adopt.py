@@ -110,7 +110,7 @@ def test_the_console_shows_the_preflight_and_then_adopts_once(watched: Watched) 
     assert "<button class" not in told, "what is left stays"
     assert offered() == {page, back}
     [host] = stack.get("/v1/hosts").json()["hosts"]
-    assert (host["host"], host["service_version"], host["alive"]) == (HOST, 0, False)
+    assert (host["host"], host["service_version"], host["alive"]) == (HOST, None, False)
     assert "no agent yet" in stack.get("/ui/hosts").text
     told = stack.get(back).text
     assert "returnable" in told

@@ -343,6 +343,18 @@ def test_a_host_is_fenced_with_reason_and_evidence_and_unfenced() -> None:
     assert (row["epoch"], row["fenced"], row["fence_reason"]) == (1, False, None)
 
 
+def test_a_host_of_the_first_agents_is_registered_once() -> None:
+    """They are of version 0."""
+    host, folded = Host(host_uuid("h")), Folded()
+    for position, at in enumerate((AT, AT + timedelta(minutes=5)), 1):
+        host.register("h", 0, {"times": position})
+        [event] = host.collect_events()
+        folded.fold(logged(position, event, CONTEXT, at))
+    [row] = folded.table("hosts")
+    assert (row["registered_at"], row["service_version"]) == (AT, 0)
+    assert row["capabilities"] == {"times": 2}
+
+
 def test_an_adopted_host_is_one_before_its_agent_comes_and_none_once_it_is_back() -> None:
     host, events = Host(host_uuid("h")), []
 
@@ -355,7 +367,7 @@ def test_an_adopted_host_is_one_before_its_agent_comes_and_none_once_it_is_back(
     assert rows() == []
     host.adopt("rack 3")
     [row] = rows()
-    assert (row["service_version"], row["epoch"], row["fenced"]) == (0, 0, False)
+    assert (row["service_version"], row["epoch"], row["fenced"]) == (None, 0, False)
     host.register("h", 7, {"tag": True})
     host.disable("soon")
     host.fence("dead", "ipmi says off")
@@ -365,8 +377,9 @@ def test_an_adopted_host_is_one_before_its_agent_comes_and_none_once_it_is_back(
     assert rows() == []
     host.adopt("now")
     [row] = rows()
-    told = {name: row[name] for name in ("service_version", "epoch", "fenced", "disabled")}
+    told = {name: row[name] for name in ("epoch", "fenced", "disabled")}
     assert told == {name: getattr(host, name) for name in told}
+    assert row["service_version"] is None
     assert (row["epoch"], row["fenced"]) == (1, False), "no command of before counts"
 
 
