@@ -89,8 +89,9 @@ def attachment_unknown(ground: Ground) -> Counter[str]:
 
 
 def owner_unknown(ground: Ground) -> Counter[str]:
-    """After a reset of its state another cloud's server could have it."""
-    row = next(attached(ground))
+    """After a reset of its state another cloud's server could have it, which may have one only."""
+    volumes = ground.cloud.cinder.volumes
+    row = next(row for row in attached(ground) if not volumes[row.volume_id].multiattach)
     ground.cloud.cinder.put_attachment(
         replace(row, id=ground.new_id("a stranger's"), instance=ground.new_id("a stranger"))
     )
