@@ -51,7 +51,7 @@ def measure(pause_s: float) -> None:
                 before = _cpu_s(cycle, world)
                 for act in (world._attach, world._detach) * int(line):
                     world._wait_for(act())
-                    time.sleep(pause_s)
+                    time.sleep(pause_s)  # what is measured: a guest that is looked at in between
                 after = _cpu_s(cycle, world)
                 spent = [(b - a) * 1e3 / int(line) for a, b in zip(before, after, strict=True)]
                 not_ours = share * (spent[0] + spent[1])
