@@ -153,9 +153,14 @@ def test_a_line_that_the_pool_was_making_may_be_dead_too(
     """It comes into the pool when that was emptied, and is the next that is asked."""
     fetch, deaths = cut._fetch, iter([True, True])
 
+    def all_made() -> bool:  # else there might be a third one
+        stats = cut._pool.get_stats()
+        return stats["pool_available"] == stats["pool_size"]
+
     def fetched(*asked: Any) -> Any:
         if next(deaths, False):
             fetch(*asked)
+            eventually(all_made, "no line is being made")
             assert lines.drop_all()
         return fetch(*asked)
 

@@ -45,7 +45,7 @@ With the unmodified OpenStack client:
 
 Servers that move, and their volumes with them:
 
-  {me} server create mail-1 --volume {boot} --wait
+  {me} server create mail-1 --volume {boot} --host {host} --wait
   {me} server add volume {other} {spare_id} --wait && \\
     {me} server migrate {other} --live-migration --wait
   {me} server shelve {other} --wait && {me} server unshelve {other} --wait && \\
@@ -54,10 +54,10 @@ Servers that move, and their volumes with them:
 
 A host that is lost, so far as anybody can tell, and then comes back:
 
-  host=$({me} server show mail-1 -f value -c host) && \\
-    {me} host fence $host --force --reason "no answer" --evidence "powered off" && \\
+  kill -STOP {agent} && \\
+    {me} host fence {host} --force --reason "no answer" --evidence "powered off" && \\
     {me} server evacuate mail-1 --wait && {me} server start mail-1 --wait && \\
-    {me} host unfence $host --reason "it is back"
+    kill -CONT {agent} && {me} host unfence {host} --reason "it is back"
 
 An incident for the night shift: Cinder refuses to delete the attachment, so the detach
 parks; then the cause is removed, and the operation is retried.
@@ -138,6 +138,7 @@ class Demo(PlainCommand):
     def _stay(self, cloud: TrialCloud, story: Story) -> None:
         """Until told to stop; what was killed is started again."""
         other, spare, boot = cloud.guests[1], cloud.volumes[1], cloud.volumes[3]
+        host = cloud.guests[0].host
         pids = "\n".join(f"  {p.pid:>8}  {name}  (log: {p.log})" for name, p in _of(cloud))
         self._say(
             NEXT.format(
@@ -150,6 +151,8 @@ class Demo(PlainCommand):
                 spare=spare.name,
                 spare_id=spare.id,
                 boot=boot.id,
+                host=host,
+                agent=cloud.processes[host].pid,
                 cinder=cloud.cinder_url,
                 pause=RESTART_AFTER_S,
                 pids=pids,
