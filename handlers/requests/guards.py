@@ -176,6 +176,8 @@ def start(
     hosts: dict[Place, str | None],
     volumes: Concerned,
     order: GuestOrder | None = None,
+    *,
+    hooked: bool = False,
 ) -> Operation:
     """Claim what the operation works on, and begin it.
 
@@ -186,7 +188,7 @@ def start(
     beside = not table.claims_volumes
     refuse_deleting(instance, flow, operation_id)
     instance.claim(operation_id, exclusive=table.exclusive, flow=flow, beside_parked=beside)
-    plan = table.expand(tuple(lanes), hosts, order)
+    plan = table.expand(tuple(lanes), hosts, order, hooked=hooked)
     known = {str(volume.id): volume for volume in volumes.known if table.claims_volumes}
     for volume_id in sorted(_volumes_of(lanes) & set(known)):
         claim = claims.on_volume(plan, volume_id)
