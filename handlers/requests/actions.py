@@ -188,8 +188,8 @@ def act(
     concerned = Concerned(known=server.volumes.values(), shown=views)
     if request.disk_config:
         edits.describe(instance, {"disk_config": request.disk_config}, origin.context)
-    hooked = hosts.hook_required
-    return start(request.flow, origin, instance, lanes, places, concerned, order, hooked=hooked)
+    origin = replace(origin, hooked=hosts.hook_required)
+    return start(request.flow, origin, instance, lanes, places, concerned, order)
 
 
 def _idle(server: WholeServer) -> WholeServer:

@@ -166,7 +166,9 @@ def evacuating(world: World) -> str:
 
 def awaited(world: World) -> bool:
     """Whether a step has waited for the program after a fence."""
-    return any(event.error["code"] == "hook_awaited" for event in events(world, Operation.StepRetried))
+    return any(
+        event.error["code"] == "hook_awaited" for event in events(world, Operation.StepRetried)
+    )
 
 
 def test_a_newer_fence_of_its_source_holds_an_evacuation_up_until_its_program_has_ended() -> None:
