@@ -167,6 +167,8 @@ class Flow:
         lanes: tuple[Lane, ...],
         hosts: dict[Place, str | None],
         guest: GuestOrder | None = None,
+        *,
+        hooked: bool = False,
     ) -> Plan:
         """The plan for these volumes on these hosts."""
         return Plan(
@@ -174,6 +176,7 @@ class Flow:
             table=Table(self.stages, self.pivot),
             patient=self.patient,
             trusts=self.trusts,
+            hooked=hooked and self.trusts is not None,
             lanes=lanes,
             hosts=hosts,
             guest=guest,
@@ -182,7 +185,10 @@ class Flow:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A flow made concrete; refuses to exist if it breaks its own rules."""
+    """A flow made concrete; refuses to exist if it breaks its own rules.
+
+    `hooked`: no fence counts for it before the program after that has ended well (decision 0119).
+    """
 
     flow: str
     table: Table
@@ -191,6 +197,7 @@ class Plan:
     guest: GuestOrder | None = None
     patient: bool = False
     trusts: Place | None = None
+    hooked: bool = False
 
     def __post_init__(self) -> None:
         _rule(len(self.lanes) <= LANES_MAX, f"at most {LANES_MAX} lanes")
@@ -313,6 +320,7 @@ class Plan:
             "pivot": self.pivot,
             "patient": self.patient,
             "trusts": self.trusts,
+            **({"hooked": True} if self.hooked else {}),
             "hosts": {place.value: host for place, host in self.hosts.items()},
             "lanes": [stored(lane) for lane in self.lanes],
             "guest": plain(self.guest),
@@ -346,6 +354,7 @@ class Plan:
             table=_table(data),
             patient=data["patient"],
             trusts=Place(data["trusts"]) if data["trusts"] else None,
+            hooked=data.get("hooked", False),
             hosts={Place(place): host for place, host in data["hosts"].items()},
             lanes=tuple(read(lane, Lane) for lane in data["lanes"]),
             guest=read(guest, GuestOrder) if guest else None,

@@ -188,6 +188,7 @@ def act(
     concerned = Concerned(known=server.volumes.values(), shown=views)
     if request.disk_config:
         edits.describe(instance, {"disk_config": request.disk_config}, origin.context)
+    origin = replace(origin, hooked=hosts.hook_required)
     return start(request.flow, origin, instance, lanes, places, concerned, order)
 
 

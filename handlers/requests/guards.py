@@ -38,7 +38,8 @@ NEW_FLOW_VERSION = 1
 class RequestOrigin:
     """Who asks, and the identities of what will be new (no randomness in here).
 
-    `at`: when, by the ledger's clock; nothing that Cinder shows for it is older.
+    `at`: when, by the ledger's clock; nothing that Cinder shows for it is older.  `hooked`: see
+    handlers.engine.plan.Plan.
     """
 
     operation_id: UUID
@@ -47,6 +48,7 @@ class RequestOrigin:
     fingerprint: str | None = None
     finding: dict[str, Any] | None = None  # see Operation.OperationStarted
     at: float = 0.0
+    hooked: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,7 +188,7 @@ def start(
     beside = not table.claims_volumes
     refuse_deleting(instance, flow, operation_id)
     instance.claim(operation_id, exclusive=table.exclusive, flow=flow, beside_parked=beside)
-    plan = table.expand(tuple(lanes), hosts, order)
+    plan = table.expand(tuple(lanes), hosts, order, hooked=origin.hooked)
     known = {str(volume.id): volume for volume in volumes.known if table.claims_volumes}
     for volume_id in sorted(_volumes_of(lanes) & set(known)):
         claim = claims.on_volume(plan, volume_id)

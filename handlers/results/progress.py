@@ -200,9 +200,12 @@ class Execution:
             return self._told_by_destination(asked)
         late = run.place is Place.ARRIVAL and not fences.renewed(host, asked)
         let_go = any(verb and VERBS[verb].fence in VOUCHED for verb in verbs)
-        if not let_go or (fences.vouches(host, self.instance) and not late):
+        if not let_go:
             return None, None
-        return host, self._too_old(name)
+        if late or not fences.vouches(host, self.instance):
+            return host, self._too_old(name)
+        error = self._hook_awaited(host) if run.undo else None
+        return host if error else None, error
 
     def _unknown_to(self, host: Host, run: Run) -> StepError | None:
         """Why the host cannot do these steps, if its agent is older than what they ask for."""
@@ -242,7 +245,15 @@ class Execution:
         host = self.book.get(Host, trusted)
         if not host.fenced:
             return _final("fence_over", f"Host {trusted} was unfenced; the guest may run there.")
-        return None if fences.vouches(host, self.instance) else self._too_old(trusted)
+        vouches = fences.vouches(host, self.instance)
+        return self._hook_awaited(host) if vouches else self._too_old(trusted)
+
+    def _hook_awaited(self, host: Host) -> StepError | None:
+        """Why a fence does not count yet, for a plan that wants the end of its program."""
+        if host.hooked or not self.plan.hooked:
+            return None
+        refusal = errors.HookAwaitedError(host=host.name, failures=host.hook_failures)
+        return StepError(kind=ErrorKind.RETRYABLE, code=refusal.code, message=str(refusal))
 
     def _too_old(self, host: str) -> StepError:
         refusal = errors.FenceTooOldError(host=host, server_id=self.started.server_id)

@@ -13,8 +13,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import zip_longest
-from typing import TypeVar
 from uuid import UUID
 
 import structlog
@@ -48,13 +46,15 @@ from ledger.core.steps.context import EffectContext
 from ledger.log.application import ConflictError
 from ledger.log.unit import AggregateStore, Unit, acting, own_context, run_optimistically, within
 
-W = TypeVar("W")
-
-#: Guests of one append; each leads to a few events at most, and an append is bounded, too
-#: (ledger.log.writer).  A larger inventory is taken in portions.
-GUESTS_AT_ONCE = 1_000
+#: Guests of one append, and their volumes, as they are shown and as they were; each leads to a few
+#: events at most, and an append is bounded, too (ledger.log.writer).  A larger inventory is taken
+#: in portions.
+INVENTORY_AT_ONCE = 1_000
 
 _log = structlog.get_logger(__name__)
+
+#: Of a host's inventory: what it shows, and the ids of the servers whose guests it does not.
+Inventory = Sequence[Guest | str]
 
 
 @dataclass(frozen=True)
@@ -104,11 +104,11 @@ class Service:
 
         What to make of a guest that is not shown any more is `lost_guest`'s.
         """
-        *before, rest = _portions(registration.guests)
-        again = False
-        for guests in before:
-            part = replace(registration, guests=guests)
-            again |= run_optimistically(self._store, partial(self._shown, name, part, context))
+        host, again = self.host(name), False
+        *before, rest = _portions(host, _inventory(host, registration))
+        for part in before:
+            taken = partial(self._shown, name, registration, part, context)
+            again |= run_optimistically(self._store, taken)
 
         def change(unit: Unit) -> tuple[RegistrationResult, int]:
             shown = _apply_registration(name, registration, unit, rest)
@@ -116,9 +116,11 @@ class Service:
 
         return run_optimistically(self._store, change)
 
-    def _shown(self, name: str, part: Registration, context: EventContext, unit: Unit) -> bool:
+    def _shown(
+        self, name: str, agent: Registration, part: Inventory, context: EventContext, unit: Unit
+    ) -> bool:
         """Take the agent, and some of its guests; whether they are to be shown again."""
-        again = _show(name, part, part.guests, unit)
+        again = _show(name, agent, part, unit)
         unit.save(context)
         return again
 
@@ -152,23 +154,29 @@ class Service:
 
         Raises StaleEpochError if the host has to register first.
         """
-        portions = zip_longest(_portions(changes.guests), _portions(changes.gone), fillvalue=())
-        parts = [replace(changes, guests=guests, gone=gone) for guests, gone in portions]
         again = [
-            run_optimistically(self._store, partial(self._changed, name, part, context))
-            for part in parts
+            run_optimistically(
+                self._store, partial(self._changed, name, changes.epoch, part, context)
+            )
+            for part in _portions(self.host(name), (*changes.guests, *changes.gone))
         ]
         return any(again)
 
-    def _changed(self, name: str, part: Changes, context: EventContext, unit: Unit) -> bool:
+    def _changed(
+        self, name: str, epoch: int, part: Inventory, context: EventContext, unit: Unit
+    ) -> bool:
         host = unit.get(Host, name)
-        host.check_epoch(part.epoch)
+        host.check_epoch(epoch)
         if host.suspect or not host.version:
-            raise errors.StaleEpochError(host=name, given=part.epoch, current=host.epoch)
-        shown = [inventory.seen(name, guest, unit) for guest in part.guests]
-        missed = [inventory.missed(name, server_id, unit) for server_id in part.gone]
+            raise errors.StaleEpochError(host=name, given=epoch, current=host.epoch)
+        looked = [
+            inventory.missed(name, each, unit)
+            if isinstance(each, str)
+            else inventory.seen(name, each, unit)
+            for each in part
+        ]
         unit.save(context)
-        return not all(shown + missed)
+        return not all(looked)
 
     def lost_guest(self, server_id: str, host: str, context: EventContext) -> int:
         """The host does not show this guest any more."""
@@ -430,17 +438,37 @@ def _contradicted(report: Report, step: str, refusal: errors.IllegalTransitionEr
     return replace(report, results=(*report.results[:at], failed), further=True)
 
 
-def _portions(what: tuple[W, ...]) -> list[tuple[W, ...]]:
+def _inventory(host: Host, registration: Registration) -> Inventory:
+    """With the servers of which the host has shown what is not to be there, and shows no guest."""
+    missed = host.shown.keys() - {guest.server_id for guest in registration.guests}
+    return (*registration.guests, *missed)
+
+
+def _portions(host: Host, what: Inventory) -> list[list[Guest | str]]:
     """What fits into one append each, whatever is new of it; at least one, which may be empty."""
-    return [what[at : at + GUESTS_AT_ONCE] for at in range(0, len(what) or 1, GUESTS_AT_ONCE)]
+    portions: list[list[Guest | str]] = [[]]
+    size = 0
+    for each in what:
+        id_, volumes = (each, ()) if isinstance(each, str) else (each.server_id, each.volumes)
+        weight = 1 + len(volumes) + len(host.shown.get(id_, ()))
+        size += weight
+        if size > INVENTORY_AT_ONCE and portions[-1]:
+            portions.append([])
+            size = weight
+        portions[-1].append(each)
+    return portions
 
 
-def _show(name: str, agent: Registration, guests: Sequence[Guest], unit: Unit) -> bool:
+def _show(name: str, agent: Registration, shown: Inventory, unit: Unit) -> bool:
     """Take what an agent says of itself and of these guests; whether to show some of it again."""
-    host = unit.get(Host, name)
+    host, looked = unit.get(Host, name), True
     host.register(name, agent.service_version, agent.capabilities, agent.connector)
-    looked = [inventory.seen(name, guest, unit) for guest in guests]
-    return not all(looked)
+    for each in shown:
+        if isinstance(each, str):
+            inventory.keep_disks(name, each, set(), unit)
+        else:
+            looked = inventory.seen(name, each, unit) and looked
+    return not looked
 
 
 def _unchanged(name: str, registration: Registration, unit: Unit) -> RegistrationResult | None:
@@ -452,13 +480,13 @@ def _unchanged(name: str, registration: Registration, unit: Unit) -> Registratio
 
 
 def _apply_registration(
-    name: str, registration: Registration, unit: Unit, rest: Sequence[Guest] | None = None
+    name: str, registration: Registration, unit: Unit, rest: Inventory | None = None
 ) -> RegistrationResult:
-    """Take a registration; `rest`: the guests that are not taken yet, if not all of them."""
-    again = _show(name, registration, registration.guests if rest is None else rest, unit)
+    """Take a registration; `rest`: what is not taken yet, if not all of it."""
     host = unit.get(Host, name)
-    for server_id in host.shown.keys() - {guest.server_id for guest in registration.guests}:
-        inventory.keep_disks(name, server_id, set(), unit)
+    again = _show(
+        name, registration, _inventory(host, registration) if rest is None else rest, unit
+    )
     if not host.suspect:
         return RegistrationResult(host, again)
     again = not leftovers.take(host, registration, unit) or again

@@ -16,7 +16,7 @@ from http import HTTPStatus
 
 import aiohttp
 import structlog
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 from aiohttp.http_exceptions import PayloadEncodingError
 from structlog.contextvars import bind_contextvars as bind
 
@@ -109,11 +109,22 @@ def _resources(routes: tuple[Route, ...]) -> tuple[web.AbstractResource, ...]:
     for route in routes:
         first = next(other for other in routes if other.name == route.name)
         name = route.name if first is route else None
-        router.add_route(route.method, route.path, _handler(route), name=name)
+        router.add_route(
+            route.method, route.path, _handler(route), name=name, expect_handler=_expected
+        )
     for route in routes:
         for path in also_at(route):
-            router.add_route(route.method, path, _handler(route))
+            router.add_route(route.method, path, _handler(route), expect_handler=_expected)
     return tuple(router.resources())
+
+
+async def _expected(request: web.Request) -> None:
+    """Go on with a body that waits for our word.  What else is expected nobody knows, and it is
+    ignored (RFC 9110, 10.1.1): aiohttp would refuse it before any of us can explain.
+    """
+    if request.version >= HttpVersion11 and request.headers["Expect"].lower() == "100-continue":
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        request.writer.output_size = 0  # nothing of the answer is written yet
 
 
 def _handler(route: Route) -> Handler:

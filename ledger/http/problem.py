@@ -38,6 +38,9 @@ RETRY_AFTER_S = "2"
 #: Of a refused value, so many characters are repeated to the caller.
 VALUE_CHARS_MAX = 100
 
+#: Of a change, also where the database has gone only after the append.
+_PERHAPS_STORED = "Check before you repeat it; with an Idempotency-Key, just repeat it."
+
 _NOVA_NAMES = {
     400: "badRequest",
     401: "unauthorized",
@@ -184,7 +187,7 @@ def _explain_inside(error: Exception, request_id: str) -> Failure:
                 status=503,
                 code="unknown_outcome",
                 detail="The connection to the database was lost; the request may have been stored.",
-                hint="Check before you repeat it; with an Idempotency-Key, just repeat it.",
+                hint=_PERHAPS_STORED,
                 headers=headers,
             )
         case NoTurnError():
@@ -199,7 +202,8 @@ def _explain_inside(error: Exception, request_id: str) -> Failure:
             return Failure(
                 status=503,
                 code="database_unavailable",
-                detail="The database does not answer; nothing was written. Try again.",
+                detail="The database does not answer; a change may have been stored. Try again.",
+                hint=_PERHAPS_STORED,
                 headers=headers,
             )
     return Failure(

@@ -144,7 +144,10 @@ async def _code(call: Call, event: ExternalEvent) -> HTTPStatus:
         return HTTPStatus.UNPROCESSABLE_ENTITY
     if event.name == "volume-reimaged":
         return await _reimaged(call, event, row)
-    context, volume_id = call.context(), _volume_id(event)
+    try:
+        context, volume_id = call.context(), str(UUID(event.tag))
+    except ValueError:
+        return HTTPStatus.BAD_REQUEST
     done = await call.ask_cinder(
         lambda: call.components.requests.grow(event.server_uuid, volume_id, context)
     )
@@ -164,10 +167,3 @@ async def _reimaged(call: Call, event: ExternalEvent, server: Row) -> HTTPStatus
             )
             await call.written(done.position)
     return HTTPStatus.OK
-
-
-def _volume_id(event: ExternalEvent) -> str:
-    try:
-        return str(UUID(event.tag))
-    except ValueError:
-        raise ApiError(400, "invalid", "events: the tag must be the id of a volume.") from None

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from aggregates.finding import UNTIL_MAX_S
+
 Body = Mapping[str, Any]
 
 #: Events that keep the ledger's own order (claims, names, intents' echoes); the story is
@@ -312,7 +314,7 @@ def _plugged(body: Body) -> str:
 
 
 def _ignored(body: Body) -> str:
-    until = body.get("until")
+    until = min(body.get("until") or 0, UNTIL_MAX_S)  # 0.2.0 took it as late as somebody said it
     end = f" until {datetime.fromtimestamp(until, UTC):%Y-%m-%d %H:%M}Z" if until else ""
     return f"The difference is to be ignored{end}: {body.get('reason')}"
 

@@ -156,6 +156,68 @@ def test_a_fence_while_an_evacuation_is_asked_for_makes_it_wait_for_its_program(
         world.requests.act(replace(EVACUATE, destination=OTHER), CONTEXT, fleet)
 
 
+def evacuating(world: World) -> str:
+    """An evacuation that was accepted since the program after the fence had ended well."""
+    fence(world, HOST)
+    world.service.change_host(HOST, methodcaller("ran_hook", 1, 0, "", 1e9), CONTEXT)
+    fleet = replace(world.fleet, hook_required=True)
+    return world.requests.act(replace(EVACUATE, destination=OTHER), CONTEXT, fleet).operation_id
+
+
+def awaited(world: World) -> bool:
+    """Whether a step has waited for the program after a fence."""
+    return any(
+        event.error["code"] == "hook_awaited" for event in events(world, Operation.StepRetried)
+    )
+
+
+def test_a_newer_fence_of_its_source_holds_an_evacuation_up_until_its_program_has_ended() -> None:
+    world = attached()
+    operation_id = evacuating(world)
+    run_until(world, operation_id, lambda: len(rows(world)) == 2)
+    fence(world, HOST)
+    run_until(world, operation_id, lambda: awaited(world))
+    assert guests_on(world, OTHER) == {}
+    world.service.change_host(HOST, methodcaller("ran_hook", 2, 0, "", 1e9), CONTEXT)
+    world.done(operation_id)
+    assert guests_on(world, OTHER) == {SERVER: "running"}
+
+
+def test_a_program_that_does_not_end_well_after_a_newer_fence_ends_the_evacuation() -> None:
+    world = attached()
+    before = [row.id for row in rows(world)]
+    operation_id = evacuating(world)
+    run_until(world, operation_id, lambda: len(rows(world)) == 2)
+    fence(world, HOST)
+    operation = world.run(operation_id)
+    assert (operation.outcome, code_of(operation)) == (Outcome.FAILED, "hook_awaited")
+    assert (guests_on(world, OTHER), [row.id for row in rows(world)]) == ({}, before)
+
+
+def test_a_destination_that_is_fenced_keeps_an_evacuation_until_its_program_has_ended() -> None:
+    """The guest may just have been started there: nobody else is to start it before."""
+    world = attached()
+    operation_id = evacuating(world)
+    guests = world.agents[OTHER]["guests"]
+    real = guests.spawn
+
+    def dies(*args: object, **how: object) -> None:
+        real(*args, **how)
+        raise Crash
+
+    guests.spawn = dies
+    with suppress(Crash):
+        run_until(world, operation_id, lambda: False)
+    world.fence(OTHER)
+    run_until(world, operation_id, lambda: awaited(world))
+    assert guests_on(world, OTHER) == {SERVER: "running"}
+    assert {HOST, OTHER} == {row.host for row in rows(world)}
+    assert world.instance.claims
+    world.service.change_host(OTHER, methodcaller("ran_hook", 1, 0, "", 1e9), CONTEXT)
+    assert world.run(operation_id).outcome is Outcome.CANCELLED
+    assert [row.host for row in rows(world)] == [HOST]
+
+
 def test_an_evacuation_ends_with_the_fence_it_rests_on() -> None:
     """A host that is let in again may still have its guest running."""
     world = attached()

@@ -248,13 +248,17 @@ async def test_a_moment_after_the_last_one_is_the_last_one(
     assert (await act(api, seen, "unignore"))[0] == 200
 
 
-async def test_a_log_that_has_a_later_moment_is_projected(api: Api, ledger: Ledger) -> None:
+async def test_a_log_that_has_a_later_moment_is_projected_and_told(
+    api: Api, ledger: Ledger
+) -> None:
     """0.2.0 took it."""
     seen = await found(api, ledger)
     seen.record(Finding.DriftIgnored, reason="known", until=UNTIL_MAX_S + 1)
     await api.projected()
     shown = await api.get(f"/v1/drift/{seen.id}")
     assert shown["ignored_until"] == "9999-12-31T23:59:59Z"
+    event = shown["history"][-1]
+    assert "until 9999-12-31 23:59Z" in sentence(event["topic"], event["body"])
 
 
 async def test_what_cannot_be_ignored_or_heeded_is_refused(api: Api, ledger: Ledger) -> None:

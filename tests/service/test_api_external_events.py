@@ -45,6 +45,7 @@ async def test_each_event_has_a_code_of_its_own_as_nova_gives_them(api: Api) -> 
         extended(known, str(uuid4())),  # it has no such volume: nothing to do
         {"name": "volume-reimaged", "server_uuid": known, "tag": str(uuid4())},  # as little
         {"name": "volume-reimaged", "server_uuid": known},
+        extended(known, "data"),  # no id of a volume, after others were carried out
     ]
     assert await tell(api, *told) == (
         207,
@@ -53,6 +54,7 @@ async def test_each_event_has_a_code_of_its_own_as_nova_gives_them(api: Api) -> 
             *[("failed", 400)] * 3,  # as Nova's TAG_REQUIRED
             *[("failed", 422)] * 3,  # nothing here hears of these
             *[("completed", 200)] * 3,
+            ("failed", 400),
         ],
     )
 

@@ -14,7 +14,13 @@ import pytest
 
 from aggregates.base import Actor, EventContext
 from host_agent.shared.contract.changes import Changes
-from host_agent.shared.contract.messages import GUESTS_MAX, Guest, PowerState, Registration
+from host_agent.shared.contract.messages import (
+    DEVICES_MAX,
+    GUESTS_MAX,
+    Guest,
+    PowerState,
+    Registration,
+)
 from ledger.config import Settings
 from ledger.core import service as service_module
 from ledger.core.service import Service
@@ -61,10 +67,35 @@ def test_as_many_guests_as_are_documented_are_taken(database_url: str) -> None:
     log.close()
 
 
+@pytest.mark.parametrize("how", ["registers", "changes"])
+def test_guests_full_of_unexpected_volumes_are_taken(database_url: str, how: str) -> None:
+    """Each volume leads to an event when it is seen, and to another when it is not any more."""
+    log = Ledger(database_url)
+    cinder: Any = DirectCinder.__new__(DirectCinder)
+    service = Service(log, cinder, time.time)
+    agent = Registration(service_version=2, capabilities={}, guests=())
+    full = [
+        replace(each, volumes=tuple(str(uuid4()) for _ in range(DEVICES_MAX)))
+        for each in guests(12)
+    ]
+    ids = tuple(each.server_id for each in full)
+    service.register("h", agent, CONTEXT)
+    if how == "registers":
+        service.register("h", replace(agent, guests=tuple(full)), CONTEXT)
+        assert service.host("h").shown.keys() == {*ids}
+        service.register("h", agent, CONTEXT)
+    else:
+        service.changed("h", Changes(epoch=0, guests=tuple(full), gone=()), CONTEXT)
+        assert service.host("h").shown.keys() == {*ids}
+        service.changed("h", Changes(epoch=0, guests=(), gone=ids), CONTEXT)
+    assert service.host("h").shown == {}
+    log.close()
+
+
 async def test_an_inventory_in_portions_is_what_it_is_at_once(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service_module, "GUESTS_AT_ONCE", 3)
+    monkeypatch.setattr(service_module, "INVENTORY_AT_ONCE", 3)
     shown = [guest() for _ in range(8)]
     await api.register(*shown)
     [row] = (await api.get("/v1/hosts"))["hosts"]
@@ -82,7 +113,7 @@ async def test_an_inventory_in_portions_is_what_it_is_at_once(
 async def test_a_suspect_host_in_portions_is_told_all_its_leftovers(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service_module, "GUESTS_AT_ONCE", 2)
+    monkeypatch.setattr(service_module, "INVENTORY_AT_ONCE", 2)
     shown = [guest() for _ in range(5)]
     await api.register(*shown)
     for each in shown:

@@ -62,6 +62,16 @@ async def test_bytes_of_a_header_that_are_not_ascii_are_a_bad_request(api: Api) 
         assert status == 400, header
 
 
+async def test_an_expectation_that_nobody_knows_is_ignored(api: Api) -> None:
+    """Not refused by aiohttp, in plain text."""
+    for who, status, kind in (
+        ("admin", 200, "application/json"),
+        (None, 401, "application/problem+json"),
+    ):
+        answer = await api.ask("GET", "/v1/hosts", who, headers={"Expect": "x"})
+        assert (answer.status, answer.content_type) == (status, kind)
+
+
 async def _raw(api: Api, header: bytes) -> int:
     reader, writer = await asyncio.open_connection("127.0.0.1", api.http.port)
     writer.write(b"GET /v2.1/servers HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + header)

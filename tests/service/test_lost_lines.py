@@ -11,9 +11,10 @@ import psycopg
 import pytest
 from eventsourcing import persistence
 
+from ledger.http.call import Call
 from ledger.http.problem import explain
 from tests.doubles.cut_lines import CutLines, Lost
-from tests.service.api_world import Api, running_api
+from tests.service.api_world import HOST, Api, running_api
 
 #: One of each way in which what is asked is read.
 READS = (
@@ -97,6 +98,23 @@ def test_a_database_that_is_away_is_a_503_with_a_time_to_come_again(error: Excep
     failure = explain(error, "req-1", None)
     assert (failure.status, failure.code) == (503, "database_unavailable")
     assert failure.headers["Retry-After"] == "2"
+
+
+async def test_a_database_that_goes_after_the_append_is_not_said_to_have_stored_nothing(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await api.server()
+
+    async def gone(_call: Call, _position: int) -> None:
+        raise psycopg.OperationalError("no connection")
+
+    monkeypatch.setattr(Call, "written", gone)
+    why = {"reason": "dead", "evidence": "power is off", "force": True}
+    answer = await api.ask("POST", f"/v1/hosts/{HOST}/fence", json=why)
+    told = await answer.json()
+    assert (answer.status, told["code"]) == (503, "database_unavailable")
+    assert api.components.service.host(HOST).fenced
+    assert "may have been stored" in told["detail"]
 
 
 @pytest.mark.parametrize(
