@@ -280,7 +280,7 @@ def test_a_moment_of_no_volume_or_host_is_a_usage_error(run: Run, stub: Stub) ->
     assert stub.asked == []
 
 
-@pytest.mark.parametrize("moment", ["yesterday", "2026-13-01", ""])
+@pytest.mark.parametrize("moment", ["yesterday", "2026-13-01", "", "9999-12-31T23:59-05:00"])
 def test_a_time_that_is_none_is_a_usage_error(moment: str, run: Run) -> None:
     with pytest.raises(SystemExit) as ended:
         run("history", "volume", VOLUME, "--at", moment)
