@@ -88,8 +88,8 @@ def _target(arguments: argparse.Namespace, cacert: str | None) -> ForwardTarget:
     if arguments.token_file:
         try:
             token = arguments.token_file.read_text().strip()
-        except OSError as error:
-            raise usage(f"{arguments.token_file} cannot be read: {error.strerror}") from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise usage(f"{arguments.token_file} cannot be read: {error}") from None
     try:
         return target_of(arguments.to, arguments.format, token=token, cacert=cacert)
     except (ValueError, OSError) as error:
