@@ -232,9 +232,7 @@ def target_of(url: str, form: str, *, token: str | None, cacert: str | None) -> 
 
 
 def _file(path: Path) -> File:
-    if (
-        path.exists() and not path.is_file()
-    ):  # a FIFO is waited for, and nothing is ever on its disk
+    if path.exists() and not path.is_file():  # whoever opens a FIFO waits for a reader
         raise ValueError(f"{path} is no regular file")
     return File(path)
 

@@ -8,13 +8,15 @@ INSERT INTO long_work (name) VALUES (%(name)s)
 
 -- name: take
 -- Takes the right to do the work of the locked row, unless whoever has it is still connected.
+-- Since when another role's sessions are there is hidden from most (pg_read_all_stats).
 UPDATE long_work
    SET began_at = clock_timestamp(), noted_at = clock_timestamp(), began_done = done,
        holder_pid = me.pid, holder_since = me.backend_start
   FROM pg_stat_activity AS me
  WHERE name = %(name)s AND me.pid = pg_backend_pid()
    AND NOT EXISTS (SELECT FROM pg_stat_activity AS holder
-                    WHERE holder.pid = holder_pid AND holder.backend_start = holder_since)
+                    WHERE holder.pid = holder_pid
+                      AND coalesce(holder.backend_start, holder_since) = holder_since)
 RETURNING done, total, kept;
 
 -- name: note
@@ -36,6 +38,7 @@ DELETE FROM long_work WHERE name = %(name)s AND holder_pid = pg_backend_pid();
 SELECT name, done, total, done - began_done AS done_here,
        extract(epoch FROM noted_at - began_at)::float8 AS seconds,
        EXISTS (SELECT FROM pg_stat_activity AS holder
-                WHERE holder.pid = holder_pid AND holder.backend_start = holder_since) AS running
+                WHERE holder.pid = holder_pid
+                  AND coalesce(holder.backend_start, holder_since) = holder_since) AS running
   FROM long_work
  ORDER BY name;

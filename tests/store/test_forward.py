@@ -482,7 +482,7 @@ def test_a_syslog_server_that_refuses_us_after_the_handshake_has_taken_nothing(
         threading.Thread(target=refuse, args=(server,), daemon=True).start()
         url = f"syslog+tls://127.0.0.1:{server.getsockname()[1]}"
         target = target_of(url, "cadf", token=None, cacert=str(authority.certificate))
-        with pytest.raises(AwayError, match="certificate|hangs up|reset"):
+        with pytest.raises(AwayError, match=r"certificate|hangs up|reset"):
             target.send([(of_refusal(UUID(int=1), REFUSAL), {"n": 1})])
 
 
@@ -523,18 +523,18 @@ def test_a_process_that_is_killed_goes_on_where_it_was(
     assert sorted(set(positions())) == list(range(1, last + 1))
 
 
+TO_HTTP = ("--to", "http://x", "--format", "cadf")
+
+
 @pytest.mark.parametrize(
     ("words", "why"),
     [
         (("--to", "udp://x", "--format", "cadf"), "is no target"),
         (("--to", "file://host/path", "--format", "cadf"), "is no target"),
         (("--to", "file:///dev/null", "--format", "cadf"), "no regular file"),
-        (("--to", "http://x", "--format", "cadf", "--token-file", "/none"), "cannot be read"),
-        (("--to", "http://x", "--format", "cadf", "--token-file", __file__), "more than one line"),
-        (
-            ("--to", "http://x", "--format", "cadf", "--token-file", sys.executable),
-            "cannot be read",
-        ),
+        ((*TO_HTTP, "--token-file", "/none"), "cannot be read"),
+        ((*TO_HTTP, "--token-file", __file__), "more than one line"),
+        ((*TO_HTTP, "--token-file", sys.executable), "cannot be read"),
     ],
 )
 def test_wrong_usage_is_told(
