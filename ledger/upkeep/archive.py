@@ -61,6 +61,10 @@ class Month:
     def last(self) -> int:
         return self.after.position
 
+    def begins_before(self, moment: datetime) -> bool:
+        """Not by strftime: its %Y has no leading zeros in the C library of Linux."""
+        return self.month < moment.isoformat()[:7]
+
     def as_json(self) -> dict[str, Any]:
         return {
             "format": FORMAT,

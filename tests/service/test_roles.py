@@ -83,6 +83,29 @@ def test_long_work_is_one_processs_whatever_its_role(
     long_work.run(database_url, "work", work, print)
 
 
+REFUSED = (
+    ("db upgrade", "", 4, "may not do this: permission denied"),
+    ("projection rebuild all", "", 4, "may not do this: permission denied"),
+    ("projection rebuild all", "&options=-cdefault_transaction_read_only%3Don", 1, "read-only"),
+    ("db check", "&no_option=1", 1, "cannot be used: invalid"),
+)
+
+
+def test_a_command_that_the_database_refuses_says_so(
+    database_url: str, role: str, as_role: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    grant(database_url, role, RoleKind.SERVICE)
+    for words, more, code, why in REFUSED:
+        assert main([*words.split(), "--database-url", as_role + more]) == code
+        assert why in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["pg_auditor", "public", ""])
+def test_a_name_that_no_role_can_have_is_refused(name: str, database_url: str) -> None:
+    with pytest.raises(RoleError, match="no role can have this name"):
+        grant(database_url, name, RoleKind.AUDITOR)
+
+
 @pytest.mark.parametrize(
     "statement",
     [

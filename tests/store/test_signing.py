@@ -96,6 +96,8 @@ def test_the_note_of_the_specification_is_read() -> None:
         TreeCheckpoint.parse(note, key)
     with pytest.raises(ProofError, match="not signed"):
         TreeCheckpoint.parse(note.replace("example m", "other m"), key)
+    with pytest.raises(ProofError, match="no number"):
+        TreeCheckpoint.unsigned(f"example.com/foo\n{'9' * 5000}\n")
 
 
 # --- the tree ------------------------------------------------------------------------------------
