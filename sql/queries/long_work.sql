@@ -1,6 +1,14 @@
 -- How far long work is, and who does it.  The right to do it is not a lock that is held for
 -- as long as it lasts: that would keep the versions of the head of the log from being pruned.
 
+-- name: session
+-- How soon the server takes for gone whoever has vanished without a word (a host that lost power):
+-- only then others may go on.  By itself it asks after two hours.  Of a Unix socket it means nothing.
+SELECT set_config('tcp_keepalives_idle', %(keepalives_idle)s::text, false),
+       set_config('tcp_keepalives_interval', %(keepalives_interval)s::text, false),
+       set_config('tcp_keepalives_count', %(keepalives_count)s::text, false),
+       set_config('tcp_user_timeout', %(tcp_user_timeout)s::text, false);
+
 -- name: claim
 -- Makes the row of some work if there is none, and locks it.
 INSERT INTO long_work (name) VALUES (%(name)s)
