@@ -357,12 +357,12 @@ def moment(text: str) -> str:
     """A time as the API takes it."""
     try:
         at = datetime.fromisoformat(text)
-    except ValueError:
+        at = (at if at.tzinfo else at.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError):
         raise argparse.ArgumentTypeError(
             f"must be a time like 2026-11-17T14:02 or 2026-11-17T15:02+01:00, not {text!r}"
         ) from None
-    at = at if at.tzinfo else at.replace(tzinfo=UTC)
-    return at.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    return at.isoformat().replace("+00:00", "Z")
 
 
 def clock(text: str | None) -> str:

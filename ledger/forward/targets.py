@@ -9,14 +9,17 @@ from __future__ import annotations
 import array
 import fcntl
 import os
+import select
 import socket
 import ssl
 import termios
 import time
 from collections.abc import Sequence
+from contextlib import suppress
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 import orjson
 import requests
@@ -29,6 +32,8 @@ from ledger.native.log.cloud_events import BATCH_MEDIA_TYPE
 SEND_S = 30.0
 #: How often it is looked whether the other side's kernel has what was sent.
 _LOOK_S = 0.005
+#: How long a TLS server may take for the first word after the handshake; most send a ticket.
+_FIRST_WORD_S = 1.0
 #: RFC 5424: facility 13 (log audit), and the severities of informational and warning.
 _PRIORITIES = {
     CadfOutcome.SUCCESS: 13 * 8 + 6,
@@ -40,7 +45,6 @@ _SYSLOG_PORTS = {"syslog": 601, "syslog+tls": 6514}
 _ANSWER_BYTES = 300
 #: Statuses of a server that may take the same at another time.
 _LATER = (408, 425, 429)
-_SERVER_ERROR = 500
 
 Item = tuple[ToldItem, dict[str, Any]]
 
@@ -69,15 +73,17 @@ class File:
     def send(self, items: Sequence[Item]) -> None:
         text = b"".join(orjson.dumps(form) + b"\n" for _, form in items)
         try:
-            with self._path.open("ab", buffering=0) as file:
+            with self._path.open("a+b", buffering=0) as file:
                 _write_whole(file.fileno(), text)
         except OSError as error:
             raise AwayError(f"{self._path}: {error.strerror}") from None
 
 
 def _write_whole(file: int, text: bytes) -> None:
-    """Leave no part of a line if the disk is full."""
+    """Leave no part of a line if the disk is full; end one that somebody left who was killed."""
     end = os.fstat(file).st_size
+    if end and os.pread(file, 1, end - 1) != b"\n":
+        text = b"\n" + text
     try:
         left = memoryview(text)
         while left:
@@ -109,11 +115,11 @@ class Http:
             raise AwayError(f"{self._url}: {error}") from None
 
     def _judge(self, answer: requests.Response) -> None:
-        if answer.ok and not answer.is_redirect:
+        if HTTPStatus.OK <= answer.status_code < HTTPStatus.MULTIPLE_CHOICES:
             return
         said = next(answer.iter_content(_ANSWER_BYTES), b"").decode(errors="replace")
         text = f"{self._url} answers {answer.status_code}: {said}"
-        if answer.status_code >= _SERVER_ERROR or answer.status_code in _LATER:
+        if answer.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR or answer.status_code in _LATER:
             raise AwayError(text)
         raise RefusedError(text)
 
@@ -156,7 +162,15 @@ class Syslog:
         if self._line is not None:
             return self._line
         line = socket.create_connection(self._address, SEND_S)
-        return self._tls.wrap_socket(line, server_hostname=self._address[0]) if self._tls else line
+        if self._tls is None:
+            return line
+        secure = self._tls.wrap_socket(line, server_hostname=self._address[0])
+        try:
+            _heard(secure)
+        except OSError:
+            secure.close()
+            raise
+        return secure
 
     def _drop(self) -> None:
         if self._line is not None:
@@ -170,6 +184,21 @@ class Syslog:
         head = f"<{_PRIORITIES[told.ending]}>1 {at} {self._hostname} {NAME} - {name} - "
         message = head.encode() + b"\xef\xbb\xbf" + orjson.dumps(form)
         return b"%d %s" % (len(message), message)
+
+
+def _heard(line: ssl.SSLSocket) -> None:
+    """Wait for what the server says first.  Raises OSError if that is that it does not let us in.
+
+    With TLS 1.3 our side of the handshake is over before the server has asked for a certificate in
+    vain, and its kernel acknowledges what we send meanwhile (RFC 8446, 4.4.2.4 and appendix E.1.2).
+    """
+    if not select.select([line], [], [], _FIRST_WORD_S)[0]:
+        return
+    line.setblocking(False)
+    with suppress(ssl.SSLWantReadError):  # it was a ticket
+        if not line.recv(1):
+            raise ConnectionAbortedError("it hangs up after the handshake")
+    line.settimeout(SEND_S)
 
 
 def _acknowledged(line: socket.socket, until: float) -> None:
@@ -187,10 +216,12 @@ def _acknowledged(line: socket.socket, until: float) -> None:
 
 
 def target_of(url: str, form: str, *, token: str | None, cacert: str | None) -> ForwardTarget:
-    """Raises ValueError for a URL that is none of these."""
+    """Raises ValueError for a URL that is none of these, or a token that no header can have."""
     parts = urlsplit(url)
+    if token and not (token.isascii() and token.isprintable()):
+        raise ValueError("the token has more than one line, or is not in ASCII")
     if parts.scheme == "file" and not parts.netloc and parts.path:
-        return File(Path(parts.path))
+        return _file(Path(unquote(parts.path)))
     if parts.scheme in {"http", "https"} and parts.hostname:
         return Http(url, form, token, cacert)
     if parts.scheme in _SYSLOG_PORTS and parts.hostname:
@@ -198,6 +229,12 @@ def target_of(url: str, form: str, *, token: str | None, cacert: str | None) -> 
     raise ValueError(
         f"{url} is no target: file:///PATH, https://HOST/PATH, syslog+tls://HOST, syslog://HOST"
     )
+
+
+def _file(path: Path) -> File:
+    if path.exists() and not path.is_file():  # whoever opens a FIFO waits for a reader
+        raise ValueError(f"{path} is no regular file")
+    return File(path)
 
 
 def _syslog(parts: SplitResult, cacert: str | None) -> Syslog:

@@ -39,6 +39,8 @@ def grant(dsn: str, role: str, kind: RoleKind) -> tuple[str, ...]:
                 "this needs the owner of the tables and, where the role does not exist, the "
                 f"right to create roles: {error.diag.message_primary}"
             ) from None
+        except (psycopg.errors.ReservedName, psycopg.errors.SyntaxError) as error:
+            raise RoleError(f"no role can have this name: {error.diag.message_primary}") from None
 
 
 def _grant(

@@ -61,6 +61,10 @@ class Month:
     def last(self) -> int:
         return self.after.position
 
+    def begins_before(self, moment: datetime) -> bool:
+        """Not by strftime: its %Y has no leading zeros in the C library of Linux."""
+        return self.month < moment.isoformat()[:7]
+
     def as_json(self) -> dict[str, Any]:
         return {
             "format": FORMAT,
@@ -219,11 +223,15 @@ def _sha256(path: Path) -> str:
 def becomes(path: Path) -> Iterator[IO[bytes]]:
     """A new file that gets its name when all of it is on the disk, or not at all."""
     part = path.with_name(f".{path.name}.part")
-    with part.open("wb") as file:
-        yield file
-        file.flush()
-        os.fsync(file.fileno())
-    part.rename(path)
+    try:
+        with part.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        part.rename(path)
+    except BaseException:  # a disk that is full does not stay so for it
+        part.unlink(missing_ok=True)
+        raise
     directory = os.open(path.parent, os.O_DIRECTORY)
     try:
         os.fsync(directory)

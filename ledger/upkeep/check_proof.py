@@ -36,6 +36,7 @@ ED25519 = b"\x01"
 HASH_BYTES = KEY_BYTES = 32
 _SIGNATURE_BYTES = 64
 _TEXT_MAX = 1_000_000
+_DIGITS_MAX = 19  # positions have eight bytes
 
 
 class ProofError(Exception):
@@ -302,7 +303,7 @@ def _behind(word: str, line: str) -> str:
 
 def _number(word: str, line: str) -> int:
     text = _behind(word, line)
-    if not text.isascii() or not text.isdecimal():
+    if not text.isascii() or not text.isdecimal() or len(text) > _DIGITS_MAX:
         raise ProofError(f"this is no number: {text[:100]!r}")
     return int(text)
 

@@ -6,7 +6,8 @@ can look (`under_way`).  Stopping it is an exception, a signal or kill -9: the n
 given the last step that was noted, which may be a second older than the last one done, so
 that work does harmlessly again what it has done already.
 
-The right to do it belongs to a database connection: it ends with that, however it ends.
+The right to do it belongs to a database connection: it ends with that, however it ends.  Of a host
+that vanishes the server finds that out as we do of it (`projections.lines.LIMITS`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import orjson
 import psycopg
 
 import sql
-from projections.lines import LONG_ANSWER_S, Line
+from projections.lines import LIMITS, LONG_ANSWER_S, Line
 
 NOTE_INTERVAL_S = 1.0
 _HOUR_S, _MINUTE_S = 3600, 60
@@ -87,6 +88,7 @@ def run(dsn: str, name: str, work: Work, watch: Callable[[WorkProgress], None]) 
         dsn, autocommit=True, application_name=f"attachment-ledger {name}"[:63]
     ) as connection:
         connection.answer_s = LONG_ANSWER_S
+        _run(connection, "session", **LIMITS)
         step = begun = noted = _take(connection, name)
         began_at, noted_at = time.monotonic(), float("-inf")
         try:

@@ -25,6 +25,8 @@ from typing import Any
 from urllib.parse import urljoin
 
 import requests
+import urllib3
+from requests.auth import HTTPBasicAuth
 
 #: Between the two looks that have to see it off.
 PAUSE_S = 5.0
@@ -68,7 +70,8 @@ class Redfish:
         self._system = bmc.system.rstrip("/")
         self._session = requests.Session()
         self._session.trust_env = False  # neither a proxy nor a .netrc is asked
-        self._session.auth = (bmc.user, Path(bmc.password_file).read_text().strip())
+        password = Path(bmc.password_file).read_text().strip()
+        self._session.auth = HTTPBasicAuth(bmc.user.encode(), password.encode())  # RFC 7617, 2.1
         self._session.verify = bmc.ca_file or True
 
     def power_state(self) -> str:
@@ -104,7 +107,7 @@ class Redfish:
                 body = answer.raw.read(ANSWER_MAX, decode_content=True)
         except requests.exceptions.SSLError as error:
             raise BmcRefusedError(f"it cannot prove who it is: {error}") from error
-        except (requests.RequestException, OSError) as error:
+        except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
             raise UnclearError(f"no answer: {error}") from error
         if answer.is_redirect:
             raise BmcRefusedError(f"it answers {answer.status_code}, and sends us elsewhere")
@@ -146,7 +149,7 @@ def main(arguments: list[str]) -> int:
         host = json.loads(sys.stdin.read())["host"]
         bmcs = tomllib.loads(Path(file).read_text())
         redfish = Redfish(Bmc(**bmcs[host]))
-    except (ValueError, TypeError, KeyError, OSError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, OSError) as error:
         return _said(f"no BMC was asked, because the settings are wrong: {error!r}", 2)
     try:
         return _said(f"host {host}: {power_off(redfish)}", 0)

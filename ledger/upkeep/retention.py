@@ -90,7 +90,7 @@ def detach(
     Nothing goes that was not read back from its file just before.  Raises BrokenChainError
     if the two differ, ArchiveError, RetentionError if projections still need the events.
     """
-    months = [each for each in _months(connection, archive) if each.month < f"{before:%Y-%m}"]
+    months = [each for each in _months(connection, archive) if each.begins_before(before)]
     if not months:
         return
     total = months[-1].last

@@ -84,12 +84,17 @@ class Tiles:
         return _folded(part)
 
     def _tile(self, level: int, number: int) -> bytes:
-        """The last read of each level are kept."""
+        """The last read of each level are kept.
+
+        Where the tree ends in a tile, the partial one is of this tree; a whole one may be of what
+        was added without a checkpoint, by a run that was stopped, and is lost by the log since.
+        """
         if (level, number) not in self._read:
             path = self._path_of(level, number)
-            if not path.exists():
-                width = (self.size >> (_BITS * level)) % WIDTH
-                path = path.with_name(f"{path.name}.p") / str(width)
+            end, width = divmod(self.size >> (_BITS * level), WIDTH)
+            partial = path.with_name(f"{path.name}.p") / str(width)
+            if number == end and (partial.exists() or not path.exists()):
+                path = partial
             try:
                 hashes = path.read_bytes()
             except OSError as error:

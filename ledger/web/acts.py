@@ -69,7 +69,7 @@ def body(act: Act, sent: Mapping[str, str]) -> dict[str, Any]:
                 pass
             case FieldKind.STEP:
                 lane, _, step = text.partition(" ")
-                number = int(lane) if lane.lstrip("-").isdecimal() else 0
+                number = int(lane) if re.fullmatch(r"-?\d{1,9}", lane) else 0
                 fields |= {"lane": number, "step": step}
             case _ if text or each.needed:
                 fields[each.name] = text

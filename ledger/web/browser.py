@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
-from urllib.parse import urlsplit
 
 from aiohttp import hdrs, web
 
@@ -99,18 +98,21 @@ def refuse_others(request: web.Request) -> None:
     origin = request.headers.get(hdrs.ORIGIN, f"//{request.host}")
     site = request.headers.get("Sec-Fetch-Site", "same-origin")
     # Not the scheme: a proxy may have ended TLS.
-    if urlsplit(origin).netloc != request.host or site not in {"same-origin", "none"}:
+    if origin.partition("//")[2] != request.host or site not in {"same-origin", "none"}:
         raise ApiError(403, "foreign_form", "This was sent by a page of another site.")
 
 
 async def form_of(request: web.Request) -> dict[str, str]:
-    """Its fields.  Raises ApiError 413, 415."""
+    """Its fields.  Raises ApiError 400, 413, 415."""
     if request.content_type != "application/x-www-form-urlencoded":
         raise ApiError(415, "media_type", "This takes the fields of a form.")
     if request.content_length is None or request.content_length > FORM_BYTES_MAX:
         raise ApiError(413, "too_large", f"A form is at most {FORM_BYTES_MAX} bytes.")
     # By a copy: aiohttp copies no request whose body was read, and the API is asked by copies.
-    fields = await request.clone().post()
+    try:
+        fields = await request.clone().post()
+    except (ValueError, LookupError):  # no UTF-8, or a charset that there is not
+        raise ApiError(400, "malformed", "The fields of the form cannot be read.") from None
     return {name: value for name, value in fields.items() if isinstance(value, str)}
 
 

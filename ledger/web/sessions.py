@@ -122,4 +122,5 @@ class Sessions:
 
 
 def _hash(name: str) -> bytes:
-    return hashlib.sha256(name.encode()).digest()
+    """A cookie may say any bytes, which are no text then (PEP 383)."""
+    return hashlib.sha256(name.encode(errors="surrogateescape")).digest()

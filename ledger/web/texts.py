@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime, timedelta
+from contextlib import suppress
+from datetime import MAXYEAR, MINYEAR, UTC, datetime, timedelta
 from itertools import groupby
 from typing import Any
 
@@ -104,8 +105,8 @@ def as_moment(text: str | None) -> datetime | None:
     """The moment a page is asked to be as of, as the API takes it.  ApiError 400."""
     if not text:
         return None
-    try:
+    with suppress(ValueError):
         at = datetime.fromisoformat(text)
-    except ValueError:
-        raise ApiError(400, "invalid", "'at' is no moment: 2026-01-31T12:00:00Z is one.") from None
-    return at if at.tzinfo else at.replace(tzinfo=UTC)
+        if MINYEAR < at.year < MAXYEAR:  # a page counts from it, and in UTC
+            return at if at.tzinfo else at.replace(tzinfo=UTC)
+    raise ApiError(400, "invalid", "'at' is no moment: 2026-01-31T12:00:00Z is one.")

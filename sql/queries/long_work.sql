@@ -1,6 +1,14 @@
 -- How far long work is, and who does it.  The right to do it is not a lock that is held for
 -- as long as it lasts: that would keep the versions of the head of the log from being pruned.
 
+-- name: session
+-- How soon the server takes for gone whoever has vanished without a word (a host that lost power):
+-- only then others may go on.  By itself it asks after two hours.  Of a Unix socket it means nothing.
+SELECT set_config('tcp_keepalives_idle', %(keepalives_idle)s::text, false),
+       set_config('tcp_keepalives_interval', %(keepalives_interval)s::text, false),
+       set_config('tcp_keepalives_count', %(keepalives_count)s::text, false),
+       set_config('tcp_user_timeout', %(tcp_user_timeout)s::text, false);
+
 -- name: claim
 -- Makes the row of some work if there is none, and locks it.
 INSERT INTO long_work (name) VALUES (%(name)s)
@@ -8,13 +16,15 @@ INSERT INTO long_work (name) VALUES (%(name)s)
 
 -- name: take
 -- Takes the right to do the work of the locked row, unless whoever has it is still connected.
+-- Since when another role's sessions are there is hidden from most (pg_read_all_stats).
 UPDATE long_work
    SET began_at = clock_timestamp(), noted_at = clock_timestamp(), began_done = done,
        holder_pid = me.pid, holder_since = me.backend_start
   FROM pg_stat_activity AS me
  WHERE name = %(name)s AND me.pid = pg_backend_pid()
    AND NOT EXISTS (SELECT FROM pg_stat_activity AS holder
-                    WHERE holder.pid = holder_pid AND holder.backend_start = holder_since)
+                    WHERE holder.pid = holder_pid
+                      AND coalesce(holder.backend_start, holder_since) = holder_since)
 RETURNING done, total, kept;
 
 -- name: note
@@ -36,6 +46,7 @@ DELETE FROM long_work WHERE name = %(name)s AND holder_pid = pg_backend_pid();
 SELECT name, done, total, done - began_done AS done_here,
        extract(epoch FROM noted_at - began_at)::float8 AS seconds,
        EXISTS (SELECT FROM pg_stat_activity AS holder
-                WHERE holder.pid = holder_pid AND holder.backend_start = holder_since) AS running
+                WHERE holder.pid = holder_pid
+                  AND coalesce(holder.backend_start, holder_since) = holder_since) AS running
   FROM long_work
  ORDER BY name;

@@ -60,6 +60,7 @@ async def test_bytes_of_a_header_that_are_not_ascii_are_a_bad_request(api: Api) 
     for header in ("X-Auth-Token", "X-User-Id", "Idempotency-Key", "X-Other"):
         status = await _raw(api, f"{header}: \xff\xfe\xe4".encode("latin-1"))
         assert status == 400, header
+    assert await _raw(api, b"Cookie: attachment-ledger=\xff", b"/ui/") == 400
 
 
 async def test_an_expectation_that_nobody_knows_is_ignored(api: Api) -> None:
@@ -72,9 +73,9 @@ async def test_an_expectation_that_nobody_knows_is_ignored(api: Api) -> None:
         assert (answer.status, answer.content_type) == (status, kind)
 
 
-async def _raw(api: Api, header: bytes) -> int:
+async def _raw(api: Api, header: bytes, path: bytes = b"/v2.1/servers") -> int:
     reader, writer = await asyncio.open_connection("127.0.0.1", api.http.port)
-    writer.write(b"GET /v2.1/servers HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + header)
+    writer.write(b"GET %b HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" % path + header)
     writer.write(b"\r\n\r\n")
     line = await reader.readline()
     writer.close()

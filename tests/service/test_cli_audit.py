@@ -123,6 +123,18 @@ def test_a_file_that_is_no_checkpoint_is_a_usage_error(
     assert "no checkpoint" in capsys.readouterr().err
 
 
+def test_a_disk_that_is_full_is_told_and_is_left_as_it_was(
+    log: str, tmp_path: Path, capsys: Out, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    assert shell.main(["event", "archive", log, "--to", str(tmp_path), "--before=2026-05"]) == 1
+    assert "cannot be read or written: [Errno 28] No space left" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_months_go_to_files_and_come_back(log: str, tmp_path: Path, capsys: Out) -> None:
     to = ["event", "archive", log, "--to", str(tmp_path), "--before"]
     assert shell.main([*to, "2026-03"]) == 0

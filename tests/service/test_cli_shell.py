@@ -108,7 +108,10 @@ def test_an_unknown_option_is_a_usage_error() -> None:
     assert ended.value.code == 2
 
 
-@pytest.mark.parametrize("typed", ["operation show", "operation list --limit 0"])
+@pytest.mark.parametrize(
+    "typed",
+    ["operation show", "operation list --limit 0", "top --interval -1", "top --interval nan"],
+)
 def test_wrong_usage_is_told_first_and_no_dump_of_all_options(
     typed: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

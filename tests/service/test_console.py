@@ -140,6 +140,9 @@ async def test_a_page_is_as_of_a_moment_and_its_links_keep_it(
     before = await shown(api, f"{path}?at=2020-01-01T00:00:00Z")
     assert "Nothing had happened to it until then" in before.text
     await shown(api, f"{path}?at=yesterday", status=400)
+    for page in ("/ui/hosts/" + HOST, path):
+        for edge in ("0001-01-01T00:00:00Z", "0001-01-01T00:00%2B05:00", "9999-12-31T23:59-05:00"):
+            await shown(api, f"{page}?at={edge}", status=400)
     await shown(api, f"{path}?when=now", status=400)
 
 
@@ -287,6 +290,7 @@ async def test_a_wrong_token_opens_nothing(api: Api) -> None:
 ELSEWHERE = (
     {"Origin": "https://evil.example"},
     {"Origin": "null"},
+    {"Origin": "http://["},
     {"Sec-Fetch-Site": "cross-site"},
 )
 
@@ -311,6 +315,13 @@ async def test_a_form_is_bounded(api: Api) -> None:
     assert answer.status == 413
     answer = await api.ask("POST", "/ui/login", None, json={"token": token_of("admin")})
     assert answer.status == 415
+
+
+async def test_bytes_that_are_no_text_are_refused(api: Api) -> None:
+    for charset, body in (("utf-8", b"token=\xff"), ("none", b"token=x"), ("base64", b"token=x")):
+        form = {"Content-Type": f"application/x-www-form-urlencoded; charset={charset}"}
+        answer = await api.ask("POST", "/ui/login", None, data=body, headers=form)
+        assert answer.status == 400, (charset, body)
 
 
 async def test_that_keystone_is_away_says_nothing_of_the_token(

@@ -23,7 +23,8 @@ from tests.tokens import write_private
 
 SYSTEM = "/redfish/v1/Systems/1"
 RESET = f"{SYSTEM}/Actions/Elsewhere.Reset"
-LOGIN = "Basic " + base64.b64encode(b"fence:secret").decode()
+SECRET = "s\u20accret"
+LOGIN = "Basic " + base64.b64encode(f"fence:{SECRET}".encode()).decode()
 
 
 @dataclass
@@ -31,12 +32,13 @@ class SimulatedBmc:
     """`says`: what it answers to each look, the last one for good; `asked`: what it was asked.
 
     `status`: in the place of its answers, with a Location of its own.  `cut`: so many times it
-    hangs up instead of answering.
+    hangs up instead of answering, or within its answer if it says `half`.
     """
 
     says: list[str] = field(default_factory=lambda: ["On", "Off"])
     status: int = 0
     cut: int = 0
+    half: bool = False
     reset_status: int = 204
     target: str = RESET
     asked: list[str] = field(default_factory=list)
@@ -60,6 +62,8 @@ class _Bmc(Handler):
             self.close_connection = True
         elif bmc.cut:
             bmc.cut -= 1
+            if bmc.half:
+                self.answer(200, Transfer_Encoding="chunked")
             self.close_connection = True
         elif bmc.status:
             self.answer(bmc.status, Location=f"{bmc.url}/elsewhere")
@@ -118,7 +122,7 @@ class Time:
         return self.now
 
 
-def settings(bmc: SimulatedBmc, authority: Authority, home: Path, secret: str = "secret") -> Bmc:
+def settings(bmc: SimulatedBmc, authority: Authority, home: Path, secret: str = SECRET) -> Bmc:
     password = write_private(home / "password", f"{secret}\n")
     ca_file = str(authority.certificate)
     return Bmc(system=bmc.url + SYSTEM, user="fence", password_file=str(password), ca_file=ca_file)
@@ -183,9 +187,11 @@ def test_one_that_stays_on_is_told_again_until_the_deadline(
 
 
 def test_one_that_hangs_up_is_asked_again(bmc: SimulatedBmc, redfish: Redfish) -> None:
-    bmc.cut, bmc.says = 3, ["Off"]
-    off(redfish)
-    assert resets(bmc) == 1
+    for bmc.half in (False, True):
+        bmc.cut, bmc.says = 3, ["Off"]
+        off(redfish)
+        assert resets(bmc) == 1
+        bmc.asked.clear()
 
 
 def test_one_that_does_not_answer_is_unclear(
@@ -250,11 +256,13 @@ def test_it_is_a_program_for_the_settings(
     found = settings(bmc, authority, tmp_path)
     file = tmp_path / "bmcs.toml"
     rows = "".join(f'{name} = "{value}"\n' for name, value in vars(found).items())
-    file.write_text(f"[compute-1]\n{rows}")
+    wrong = '[compute-3]\nsystem = 3\nuser = "x"\npassword_file = "x"\n'
+    file.write_text(f"[compute-1]\n{rows}{wrong}")
     monkeypatch.setattr(program, "PAUSE_S", 0.01)
     for host, says, code, text in (
         ("compute-1", "Off", 0, "host compute-1: the BMC was told ForceOff"),
         ("compute-2", "Off", 2, "no BMC was asked, because the settings are wrong"),
+        ("compute-3", "Off", 2, "no BMC was asked, because the settings are wrong"),
     ):
         bmc.says = [says]
         monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps({"host": host})))

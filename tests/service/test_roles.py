@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -12,6 +12,8 @@ from psycopg import sql
 
 from ledger.cli.shell import main
 from ledger.log.roles import RoleError, grant
+from ledger.upkeep import long_work
+from ledger.upkeep.long_work import Checkmark
 from projections.running.rights import RoleKind, rights
 from tests.service.api_world import running_api
 
@@ -63,6 +65,45 @@ async def test_the_service_attaches_and_detaches_with_the_rights_of_its_role(
         assert (await api.ask("GET", "/readyz", None)).status == 200
     assert db.execute("SELECT FROM spans WHERE to_at IS NOT NULL").fetchall()
     assert allowed(db, role) == set(rights(RoleKind.SERVICE))
+
+
+def test_long_work_is_one_processs_whatever_its_role(
+    database_url: str, role: str, as_role: str
+) -> None:
+    """Of another role's session PostgreSQL shows that it is there, and not since when."""
+    grant(database_url, role, RoleKind.SERVICE)
+
+    def work(_: Checkmark) -> Generator[Checkmark]:
+        with pytest.raises(long_work.BusyError):
+            long_work.run(as_role, "work", work, print)
+        with psycopg.connect(as_role) as connection:
+            assert [each.running for each in long_work.under_way(connection)] == [True]
+        yield Checkmark()
+
+    long_work.run(database_url, "work", work, print)
+
+
+REFUSED = (
+    ("db upgrade", "", 4, "may not do this: permission denied"),
+    ("projection rebuild all", "", 4, "may not do this: permission denied"),
+    ("projection rebuild all", "&options=-cdefault_transaction_read_only%3Don", 1, "read-only"),
+    ("db check", "&no_option=1", 1, "cannot be used: invalid"),
+)
+
+
+def test_a_command_that_the_database_refuses_says_so(
+    database_url: str, role: str, as_role: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    grant(database_url, role, RoleKind.SERVICE)
+    for words, more, code, why in REFUSED:
+        assert main([*words.split(), "--database-url", as_role + more]) == code
+        assert why in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["pg_auditor", "public", ""])
+def test_a_name_that_no_role_can_have_is_refused(name: str, database_url: str) -> None:
+    with pytest.raises(RoleError, match="no role can have this name"):
+        grant(database_url, name, RoleKind.AUDITOR)
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,8 @@ from tests.store.months import Past, day
 
 Db = psycopg.Connection[Any]
 WAIT_S = 30.0
+#: How late a server is with each of its steps.
+LATE_S = 0.1
 
 
 @pytest.fixture(autouse=True)
@@ -265,6 +267,16 @@ def test_a_full_disk_leaves_no_part_of_a_line(
     assert [each["data"]["position"] for each in lines(path)] == list(range(1, hosts + 1))
 
 
+def test_a_line_that_a_killed_process_left_in_part_spoils_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "a told file.json"
+    path.write_text('{"n":1}\n{"n":')
+    told = of_refusal(UUID(int=1), REFUSAL)
+    for number in (2, 3):
+        target = target_of(path.as_uri(), "cadf", token=None, cacert=None)
+        target.send([(told, {"n": number})])
+    assert path.read_text().splitlines() == ['{"n":1}', '{"n":', '{"n":2}', '{"n":3}']
+
+
 # --- HTTP ----------------------------------------------------------------------------------------
 
 
@@ -315,7 +327,7 @@ def test_a_server_in_trouble_is_asked_again(
     assert [len(body) for _, body in collector.taken] == [hosts]
 
 
-@pytest.mark.parametrize("status", [302, 400, 401, 413])
+@pytest.mark.parametrize("status", [300, 302, 305, 400, 401, 413])
 def test_what_a_server_refuses_is_told_with_its_answer(
     hosts: int, collector: type[Collector], status: int
 ) -> None:
@@ -446,6 +458,34 @@ def test_syslog_over_tls_believes_only_its_authority(
         until(lambda: len(there.frames) == hosts)
 
 
+def test_a_syslog_server_that_refuses_us_after_the_handshake_has_taken_nothing(
+    tmp_path: Path,
+) -> None:
+    """It wants a certificate of ours, and looks for it when our side of TLS 1.3 is over."""
+    authority = Authority(tmp_path / "ca")
+    pair = authority.pair("IP:127.0.0.1")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pair.certificate, pair.key)
+    context.load_verify_locations(authority.certificate)
+    context.verify_mode = ssl.CERT_REQUIRED
+
+    def refuse(server: socket.socket) -> None:
+        line = context.wrap_socket(server.accept()[0], True, do_handshake_on_connect=False)
+        with line, suppress(OSError):
+            line.setblocking(False)
+            while True:
+                threading.Event().wait(LATE_S)
+                with suppress(ssl.SSLWantReadError):
+                    line.do_handshake()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=refuse, args=(server,), daemon=True).start()
+        url = f"syslog+tls://127.0.0.1:{server.getsockname()[1]}"
+        target = target_of(url, "cadf", token=None, cacert=str(authority.certificate))
+        with pytest.raises(AwayError, match=r"certificate|hangs up|reset"):
+            target.send([(of_refusal(UUID(int=1), REFUSAL), {"n": 1})])
+
+
 # --- the command ---------------------------------------------------------------------------------
 
 
@@ -460,7 +500,7 @@ def forwarding(dsn: str, *words: str) -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.mark.slow
-def test_a_process_that_is_killed_goes_on_where_it_was(
+def test_where_a_process_was_killed_the_one_that_waits_goes_on(
     ledger: Ledger, hosts: int, database_url: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "told.json"
@@ -472,15 +512,16 @@ def test_a_process_that_is_killed_goes_on_where_it_was(
     with forwarding(database_url, *words) as process:
         until(lambda: len(positions()) == hosts)
         with forwarding(database_url, *words) as second:
-            assert second.wait(WAIT_S) == 4
             assert second.stderr is not None
-            assert "another process does this now: forward siem" in second.stderr.read()
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    last = register(ledger, "h7", 7)
-    with forwarding(database_url, *words):
-        until(lambda: last in positions())
+            assert "another process does this now: forward siem" in second.stderr.readline()
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            last = register(ledger, "h7", 7)
+            until(lambda: last in positions())
     assert sorted(set(positions())) == list(range(1, last + 1))
+
+
+TO_HTTP = ("--to", "http://x", "--format", "cadf")
 
 
 @pytest.mark.parametrize(
@@ -488,7 +529,10 @@ def test_a_process_that_is_killed_goes_on_where_it_was(
     [
         (("--to", "udp://x", "--format", "cadf"), "is no target"),
         (("--to", "file://host/path", "--format", "cadf"), "is no target"),
-        (("--to", "http://x", "--format", "cadf", "--token-file", "/none"), "cannot be read"),
+        (("--to", "file:///dev/null", "--format", "cadf"), "no regular file"),
+        ((*TO_HTTP, "--token-file", "/none"), "cannot be read"),
+        ((*TO_HTTP, "--token-file", __file__), "more than one line"),
+        ((*TO_HTTP, "--token-file", sys.executable), "cannot be read"),
     ],
 )
 def test_wrong_usage_is_told(

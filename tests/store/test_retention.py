@@ -108,6 +108,13 @@ def test_streams_that_are_over_keep_their_place(
             )
 
 
+def test_nothing_is_of_before_the_year_1000(archived: Archive, db: Db) -> None:
+    """Who types 0026 for 2026 detaches nothing, and not all."""
+    before = table(db)
+    assert list(detach(db, archived, day(6).replace(year=26))) == []
+    assert table(db) == before
+
+
 def test_detaching_again_finds_nothing_and_more_may_come(
     past: Past, detached: Archive, db: Db
 ) -> None:

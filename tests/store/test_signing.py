@@ -96,6 +96,8 @@ def test_the_note_of_the_specification_is_read() -> None:
         TreeCheckpoint.parse(note, key)
     with pytest.raises(ProofError, match="not signed"):
         TreeCheckpoint.parse(note.replace("example m", "other m"), key)
+    with pytest.raises(ProofError, match="no number"):
+        TreeCheckpoint.unsigned(f"example.com/foo\n{'9' * 5000}\n")
 
 
 # --- the tree ------------------------------------------------------------------------------------
@@ -163,6 +165,27 @@ def test_every_path_of_every_size_leads_to_the_root(
     again = Tiles(tmp_path, 37)
     again.grow(leaves[37:50])
     assert again.root() == plain[50], "after a crash it is added again"
+
+
+def test_what_was_added_without_a_checkpoint_and_then_lost_is_not_in_the_tree(
+    tmp_path: Path,
+) -> None:
+    """A run that was stopped before it signed; then a failover lost what it had read."""
+    kept, lost, other = (
+        [leaf_hash(b"%s %d" % (name, number)) for number in range(count)]
+        for name, count in ((b"kept", 100), (b"lost", 70_000), (b"other", 120))
+    )
+    Tiles(tmp_path, 0).grow(kept)
+    Tiles(tmp_path, 100).grow(lost)
+    tree = Tiles(tmp_path, 100)
+    assert tree.root() == plain_root(kept)
+    tree.grow(other[:50])
+    assert tree.root() == plain_root([*kept, *other[:50]])
+    again = Tiles(tmp_path, 150)
+    again.grow(other[50:])
+    assert again.root() == plain_root([*kept, *other])
+    Tiles(tmp_path, 220).grow(lost)
+    assert Tiles(tmp_path, 70_220).root() == plain_root([*kept, *other, *lost])
 
 
 def test_tiles_are_where_the_specification_has_them(tmp_path: Path) -> None:

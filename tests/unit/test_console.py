@@ -268,6 +268,8 @@ def test_of_several_steps_that_are_left_the_one_that_is_chosen_is_meant() -> Non
         assert (told["lane"], told["step"]) == (lane, "unplug"), "and of it the dry run is"
     sent = acts.body(ACTS["skip"], {"step": "1 unplug", "reason": "gone"})
     assert sent == {"skip": {"lane": 1, "step": "unplug", "reason": "gone"}}
+    for none in ("--5 unplug", "9" * 5000 + " unplug"):
+        assert acts.body(ACTS["skip"], {"step": none})["skip"]["lane"] == 0
 
 
 #: As published: `npm pack htmx.org@4.0.1`, dist/htmx.min.js and dist/ext/hx-sse.min.js.

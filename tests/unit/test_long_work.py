@@ -1,10 +1,15 @@
-"""What is said of long work."""
+"""Long work: what is said of it, and who has the right to it."""
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from typing import Any, Self
+
 import pytest
 
-from ledger.upkeep.long_work import WorkProgress, duration
+from ledger.upkeep import long_work
+from ledger.upkeep.long_work import Checkmark, WorkProgress, duration
+from projections.lines import Line
 
 
 @pytest.mark.parametrize(
@@ -36,3 +41,27 @@ def test_an_empty_log_is_no_division_by_zero() -> None:
 
 def test_a_look_counts_rows() -> None:
     assert str(WorkProgress("look", 10, 20, 0, 0.0)) == "look: 10 of 20 rows (50 %)"
+
+
+def test_the_server_is_to_find_out_soon_that_whoever_works_has_vanished(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a Unix socket the numbers are read as 0; that they were set is seen."""
+    lines: list[Line] = []
+
+    class Kept(Line):
+        @classmethod
+        def connect(cls, conninfo: str = "", **kwargs: Any) -> Self:
+            made = super().connect(conninfo, **kwargs)
+            lines.append(made)
+            return made
+
+    def work(_: Checkmark) -> Generator[Checkmark]:
+        [line] = lines
+        found = line.execute("SELECT name FROM pg_settings WHERE source = 'session'").fetchall()
+        ours = {"tcp_keepalives_count", "tcp_keepalives_idle", "tcp_keepalives_interval"}
+        assert {*ours, "tcp_user_timeout"} <= {name for (name,) in found}
+        yield Checkmark()
+
+    monkeypatch.setattr(long_work, "Line", Kept)
+    long_work.run(database_url, "work", work, lambda _: None)

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from ledger.cli.errors import CliError, ExitCode
 
 if TYPE_CHECKING:
+    import psycopg
+
     from ledger.auth.renewal import SettingsReload
     from ledger.config import Settings
 
@@ -83,8 +85,11 @@ def database(arguments: argparse.Namespace) -> Iterator[str]:
         yield named(settings)
     except SchemaError as error:
         raise schema_error(error) from None
-    except psycopg.OperationalError as error:
-        raise database_error(error) from None
+    except psycopg.Error as error:
+        told = _told(error)
+        if told is None:
+            raise
+        raise told from None
 
 
 @contextmanager
@@ -113,6 +118,22 @@ def schema_error(error: Exception) -> CliError:
     """The text of a SchemaError ends with the command to run, where there is one."""
     message, _, command = str(error).partition("Run: ")
     return CliError(message.strip(), ExitCode.REFUSED, f"Run: {command}" if command else None)
+
+
+def _told(error: psycopg.Error) -> CliError | None:
+    """What an operator can mend of the database; None: it is ours."""
+    from psycopg.errors import InsufficientPrivilege, OperationalError, ReadOnlySqlTransaction
+
+    if isinstance(error, InsufficientPrivilege):
+        return CliError(
+            f"the database's role may not do this: {error.diag.message_primary}.",
+            ExitCode.REFUSED,
+            "Run it as the owner of the tables: --database-url",
+        )
+    of_address = error.sqlstate is None  # libpq could not read it
+    if of_address or isinstance(error, (OperationalError, ReadOnlySqlTransaction)):
+        return database_error(error)
+    return None
 
 
 def database_error(error: Exception) -> CliError:

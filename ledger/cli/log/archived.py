@@ -55,6 +55,14 @@ def archive_errors() -> Iterator[None]:
         raise CliError(f"the archive cannot be used: {error}.", ExitCode.REFUSED) from None
     except AuditError as error:
         raise CliError(f"{error}.", ExitCode.USAGE) from None
+    except ConnectionError:  # of whoever reads what is printed
+        raise
+    except OSError as error:
+        raise CliError(
+            f"a file cannot be read or written: {error}.",
+            ExitCode.UNEXPECTED,
+            "Once it can be, the same command goes on.",
+        ) from None
 
 
 def listed(

@@ -73,7 +73,8 @@ class TailEvents(PlainCommand):
 
     def _events(self, after: int | None) -> Iterator[dict[str, Any]]:
         """As they come; a broken stream is taken up behind the last one seen."""
-        from ledger.cli.client import UnreachableError
+        from ledger.cli.client import ClientError
+        from ledger.cli.operations.waiting import is_outage
 
         began = False
         while True:
@@ -81,8 +82,8 @@ class TailEvents(PlainCommand):
                 for event in self.client.stream("/v1/events/stream", after=after):
                     after, began = event["position"], True
                     yield event
-            except UnreachableError as error:
-                if not began and after is None:
+            except ClientError as error:
+                if not is_outage(error) or (not began and after is None):
                     raise
                 note(f"{error} Trying again.")
             time.sleep(RECONNECT_S)

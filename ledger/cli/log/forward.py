@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import re
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ledger.cli.base import PlainCommand
+from ledger.cli.base import PlainCommand, note
 from ledger.cli.errors import CliError, ExitCode, usage
 from ledger.cli.local.settings import add_config, checked_database
 
@@ -17,14 +19,16 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 FORMS = ("cadf", "cloudevents", "ocsf")
+#: How often who waits for another process asks again.
+TAKE_OVER_S = 2.0
 
 
 class Forward(PlainCommand):
     """Tell every event of the log, and requests that were refused, to another system, for ever.
 
     Each at least once, in the order of the log.  How far <consumer> is stands in the database: the
-    same command goes on there, on whichever machine.  While the target is away it waits; what the
-    target refuses ends it (exit code 4).
+    same command goes on there, on whichever machine, and waits while another one runs.  While the
+    target is away it waits; what the target refuses ends it (exit code 4).
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
@@ -59,7 +63,6 @@ class Forward(PlainCommand):
 def _follow(
     dsn: str, reader: FeedReader, target: ForwardTarget, arguments: argparse.Namespace
 ) -> None:
-    from ledger.cli.local.long_work import refuse_busy
     from ledger.forward.following import ForwardError, forward
     from ledger.forward.forms import FORMS as MADE
     from ledger.upkeep.long_work import Checkmark, run
@@ -69,8 +72,7 @@ def _follow(
         return forward(reader, begun, MADE[arguments.format], target, after=arguments.after)
 
     try:
-        with refuse_busy():
-            run(dsn, f"forward {arguments.name}", work, lambda _: None)
+        _when_free(lambda: run(dsn, f"forward {arguments.name}", work, lambda _: None))
     except ForwardError as error:
         raise CliError(str(error), ExitCode.REFUSED, error.hint) from None
     except DetachedError as error:
@@ -81,6 +83,25 @@ def _follow(
         ) from None
 
 
+def _when_free(follow: Callable[[], object]) -> None:
+    """Wait while another process follows.  That may be our former one, whose line was lost: the
+    server finds that out some seconds later.
+    """
+    from ledger.upkeep.long_work import BusyError
+
+    said = False
+    while True:
+        try:
+            follow()
+        except BusyError as error:
+            if not said:
+                note(f"{error}. This one takes over when that has ended.")
+            said = True
+            time.sleep(TAKE_OVER_S)
+        else:
+            return
+
+
 def _target(arguments: argparse.Namespace, cacert: str | None) -> ForwardTarget:
     from ledger.forward.targets import target_of
 
@@ -88,8 +109,8 @@ def _target(arguments: argparse.Namespace, cacert: str | None) -> ForwardTarget:
     if arguments.token_file:
         try:
             token = arguments.token_file.read_text().strip()
-        except OSError as error:
-            raise usage(f"{arguments.token_file} cannot be read: {error.strerror}") from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise usage(f"{arguments.token_file} cannot be read: {error}") from None
     try:
         return target_of(arguments.to, arguments.format, token=token, cacert=cacert)
     except (ValueError, OSError) as error:

@@ -53,7 +53,7 @@ class ArchiveEvents(PlainCommand):
         into, before = archive.Archive(parsed_args.to), parsed_args.before
         with archive_errors(), checked_database(parsed_args) as dsn:
             _work(dsn, "archive", lambda db: retention.archive(db, into, before))
-            months = [month for month in into.months() if month.month < f"{before:%Y-%m}"]
+            months = [month for month in into.months() if month.begins_before(before)]
             for month in months:
                 self.app.stdout.write(f"{into.directory / month.file}\n")
             if parsed_args.detach:

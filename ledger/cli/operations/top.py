@@ -6,6 +6,7 @@ import argparse
 import shutil
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ from ledger.cli.base import PlainCommand
 from ledger.cli.errors import ExitCode, usage
 
 INTERVAL_S = 2.0
+INTERVAL_MIN_S, INTERVAL_MAX_S = 0.1, 86_400.0
 ROWS_MAX = 200
 HOME, CLEAR_BELOW, CLEAR_LINE = "\x1b[H", "\x1b[J", "\x1b[K"
 #: A screen of its own, without a cursor; and back to what was there before.
@@ -39,10 +41,10 @@ class Top(PlainCommand):
         parser.add_argument("--once", action="store_true", help="print one screen and end")
         parser.add_argument(
             "--interval",
-            type=float,
+            type=_interval,
             default=INTERVAL_S,
             metavar="SECONDS",
-            help=f"between two looks (default {INTERVAL_S:g})",
+            help=f"between two looks (default {INTERVAL_S:g}, at least {INTERVAL_MIN_S:g})",
         )
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
@@ -92,6 +94,13 @@ class Top(PlainCommand):
 
         size = shutil.get_terminal_size()
         return screen(seen, size.columns, size.lines, now(), self.client.url)
+
+
+def _interval(text: str) -> float:
+    with suppress(ValueError):
+        if INTERVAL_MIN_S <= (seconds := float(text)) <= INTERVAL_MAX_S:
+            return seconds
+    raise argparse.ArgumentTypeError(f"must be {INTERVAL_MIN_S:g} seconds or more, not {text!r}")
 
 
 def screen(seen: TopView, width: int, height: int, now: datetime, url: str) -> Iterator[str]:

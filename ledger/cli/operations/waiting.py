@@ -82,7 +82,7 @@ def until(
             try:
                 found = look(min(left_s, progress.interval_s))
             except ClientError as error:
-                if left_s <= 0 or not _is_outage(error):
+                if left_s <= 0 or not is_outage(error):
                     raise
                 progress.say(f"{error} Trying again.")
                 time.sleep(min(left_s, OUTAGE_PAUSE_S))
@@ -99,7 +99,8 @@ def _look(client: Client, operation_id: str, hold_s: float) -> dict[str, Any]:
     return operation
 
 
-def _is_outage(error: ClientError) -> bool:
+def is_outage(error: ClientError) -> bool:
+    """Of the ledger, or behind a proxy of what is there: it may be back soon."""
     away = isinstance(error, ServiceError) and error.status in SERVICE_AWAY
     return away or isinstance(error, UnreachableError)
 
