@@ -117,7 +117,7 @@ def test_commands_are_run_and_reported(agent: Agent, fake_ledger: FakeLedger) ->
 def test_whatever_a_tool_wrote_its_failure_is_reported(
     agent: Agent, fake_ledger: FakeLedger
 ) -> None:
-    """A byte that is no UTF-8 (oslo decodes as os.fsdecode does), and more than a report may have."""
+    """A byte that is no UTF-8 (oslo decodes as os.fsdecode does), more than a report may have."""
     text = f"multipath: caf\udce9\n{'no path ' * 10_000}"
     agent.bench.faults.replace(
         [{"call": "brick.connect", "do": "fail", "kind": "final", "message": text}]
