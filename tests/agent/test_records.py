@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import ItemsView, Iterator, MutableMapping, ValuesView
+from collections.abc import Iterator, MutableMapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -185,11 +185,8 @@ class Vanishing(dict[str, Record]):
         super().pop(self.gone, None)
         return iter(names)
 
-    def values(self) -> ValuesView[Record]:  # as FileRecords has them, and dicts do not
-        return MutableMapping.values(self)
-
-    def items(self) -> ItemsView[str, Record]:
-        return MutableMapping.items(self)
+    values = MutableMapping.values  # type: ignore[assignment]  # as FileRecords has them
+    items = MutableMapping.items  # type: ignore[assignment]
 
 
 @pytest.mark.parametrize("legacy", [False, True])

@@ -132,7 +132,8 @@ def test_a_server_whose_deletion_waits_is_not_handed_back() -> None:
     world = Street(multiattach=True, encrypted=False)
     world.done(world.attach())
     [facts] = seen_at_nova(world).servers
-    adopted(world).add_neighbour(HOST)
+    adopted(world)
+    world.add_neighbour(HOST)
     with world.meant(NEIGHBOUR):
         getting = world.attach()
     world.delete()
