@@ -282,9 +282,9 @@ class Executor:
         )
         began = self._clock.now()
         try:
-            if command.cancel and command.steps[0].verb not in _GOING_ON:
-                raise final("cancelled", "Cancelled before it began.")
+            _refuse_cancelled(run)
             with self._locks.hold(lock_names(context, command), self._clock):
+                _refuse_cancelled(run)  # that may have taken long
                 return self._run_steps(run, context)
         except Stopping:
             run.reporting.deliver()
@@ -330,6 +330,12 @@ class Executor:
                 return True
             command = _learn(command, result.outputs)
         return True
+
+
+def _refuse_cancelled(run: _Run) -> None:
+    """Raises FINAL `cancelled`, unless somebody before us may have begun what goes on by itself."""
+    if run.watch.cancelled() and run.command.steps[0].verb not in _GOING_ON:
+        raise final("cancelled", "Cancelled before it began.")
 
 
 def _told(run: _Run) -> str:

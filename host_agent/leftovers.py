@@ -14,7 +14,7 @@ from host_agent.clock import Clock
 from host_agent.locks import Locks, volume_names
 from host_agent.shared.contract.messages import Release
 from host_agent.shared.contract.ports import PortError, VolumeView
-from host_agent.storage.records import Record
+from host_agent.storage.records import Record, there_now
 from host_agent.verbs.context import Ports, is_missing
 from host_agent.verbs.encryption import is_encrypted
 
@@ -46,7 +46,7 @@ class LeftoversRelease:
         names = volume_names({volume_id: self._volume(volume_id)}, multiattach=True)
         pair = f"server-{record.server_id}-{volume_id}"  # a run of before may not have ended
         with self._locks.hold([pair, *names], self._clock):
-            records, leaving = self._ports.records.values(), release.attachments
+            records, leaving = there_now(self._ports.records), release.attachments
             staying = [each for each in records if each.attachment_id not in leaving]
             known = [each for each in staying if each.attachment_id not in release.unknown]
             if not any(_disk(other) == _disk(record) for other in known):

@@ -145,8 +145,9 @@ class Locks:
                 f"another agent (process {pid or '?'}) already runs with lock_path {self._path}: "
                 "stop it first, or give this one a lock_path and a host name of its own"
             )
-        os.ftruncate(handle, 0)
-        os.write(handle, f"{os.getpid()}\n".encode())
+        with suppress(OSError):  # of a full disk: only who comes second would be told
+            os.ftruncate(handle, 0)
+            os.write(handle, f"{os.getpid()}\n".encode())
         try:
             yield
         finally:

@@ -17,7 +17,7 @@ from host_agent.shared.contract.messages import (
     StepResult,
 )
 from host_agent.shared.contract.ports import PortError
-from host_agent.shared.platform import masking
+from host_agent.shared.platform.masking import clean_message
 from host_agent.shared.platform.tracing import doing
 from host_agent.verbs import GUEST_VERBS, VERBS
 from host_agent.verbs.cinder import take_back
@@ -71,7 +71,8 @@ def result_of(
     if error is None:
         _LOG.info("step_done", step=step.name, took_ms=took_ms)
     else:
-        error = StepError(kind=error.kind, code=error.code, message=masking.mask(error.message))
+        # Of a tool's output it may be all, in bytes of any kind: the report is to be taken.
+        error = StepError(kind=error.kind, code=error.code, message=clean_message(error.message))
         _LOG.warning(
             "step_failed", step=step.name, kind=error.kind, code=error.code, why=error.message
         )

@@ -17,12 +17,15 @@ from aggregates.mapping import BlockDeviceMapping
 from aggregates.volume import Volume
 from handlers.drift import proofs
 from handlers.drift.proofs import ProofFacts
-from handlers.engine.plan import LANES_MAX, Flow
+from handlers.engine.plan import Flow
 from handlers.flows import repair, repair_correct, repair_host, repair_replace, repair_server
 from handlers.requests.guards import lane_of_mapping
 from host_agent.shared.contract.lane import Lane, LaneSide
 from host_agent.shared.contract.messages import Verb
 from host_agent.shared.contract.ports import AttachmentView, VolumeView
+
+#: Of hosts that are asked by one repair what they have.
+HOSTS_ASKED_MAX = 192
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,10 +119,11 @@ def _of_each_host(case: RepairContext, no_mapping: str) -> list[Lane]:
         hosts |= set(case.every_host)
     if not hosts:
         raise refusal(case, "an unknown host was given the volume: find out which.")
-    if len(hosts) > LANES_MAX:
+    if len(hosts) > HOSTS_ASKED_MAX:
         why = (
             f"Cinder has some host's connector for it and does not say whose, and more than "
-            f"{LANES_MAX} hosts cannot be asked at once. Find the host, then delete it in Cinder."
+            f"{HOSTS_ASKED_MAX} hosts cannot be asked at once. Find the host, then delete it in "
+            "Cinder."
         )
         raise refusal(case, why)
     [lane] = _of_attachment(case, no_mapping)

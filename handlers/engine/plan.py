@@ -27,6 +27,7 @@ from itertools import groupby
 from typing import Any, Self
 
 from aggregates.operation import SERVER, ActiveRun, Operation
+from aggregates.server import DEVICES_MAX
 from handlers.engine.verbs import VERBS, AnyVerb, Fence, LedgerVerb
 from handlers.requests.volumes import VolumeRule
 from host_agent.shared.contract.lane import Lane, stored
@@ -34,8 +35,8 @@ from host_agent.shared.contract.messages import GuestOrder, Verb
 from host_agent.shared.contract.wire import plain, read
 
 #: A deletion may have three of each volume: one for each host of a resize, and one that a
-#: parked operation may have left.
-LANES_MAX = 3 * 64
+#: parked operation may have left.  Of no server are there more volumes than names for them.
+LANES_MAX = 3 * DEVICES_MAX
 STEPS_MAX = 64
 
 

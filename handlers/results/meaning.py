@@ -271,9 +271,12 @@ def _volumes_deleted(done: StepDone, why: str) -> None:
 
 
 def _migrated_by_cinder(done: StepDone) -> None:
-    """Cinder says which id the volume keeps; every record of it follows (LP 1943431)."""
-    kept, mapping = str(done.outputs["volume_id"]), done.mapping
-    if kept == mapping.volume_id or mapping.volume_id is None:
+    """Cinder says which id the volume keeps; every record of it follows (LP 1943431).
+
+    Where nobody has asked Cinder (a skip), the volume has the id that it was copied to.
+    """
+    kept, mapping = done.outputs.get("volume_id"), done.mapping
+    if kept in {None, mapping.volume_id} or mapping.volume_id is None:
         return
     held = {"server_id": done.server_id, "attachment_id": done.attachment_id}
     done.book.get(Volume, mapping.volume_id).record(Volume.Released, **held, renamed_to=kept)

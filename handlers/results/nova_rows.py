@@ -86,8 +86,7 @@ def _in_the_way(
     if instance.deleted:
         yield "The ledger has deleted it: delete it in Nova, too."
         return
-    if instance.claims or instance.faults:
-        yield f"Operations are at work on it, or parked: {', '.join(instance.claims) or 'a fault'}."
+    yield from _unfinished(instance)
     if instance.host != host:
         yield f"It is on host {instance.host}, and Nova has it here: move it back first."
     if instance.own_state.value not in AT_REST or instance.vacant_root:
@@ -100,6 +99,13 @@ def _in_the_way(
             yield f"Volume {each.volume_id} was attached by Cinder's old calls: convert it first."
         if each.tag is not None and not PLAIN.fullmatch(each.tag):
             yield f"The tag of volume {each.volume_id} cannot be written as SQL: {each.tag!r}."
+
+
+def _unfinished(instance: Instance) -> Iterator[str]:
+    if instance.claims or instance.faults:
+        yield f"Operations are at work on it, or parked: {', '.join(instance.claims) or 'a fault'}."
+    if instance.deletion is not None:
+        yield "It is deleted as soon as what is at work on a volume of it has ended."
 
 
 def _changes(

@@ -18,6 +18,7 @@ from functools import cached_property
 from typing import Any
 
 from host_agent.shared.contract.ports import Disk
+from host_agent.shared.contract.wire import WireError, Word, read
 
 NOVA_NS = "http://openstack.org/xmlns/libvirt/nova/1.1"
 #: libvirt lets users name aliases if they begin with this.
@@ -158,9 +159,13 @@ class DomainXml:
         return tuple(disk.volume for disk in self.disks if disk.volume)
 
     def _owner(self, kind: str) -> str | None:
+        """Anybody may write anything there; what is none of Keystone's ids is nobody's."""
         path = f"./metadata/{{{NOVA_NS}}}instance/{{{NOVA_NS}}}owner/{{{NOVA_NS}}}{kind}"
         element = self._root.find(path)
-        return element.get("uuid") if element is not None else None
+        try:
+            return None if element is None else read(element.get("uuid"), Word)
+        except WireError:
+            return None
 
 
 def parse(text: str) -> DomainXml:

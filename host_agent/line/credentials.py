@@ -103,6 +103,9 @@ class Credentials:
     def _read(self) -> ShownCredentials:
         """Raises ConfigError."""
         token = secret_in(Path(self._files.token)) if self._files.token else self._token
+        if not (token.isascii() and token.isprintable()):
+            where = self._files.token or "[ledger] token"
+            raise ConfigError(f"{where}: holds no token: that is one line of ASCII characters")
         if not self._tls:
             return ShownCredentials(token, None, None)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

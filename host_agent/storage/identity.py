@@ -73,11 +73,13 @@ _KEPT, _WORKS = f"device/vpd_pg{_PAGE:x}", "running\n"
 
 
 def _names(page: bytes) -> Iterator[tuple[int, bytes]]:
-    """Of the logical unit itself, and not of the port by which it was asked."""
+    """Of the logical unit itself, and not of the port by which it was asked.  Of a page that is too
+    long for the answer the last one is cut off, and names nothing.
+    """
     end = 4 + int.from_bytes(page[2:4], "big")
     rest = page[4:end]
     while len(rest) > 4:  # noqa: PLR2004
-        kind, whose, size = rest[1] & 0xF, rest[1] >> 4 & 3, rest[3]
-        if kind in _UNIQUE and whose == 0:
-            yield kind, rest[4 : 4 + size]
-        rest = rest[4 + size :]
+        kind, whose, end = rest[1] & 0xF, rest[1] >> 4 & 3, 4 + rest[3]
+        if kind in _UNIQUE and whose == 0 and len(rest) >= end:
+            yield kind, rest[4:end]
+        rest = rest[end:]

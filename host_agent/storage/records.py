@@ -156,7 +156,8 @@ class FileRecords(MutableMapping[str, Record]):
             raise _failed(self._file(attachment_id), error) from error
 
     def __iter__(self) -> Iterator[str]:
-        return iter(sorted(path.stem for path in self._path.glob("*.json")))
+        """Those of its own: what else somebody has put there, a copy of one, is none."""
+        return iter(sorted(path.stem for path in self._path.glob("*.json") if _is_id(path.stem)))
 
     def __len__(self) -> int:
         return len(list(iter(self)))
@@ -172,6 +173,20 @@ class FileRecords(MutableMapping[str, Record]):
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+def _is_id(text: str) -> bool:
+    """As files are called (`FileRecords._file`)."""
+    try:
+        return str(UUID(text)) == text
+    except ValueError:
+        return False
+
+
+def there_now(records: Records) -> list[Record]:
+    """All of them: one that another run removes meanwhile is none."""
+    found = (records.get(attachment_id) for attachment_id in list(records))
+    return [record for record in found if record is not None]
 
 
 def of_server(records: Records, server_id: str) -> list[Record]:

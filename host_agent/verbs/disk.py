@@ -12,7 +12,7 @@ from host_agent.shared.contract.lane import Lane
 from host_agent.shared.contract.messages import ErrorKind
 from host_agent.shared.contract.ports import GIB, ConnectionInfo, OtherVolumeError, PortError
 from host_agent.storage import connection
-from host_agent.storage.records import Record, is_known, remember
+from host_agent.storage.records import Record, is_known, remember, there_now
 from host_agent.verbs.cinder_flow import flow_of
 from host_agent.verbs.context import (
     RunContext,
@@ -170,12 +170,13 @@ def _begun_to_convert(ctx: RunContext, lane: Lane) -> list[Record]:
     """Records of the same connection by an attachment that the ledger never learnt: somebody was
     converting this one, and did not come to an end.
     """
-    known = {lane.attachment_id, *lane.known}
-    of_pair = (lane.server_id, lane.volume_id)
+    if not lane.legacy:  # nor does it matter then whether all records can be read
+        return []
+    known, of_pair = {lane.attachment_id, *lane.known}, (lane.server_id, lane.volume_id)
     return [
         record
-        for id_, record in ctx.records.items()
-        if lane.legacy and id_ not in known and (record.server_id, record.volume_id) == of_pair
+        for record in there_now(ctx.records)
+        if record.attachment_id not in known and (record.server_id, record.volume_id) == of_pair
     ]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from host_agent.shared.contract.lane import Lane
 from host_agent.shared.contract.ports import DiskState
-from host_agent.storage.records import Record
+from host_agent.storage.records import Record, there_now
 from host_agent.verbs.context import (
     RunContext,
     final,
@@ -37,7 +37,7 @@ def drift_look(ctx: RunContext, lane: Lane) -> dict[str, Any]:
     """
     state = ctx.guests.disk(lane.server_id, lane.disk_serial) if lane.volume_id else _NO_DISK
     shown = {guest.server_id: set(guest.volumes) for guest in ctx.guests.inventory()}
-    records, own = list(ctx.records.values()), ctx.records.get(lane.attachment_id or "")
+    records, own = there_now(ctx.records), ctx.records.get(lane.attachment_id or "")
     explained = {record.serial for record in records if record.server_id == lane.server_id}
     of_volume = [record for record in records if record.volume_id == lane.volume_id]
     power = ctx.guests.power(lane.server_id)
@@ -109,7 +109,7 @@ def _is_anothers(ctx: RunContext, own: Record) -> bool:
         return True
     behind = {
         place
-        for record in ctx.records.values()
+        for record in there_now(ctx.records)
         if (record.server_id, record.serial) == (own.server_id, own.serial)
         if record.attachment_id != own.attachment_id
         for place in (*record.paths, *record.names)
@@ -125,14 +125,14 @@ def _is_shared(ctx: RunContext, own: Record) -> bool:
 
 
 def _others(ctx: RunContext, own: Record) -> Iterator[Record]:
-    for record in ctx.records.values():
+    for record in there_now(ctx.records):
         if record.volume_id == own.volume_id and record.attachment_id != own.attachment_id:
             yield record
 
 
 def secret_drop(ctx: RunContext, lane: Lane) -> dict[str, Any]:
     """Let the hypervisor forget the volume's passphrase; FINAL `volume_in_use` if it is here."""
-    records = [r for r in ctx.records.values() if r.volume_id == lane.volume_id]
+    records = [r for r in there_now(ctx.records) if r.volume_id == lane.volume_id]
     shown = {guest.server_id: set(guest.volumes) for guest in ctx.guests.inventory()}
     if records or _having(shown, {lane.volume_id}):
         raise final("volume_in_use", f"Volume {lane.volume_id} is in use on this host.")

@@ -39,11 +39,10 @@ from host_agent.shared.contract.survey import (
 )
 from host_agent.shared.contract.wire import WireError, read
 from host_agent.shared.platform.clocks import SKEW_MAX_S
-from host_agent.shared.platform.masking import mask
+from host_agent.shared.platform.masking import clean_message, mask
 from host_agent.shared.platform.text import one_line
 
 DEFINITION_CHARS_MAX = 64 * 1024
-MESSAGE_CHARS_MAX = 1_000
 #: A century: clocks that start in 1970 are wrong by half of it.
 CLOCK_AHEAD_S_MAX = 100 * 365.25 * 86_400
 SECONDS_MAX = 1e11  # since the epoch; the year 5138
@@ -142,8 +141,7 @@ def _occurred(occurred: Occurred, now: float) -> Occurred | None:
 
 def _error(error: StepError) -> StepError:
     """Agents mask secrets; this is the second net.  A long text is cut, not refused."""
-    message = one_line(" ".join(mask(error.message).split()))
-    return replace(error, message=message[:MESSAGE_CHARS_MAX])
+    return replace(error, message=clean_message(error.message))
 
 
 def checked_survey(survey: Survey) -> Survey:

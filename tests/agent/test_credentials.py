@@ -198,6 +198,10 @@ def test_a_renewed_certificate_is_shown_over_a_new_connection(
         assert running.names == ["compute-1", "compute-1.renewed"]
 
 
+def token_in(head: str) -> str:
+    return head.partition("X-Auth-Token: ")[2].partition("\r")[0]
+
+
 def test_a_renewed_token_is_sent_and_a_broken_file_changes_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -211,11 +215,29 @@ def test_a_renewed_token_is_sent_and_a_broken_file_changes_nothing(
                 replace(file, content.encode())
             renewed(agent)
             asked(agent)
-        tokens = [head.partition("X-Auth-Token: ")[2].partition("\r")[0] for head in running.heads]
+        tokens = list(map(token_in, running.heads))
     assert tokens == ["first-token", *["second-token"] * 5]
     assert "is empty" in caplog.text
     assert "No such file" in caplog.text
     assert "second-token" not in caplog.text
+
+
+@pytest.mark.parametrize("content", ["first-token\nsecond-token", "t\u00f6ken", "a\x00b"])
+def test_what_no_header_can_carry_is_no_token(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, content: str
+) -> None:
+    """As of two hands at one file; the line would end by it, and with it the agent."""
+    file = write_private(tmp_path / "token", "first-token\n")
+    with ledger(None) as running:
+        agent = client(running.port, Files(token=str(file)), "http")
+        replace(file, content.encode())
+        renewed(agent)
+        asked(agent)
+    assert {"first-token"} == set(map(token_in, running.heads))
+    assert "holds no token" in caplog.text
+    assert content not in caplog.text
+    with pytest.raises(ConfigError):
+        client(1, Files(token=str(file)), "http")
 
 
 def test_files_that_cannot_be_used_end_the_agent_before_it_begins(

@@ -181,6 +181,19 @@ def test_domain_without_devices_or_owner_is_read() -> None:
     assert (read.disks, read.project_id, read.has_virtio_scsi) == ((), None, False)
 
 
+@pytest.mark.parametrize("id_", ["", "my project", "p" * 65, "p\n", "\u0440"])
+def test_an_owner_that_no_registration_can_tell_is_none(id_: str) -> None:
+    """One guest's odd metadata would keep its host away: the whole inventory is refused."""
+    nova = f"{{{disk_xml.NOVA_NS}}}"
+    root = ET.Element("domain")
+    instance = ET.SubElement(ET.SubElement(root, "metadata"), f"{nova}instance")
+    owner = ET.SubElement(instance, f"{nova}owner")
+    for kind, uuid in (("project", id_), ("user", "u-1")):
+        ET.SubElement(owner, f"{nova}{kind}", uuid=uuid)
+    domain = disk_xml.parse(ET.tostring(root, encoding="unicode"))
+    assert (domain.project_id, domain.user_id) == (None, "u-1")
+
+
 def test_disk_added_and_removed_again_leaves_the_domain() -> None:
     domain = "<domain><devices><disk><target dev='vda' /></disk></devices></domain>"
     with_it = disk_xml.with_disk(domain, disk_xml.build(disk()))

@@ -65,6 +65,13 @@ def test_one_name_in_common_is_enough_and_only_the_volumes_own_count(kernel: Ker
     assert others(kernel, path, sdb=page((NAA, OTHER), whose=PORT)) == []
 
 
+def test_a_name_that_was_cut_off_is_no_other_one(kernel: Kernel) -> None:
+    path, long = kernel.disk("sdb"), (VENDOR, b"LIO-ORG".ljust(230))
+    keep(kernel, "sdb", page(long, (NAA, ONE)))
+    assert others(kernel, path, sdb=page(long, (NAA, ONE))[:252]) == []
+    assert others(kernel, path, sdb=page(long, (NAA, OTHER))) == [path]
+
+
 @pytest.mark.parametrize("now", [None, b"", bytes(252), page((VENDOR, b"LIO-ORG"))])
 def test_one_that_says_nothing_of_itself_is_believed(kernel: Kernel, now: bytes | None) -> None:
     path = kernel.disk("sdb")

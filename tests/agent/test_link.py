@@ -23,6 +23,7 @@ from host_agent.shared.contract.messages import ErrorKind, Guest, PowerState, Re
 from host_agent.shared.contract.ports import PortError
 from host_agent.shared.contract.survey import Survey
 from host_agent.shared.contract.wire import plain
+from host_agent.shared.platform.masking import MESSAGE_CHARS_MAX
 from host_agent.simulated.host_state import set_power
 from tests.agent import fake_ledger as fake_ledger_module
 from tests.agent.bench import ATTACH, DETACH, WAIT_S, Bench, command, eventually
@@ -111,6 +112,22 @@ def test_commands_are_run_and_reported(agent: Agent, fake_ledger: FakeLedger) ->
     finished(fake_ledger, given)
     assert fake_ledger.steps_of(given) == STEPS
     assert fake_ledger.refused == []
+
+
+def test_whatever_a_tool_wrote_its_failure_is_reported(
+    agent: Agent, fake_ledger: FakeLedger
+) -> None:
+    """A byte that is no UTF-8 (oslo decodes as os.fsdecode does), more than a report may have."""
+    text = f"multipath: caf\udce9\n{'no path ' * 10_000}"
+    agent.bench.faults.replace(
+        [{"call": "brick.connect", "do": "fail", "kind": "final", "message": text}]
+    )
+    given = fake_ledger.give(command(agent.bench.lane()))
+    eventually(lambda: fake_ledger.steps_of(given)[-1:] == ["volume_connect"], "the failure")
+    error = fake_ledger.reports[-1].results[-1].error
+    assert error is not None
+    assert error.message.startswith(r"multipath: caf\udce9 no path no path ")
+    assert len(error.message) == MESSAGE_CHARS_MAX
 
 
 def test_registration_tells_version_capabilities_and_all_guests(

@@ -7,6 +7,7 @@ import fcntl
 import hashlib
 import os
 import threading
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -248,6 +249,22 @@ def test_second_agent_of_a_lock_path_is_refused_and_told_who_is_first(tmp_path: 
         pass
     with Locks(tmp_path).agent():
         pass
+
+
+def test_a_full_disk_keeps_no_agent_from_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It can still let go of volumes, and say so; its process id is for the other's message."""
+
+    def full(_handle: int, _text: bytes) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with ExitStack() as held:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", full)
+            held.enter_context(Locks(tmp_path).agent())
+        with pytest.raises(AgentRunningError, match=r"process \?"), Locks(tmp_path).agent():
+            pass
 
 
 def test_lock_on_a_file_that_was_removed_meanwhile_does_not_count(

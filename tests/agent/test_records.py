@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import os
 import uuid
+from collections.abc import Iterator, MutableMapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from host_agent.shared.contract.messages import ErrorKind, Verb
+from host_agent.shared.contract.messages import ErrorKind, Registration, Verb
 from host_agent.shared.contract.ports import PortError
-from host_agent.storage.records import FileRecords, Record, is_known, remember
+from host_agent.shared.contract.wire import plain, read
+from host_agent.storage.records import FileRecords, Record, is_known, remember, there_now
 from host_agent.survey import recorded
 from tests.agent.bench import ATTACH, DETACH, Bench
 from tests.doubles.host_checks import connected_paths
@@ -158,6 +160,57 @@ def test_what_is_no_id_has_no_record(tmp_path: Path, id_: Any) -> None:
     assert records.get(id_) is None
     assert id_ not in records
     assert records.pop(id_, None) is None
+
+
+def test_what_else_stands_beside_the_records_is_none_and_keeps_no_host_away(tmp_path: Path) -> None:
+    """A registration tells all of them, and one that is no id would be refused for ever."""
+    records, mine = FileRecords(tmp_path), record()
+    records[mine.attachment_id] = mine
+    for name in (f"{mine.attachment_id}-old", mine.attachment_id.upper(), "notes"):
+        (tmp_path / f"{name}.json").write_text("{}")
+    told = Registration(service_version=1, capabilities={}, guests=(), connections=tuple(records))
+    assert read(plain(told), Registration).connections == (mine.attachment_id,)
+    assert there_now(records) == [mine]
+
+
+class Vanishing(dict[str, Record]):
+    """Another run removes one of the records while they are read."""
+
+    def __init__(self, gone: str, records: dict[str, Record]) -> None:
+        super().__init__(records)
+        self.gone = gone
+
+    def __iter__(self) -> Iterator[str]:
+        names = list(super().__iter__())
+        super().pop(self.gone, None)
+        return iter(names)
+
+    values = MutableMapping.values  # type: ignore[assignment]  # as FileRecords has them
+    items = MutableMapping.items  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_a_record_that_another_run_removes_meanwhile_is_in_nobodys_way(
+    bench: Bench, *, legacy: bool
+) -> None:
+    lane = bench.old_lane() if legacy else bench.lane()
+    bench.run(lane, *ATTACH)
+    other = bench.attached()
+    gone = other.attachment_id or ""
+    bench.records = Vanishing(gone, bench.records)
+    assert bench.run(lane, Verb.DRIFT_LOOK)["shown"]["record"]
+    bench.records[gone] = record(attachment_id=gone)
+    bench.run(lane, *DETACH)
+    assert len(connected_paths(bench.store)) == 1, "of the other"
+
+
+def test_a_disconnect_asks_no_record_of_others(bench: Bench, tmp_path: Path) -> None:
+    """One that cannot be read keeps nobody else's volume on the host."""
+    bench.records = FileRecords(tmp_path)  # type: ignore[assignment]
+    lane = bench.attached()
+    (tmp_path / f"{uuid.uuid4()}.json").write_text("{")
+    bench.run(lane, *DETACH)
+    assert connected_paths(bench.store) == set()
 
 
 def test_a_connection_is_known_by_whichever_record_has_it(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from tests.agent.bench import (
     Reports,
     command,
     eventually,
+    lock_held_elsewhere,
     running_executor,
 )
 
@@ -193,6 +194,25 @@ def test_queued_command_that_is_called_off_does_nothing(
     assert codes(got) == [None, "cancelled"]
     assert bench.calls == []
     assert len(reports.got) == 2
+
+
+def test_run_that_is_called_off_while_it_waits_for_its_locks_does_nothing(
+    bench: Bench, reports: Reports, tmp_path: Path
+) -> None:
+    lane = bench.lane()
+    given = command(lane)
+    with (
+        running_executor(bench.world(), tmp_path, reports) as executor,
+        lock_held_elsewhere(tmp_path, f"server-{lane.server_id}-{lane.volume_id}") as holder,
+    ):
+        executor.submit(given)
+        eventually(lambda: executor._running, "the run to wait")
+        bench.calls.clear()
+        assert not executor.submit(cancelling(given))
+        holder.end()
+        assert codes(reports.wait(1)) == ["cancelled"]
+    assert "cinder.attachment_update" not in bench.calls
+    assert len(reports.got) == 1
 
 
 def test_unknown_command_that_comes_called_off_does_nothing(

@@ -28,6 +28,7 @@ from tests.flows.adopted import (
     was_novas,
 )
 from tests.flows.scenarios import SCENARIOS, Scenario, prepared
+from tests.regressions.worlds import NEIGHBOUR, Street
 from tests.world import CONTEXT, HOST, World
 
 NOW = datetime(2026, 11, 28, 12, tzinfo=UTC)
@@ -121,6 +122,25 @@ def test_nothing_is_done_before_the_host_has_shown_the_guest_as_it_is_to_be() ->
     world.register(HOST)
     with pytest.raises(errors.UnshownServerError):
         world.detach(world.volumes[1])
+
+
+def test_a_server_whose_deletion_waits_is_not_handed_back() -> None:
+    """Nobody would delete it any more; and the operation whose end was to begin that could not end.
+
+    What it waits for is a claim of the volume alone, of a server that shares it.
+    """
+    world = Street(multiattach=True, encrypted=False)
+    world.done(world.attach())
+    [facts] = seen_at_nova(world).servers
+    adopted(world)
+    world.add_neighbour(HOST)
+    with world.meant(NEIGHBOUR):
+        getting = world.attach()
+    world.delete()
+    assert not world.instance.claims
+    assert "deleted" in " ".join(_nova_has(world, facts).why)
+    world.done(getting)
+    assert world.instance.deleted
 
 
 def test_what_was_handed_back_is_watched_again_and_can_be_adopted_anew() -> None:

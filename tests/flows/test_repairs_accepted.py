@@ -11,7 +11,8 @@ import pytest
 from aggregates import errors
 from aggregates.finding import Finding
 from aggregates.operation import Outcome
-from handlers.engine.plan import LANES_MAX, plan_of
+from handlers.drift.repairs import HOSTS_ASKED_MAX
+from handlers.engine.plan import plan_of
 from handlers.requests.guards import Contact
 from handlers.requests.repair import RepairDrift
 from ledger.log.unit import Unit
@@ -146,7 +147,7 @@ def test_a_host_that_is_fenced_need_not_be_asked_by_the_way() -> None:
 def test_more_hosts_than_can_be_asked_at_once_are_no_evidence() -> None:
     world = drifted.attachment_unknown_beside(complete=False)
     with pytest.raises(errors.RepairError, match="does not say whose"):
-        _ask(world, unfenced=lambda: [f"compute-{n}" for n in range(LANES_MAX + 1)])
+        _ask(world, unfenced=lambda: [f"compute-{n}" for n in range(HOSTS_ASKED_MAX + 1)])
 
 
 def test_a_repair_that_can_never_work_is_refused_with_the_command_that_does() -> None:

@@ -262,6 +262,21 @@ def test_lp1790840_a_flag_that_cinder_lost_counts_as_lost() -> None:
     assert world.wrong() == []
 
 
+def test_the_end_of_a_migration_that_cinder_refuses_can_be_skipped() -> None:
+    """Then nobody says which id is kept: the guest's data are on the new volume, by its own id."""
+    world = migrating()
+    old, new = world.volumes
+    Broken(world, "cinder.migrate_volume_completion", ErrorKind.FINAL)
+    operation = world.swap(old, new, by_cinder=True)
+    assert world.run(operation).state is OperationState.PARKED
+    skipped = world.service.act(operation, "skip", "ended by hand", CONTEXT, step="finish")
+    assert [each.left and each.left.what for each in skipped.remnants] == ["migration"]
+    assert world.run(operation).outcome is Outcome.COMPLETED
+    [mapping], [row] = world.mappings(), world.cinder.attachments_of(new)
+    assert (mapping.volume_id, mapping.attachment_id) == (new, row.id)
+    assert world.wrong() == [f"volume {old} is nobody's, and in-use in Cinder"]  # the remnant
+
+
 @pytest.mark.parametrize("by_cinder", [False, True], ids=["user", "cinder"])
 def test_the_target_of_a_migration_of_cinders_is_for_that_migration_alone(
     *, by_cinder: bool

@@ -12,10 +12,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from aggregates.base import Event
-from host_agent.shared.cinder.calls import clean_message
 from host_agent.shared.contract.messages import Registration, Report, StepResult
 from host_agent.shared.contract.ports import PortError
 from host_agent.shared.contract.wire import plain, read
+from host_agent.shared.platform.masking import clean_message
 from host_agent.shared.platform.text import is_showable, texts_in
 from ledger.agents.checks import checked_registration, checked_report
 from ledger.http.call import shown

@@ -9,6 +9,7 @@ from uuid import uuid4
 import pytest
 
 from aggregates.operation import SERVER, Operation, Outcome
+from aggregates.server import DEVICES_MAX
 from handlers.drift.repairs import REPAIRS
 from handlers.engine.engine import Finish, Left, Park, Run, Start, Wait, Work, decide, left
 from handlers.engine.plan import Flow, Place, Plan, PlanError, Side, Stage, Step
@@ -126,6 +127,13 @@ def test_an_active_run_of_the_ledger_is_work_and_of_a_host_is_waiting() -> None:
     end(op, Operation.StepSucceeded)
     start(op, Run(0, ("update", "ready"), undo=False, place=Place.HOST))
     assert decide(plan, op.history, NOW) == Wait(None)
+
+
+@pytest.mark.parametrize(("flow", "of_each"), [("stop", 1), ("delete", 3)])
+def test_there_is_a_plan_for_a_server_with_a_volume_of_each_name(flow: str, of_each: int) -> None:
+    """Of a deletion: on both hosts of a resize, and what a parked operation has left."""
+    _, plan = operation(flow, lanes=of_each * DEVICES_MAX)
+    assert Plan.from_json(plan.to_json()) == plan
 
 
 def test_lanes_go_from_stage_to_stage_by_themselves() -> None:

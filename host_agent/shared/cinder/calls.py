@@ -21,13 +21,10 @@ from host_agent.shared.cinder.settings import RetryLimits
 from host_agent.shared.contract.backoff import Backoff
 from host_agent.shared.contract.messages import ErrorKind
 from host_agent.shared.contract.ports import PortError
-from host_agent.shared.platform import masking
 from host_agent.shared.platform.lines import left_s
-from host_agent.shared.platform.text import one_line
+from host_agent.shared.platform.masking import clean_message
 
 T = TypeVar("T")
-
-MESSAGE_CHARS_MAX = 1000
 
 _LOG = structlog.get_logger(__name__)
 
@@ -41,15 +38,6 @@ _KIND_AND_CODE = {
     429: (ErrorKind.RETRYABLE, "rate_limited"),
     503: (ErrorKind.RETRYABLE, "cinder_unavailable"),
 }
-
-
-def clean_message(text: object) -> str:
-    """A message fit for people and logs: bounded, one line that can be shown, secrets masked.
-
-    Errors that crossed Cinder's message bus come with the traceback behind them.
-    """
-    message, _, _ = str(text or "").partition("\nTraceback (most recent call last)")
-    return one_line(masking.mask(" ".join(message.split())))[:MESSAGE_CHARS_MAX]
 
 
 def error_of_status(status: int, message: object) -> PortError:

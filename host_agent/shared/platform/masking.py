@@ -19,10 +19,14 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
+from host_agent.shared.platform.text import one_line
+
 #: The newest values are kept; a host has far fewer attachments under way at once.
 KNOWN_MAX = 1000
 #: Shorter values would blank ordinary words, and protect nothing.
 LENGTH_MIN = 6
+#: Of a message; what is longer is cut.
+MESSAGE_CHARS_MAX = 1_000
 
 MASK = "***"
 
@@ -75,6 +79,15 @@ def mask(text: str) -> str:
     if any(stem in folded for stem in _STEMS):
         text = _PAIR.sub(rf"\g<name>{MASK}", text)
     return text
+
+
+def clean_message(text: object) -> str:
+    """A message fit for people and logs: bounded, one line that can be shown, secrets masked.
+
+    Errors that crossed OpenStack's message bus come with the traceback behind them.
+    """
+    message, _, _ = str(text or "").partition("\nTraceback (most recent call last)")
+    return one_line(mask(" ".join(message.split())))[:MESSAGE_CHARS_MAX]
 
 
 def masked(value: Any, key: str = "") -> Any:
