@@ -105,8 +105,9 @@ class ChangedSinceError(DomainError, code="changed_since"):
 
 
 class NovaComputeRunsError(DomainError, code="nova_compute_runs"):
-    """Nova says that its nova-compute on host {host} is up, as it was within the last minute; that
-    and the agent must not both work there. Stop and mask it: the agent comes again by itself.
+    """Nova says that its nova-compute on host {host} is up, as it was within the last minute, or that
+    somebody has forced it down, which stops nothing. It and the agent must not both work there. Stop
+    and mask it, and end the forcing down: the agent comes again by itself.
     """
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from handlers.drift.beside_nova import SeenAttachment, SeenServer
-from handlers.drift.rows import Unknown
+from handlers.drift.rows import UNKNOWN, Unknown
 from handlers.requests.adopt import Holder, HostFacts, ServerFacts, VolumeFacts
 from ledger.nova_beside.reads import CloudReader, Json, bare_device, seen_server, seen_volume
 
@@ -75,13 +75,19 @@ def attachments(reader: CloudReader, server_id: str) -> list[SeenAttachment]:
     ]
 
 
-def service(reader: CloudReader, host: str) -> tuple[bool | None, bool | None]:
-    """Whether its nova-compute is disabled, and up; None: Nova knows none there."""
-    rows = _list(reader, "os-services", "services", host=host, binary="nova-compute")
-    for row in rows:
-        if row["host"] == host:
-            return row["status"] == "disabled", row["state"] == "up"
-    return None, None
+def service(reader: CloudReader, host: str) -> tuple[bool | Unknown | None, bool]:
+    """Whether its nova-compute is disabled, and whether it may be working.
+
+    None: Nova knows none there.  UNKNOWN: its cell does not answer Nova, which then tells neither
+    (2.69).  Two cells may each have one of that name.  Who is forced down is said to be down, and
+    perhaps works.
+    """
+    found = _list(reader, "os-services", "services", host=host, binary="nova-compute")
+    rows = [row for row in found if row["host"] == host]
+    if any(row["status"] == "UNKNOWN" for row in rows):
+        return UNKNOWN, True
+    disabled = all(row["status"] == "disabled" for row in rows) if rows else None
+    return disabled, any(row["state"] == "up" or row["forced_down"] for row in rows)
 
 
 def _list(reader: CloudReader, path: str, name: str, **query: str) -> list[Json]:

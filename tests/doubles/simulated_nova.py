@@ -218,6 +218,7 @@ class SimulatedNova:
                 "binary": query["binary"],
                 "status": "disabled" if host in self.disabled else "enabled",
                 "state": "down" if host in self.down else "up",
+                "forced_down": False,
             }
             for host in sorted(filter(None, hosts))
         ]
