@@ -108,7 +108,7 @@ class Adopting:
         NotObservedHostError if it is the ledger's own.
         """
         self._refuse_own(host)
-        reader = reader_of(self._settings, _at_once)
+        reader = reader_of(self._settings, self._clock, _at_once)
         facts = one_host.read(reader, host)
         report = AdoptionReport(host=host, refusals=refusals_of(facts), notes=notes_of(facts))
         before: HostFacts | None = None
@@ -140,15 +140,15 @@ class Adopting:
 
     def refuse_two(self, host: str) -> None:
         """Before an agent is let in on an adopted host for the first time: NovaComputeRunsError, as
-        long as Nova's own may work there.  Raises what Reader.get raises, and NovaAskedError: the
-        host's cell does not answer, or a Nova that hangs has one thread, and not all those of agents.
+        long as Nova's own may work there.  Raises what Reader.get raises, and NovaAskedError: its
+        cell does not answer, or a Nova that hangs has one thread, and not all those of agents.
         """
         if not self._store.load(Host, Host.id_of(host)).awaits_agent:
             return
         if not self._asking.acquire(blocking=False):
             raise NovaAskedError("it is being asked for another agent")
         try:
-            disabled, up = one_host.service(reader_of(self._settings, _at_once), host)
+            disabled, up = one_host.service(reader_of(self._settings, self._clock, _at_once), host)
         finally:
             self._asking.release()
         if isinstance(disabled, Unknown):
@@ -225,11 +225,13 @@ class Adopting:
     ) -> AdoptionReport:
         """Give back those of its servers of which Nova says the same; the host with the last one.
 
-        NotAdoptedHostError.
+        Raises what Host.check_returnable raises.
         """
-        if self._store.load(Host, Host.id_of(host)).came_from is None:
+        known_host = self._store.load(Host, Host.id_of(host))
+        if known_host.version == 0:
             raise errors.NotAdoptedHostError(host=host)
-        reader = reader_of(self._settings, _at_once)
+        known_host.check_returnable()
+        reader = reader_of(self._settings, self._clock, _at_once)
         facts = one_host.read(reader, host)
         seen, position = self._seen(), 0
         servers = []
