@@ -69,9 +69,9 @@ class ServerFacts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HostFacts:
-    """A host as one look shows it.  `disabled`: its nova-compute; None: Nova knows none; Unknown: its
-    cell does not answer Nova.  `up`: whether it may be working.  `moving`: servers with a migration
-    that has not ended, and its status.
+    """A host as one look shows it.  `disabled`: its nova-compute; None: Nova knows none; Unknown:
+    its cell does not answer Nova.  `up`: whether it may be working.  `moving`: servers with a
+    migration that has not ended, and its status.
     """
 
     name: str
@@ -113,7 +113,9 @@ class AdoptionVerdict:
 def refusals_of(host: HostFacts) -> list[str]:
     """Why none of its servers can be adopted now."""
     if isinstance(host.disabled, Unknown):
-        return [f"The cell of host {host.name} does not answer Nova, which then lists no server of it."]
+        return [
+            f"The cell of host {host.name} does not answer Nova, which then lists no server of it."
+        ]
     if host.disabled is None:
         return [f"Nova has no nova-compute on host {host.name}."]
     if not host.disabled:
