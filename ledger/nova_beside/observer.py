@@ -174,7 +174,8 @@ class Observer:
 
         def run() -> None:
             try:
-                ended.set_result(self._run())
+                self._run()
+                ended.set_result(None)
             except BaseException as error:  # noqa: BLE001 - whoever waits has it
                 ended.set_exception(error)
 
