@@ -14,8 +14,9 @@ Theory of operation
 * Nova leaves the servers of a cell that is down out of a list that is sorted or in pages, with 200,
   and may list a server without its volumes if the cell fails just then.  So a server that no list
   has is asked for, and whose mappings are in question and not told is unknown.
-* Each answer about a cell that is down takes Nova a minute (its CELL_TIMEOUT).  So whoever has
-  waited in vain for too long asks for no more single things in that round.
+* Each answer about a cell that is down takes Nova a minute or more (its CELL_TIMEOUT; Nova 34 took
+  130 s while the cell's database refused connections).  So one that comes too late ends nothing,
+  and whoever has waited in vain for too long asks for no more single things in that round.
 * A member names server and host of an attachment as they like (POST attachments): a server that
   is no UUID is nobody's, and what cannot be shown of a host's name is escaped.
 """
@@ -326,7 +327,7 @@ class CloudReader:
             why = "a 404 that is not the service's own"
         except exceptions.HttpError as error:
             why = f"HTTP {error.http_status}"
-        except exceptions.InvalidResponse as error:
+        except (exceptions.InvalidResponse, exceptions.ConnectTimeout) as error:
             why = str(error)
         self.unread.append(f"{path}: {why}")
         self._in_vain_s += time.monotonic() - began

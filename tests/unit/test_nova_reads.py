@@ -153,6 +153,16 @@ def test_whoever_answers_an_error_is_left_in_peace_as_long_as_after_an_answer(la
     assert rests == [60]
 
 
+def test_one_answer_that_comes_too_late_ends_no_look_and_a_service_that_is_away_does() -> None:
+    world = World(S, S2)
+    world.nova.answers[f"/servers/{S}"] = exceptions.ConnectTimeout("timed out")
+    assert world.classes(world.reader.cloud({})) == [("owner_gone", S2)]
+    assert world.reader.unread == [f"/servers/{S}: timed out"]
+    world.nova.answers[f"/servers/{S}"] = exceptions.ConnectFailure("refused")
+    with pytest.raises(exceptions.ConnectFailure):
+        world.reader.cloud({})
+
+
 @pytest.mark.parametrize("told", ["<html>Please log in</html>", "[]", "null", {"servers": []}])
 def test_what_is_no_answer_of_novas_tells_nothing(told: Any) -> None:
     world = World(S)
