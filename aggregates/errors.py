@@ -105,8 +105,9 @@ class ChangedSinceError(DomainError, code="changed_since"):
 
 
 class NovaComputeRunsError(DomainError, code="nova_compute_runs"):
-    """Nova says that its nova-compute on host {host} is up, as it was within the last minute; that
-    and the agent must not both work there. Stop and mask it: the agent comes again by itself.
+    """Nova says that its nova-compute on host {host} is up, as it was within the last minute, or
+    that somebody has forced it down, which stops nothing. It and the agent must not both work
+    there. Stop and mask it, and end the forcing down: the agent comes again by itself.
     """
 
 
@@ -118,6 +119,13 @@ class NotObservedHostError(DomainError, code="not_observed_host"):
 
 class NotAdoptedHostError(DomainError, code="not_adopted_host"):
     """Host {host} was not adopted, so it cannot be handed back."""
+
+
+class HostUnaccountedError(DomainError, code="host_unaccounted"):
+    """Host {host} is fenced, or has not shown since then, or since a restore, what it still holds
+    of servers that run elsewhere. Handed back, it never would. Unfence it, or vouch for it, and
+    start its agent until the host is up; then stop the agent, and ask again.
+    """
 
 
 class UnlockError(DomainError, code="forbidden", status=403):

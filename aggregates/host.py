@@ -250,10 +250,18 @@ class Host(Aggregate):
         elif self.came_from is None:
             raise errors.NotObservedHostError(host=self.name)
 
-    def hand_back(self, reason: str) -> None:
-        """Give it back.  Raises NotAdoptedHostError if it was not adopted."""
+    def check_returnable(self) -> None:
+        """Raises NotAdoptedHostError, and HostUnaccountedError: what it may still hold of servers
+        elsewhere keeps these from being started, and would be forgotten.
+        """
         if self.came_from is None:
             raise errors.NotAdoptedHostError(host=self.name)
+        if self.fenced or self.suspect or self.unvouched:
+            raise errors.HostUnaccountedError(host=self.name)
+
+    def hand_back(self, reason: str) -> None:
+        """Give it back.  Raises what `check_returnable` raises."""
+        self.check_returnable()
         self.record(self.HandedBack, to=self.came_from, reason=reason)
 
     def check_epoch(self, epoch: int) -> None:

@@ -69,13 +69,14 @@ class ServerFacts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HostFacts:
-    """A host as one look shows it.  `disabled`, `up`: its nova-compute; None: Nova knows none.
-    `moving`: servers with a migration that has not ended, and its status.
+    """A host as one look shows it.  `disabled`: its nova-compute; None: Nova knows none; Unknown:
+    its cell does not answer Nova.  `up`: whether it may be working.  `moving`: servers with a
+    migration that has not ended, and its status.
     """
 
     name: str
-    disabled: bool | None
-    up: bool | None
+    disabled: bool | Unknown | None
+    up: bool
     moving: Mapping[str, str]
     servers: tuple[ServerFacts, ...]
 
@@ -111,6 +112,10 @@ class AdoptionVerdict:
 
 def refusals_of(host: HostFacts) -> list[str]:
     """Why none of its servers can be adopted now."""
+    if isinstance(host.disabled, Unknown):
+        return [
+            f"The cell of host {host.name} does not answer Nova, which then lists no server of it."
+        ]
     if host.disabled is None:
         return [f"Nova has no nova-compute on host {host.name}."]
     if not host.disabled:

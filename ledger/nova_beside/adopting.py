@@ -26,6 +26,7 @@ from aggregates.base import EventContext, Seen
 from aggregates.host import Host
 from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
+from handlers.drift.rows import Unknown
 from handlers.requests.adopt import (
     AdoptionVerdict,
     HostFacts,
@@ -51,7 +52,7 @@ PAUSE_S = 5.0
 
 
 class NovaAskedError(Exception):
-    """Nova has not answered the last question yet; ask again soon."""
+    """Nova has not answered the last question yet, or does not know; ask again soon."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +108,7 @@ class Adopting:
         NotObservedHostError if it is the ledger's own.
         """
         self._refuse_own(host)
-        reader = reader_of(self._settings, _at_once)
+        reader = reader_of(self._settings, self._clock, _at_once)
         facts = one_host.read(reader, host)
         report = AdoptionReport(host=host, refusals=refusals_of(facts), notes=notes_of(facts))
         before: HostFacts | None = None
@@ -139,17 +140,19 @@ class Adopting:
 
     def refuse_two(self, host: str) -> None:
         """Before an agent is let in on an adopted host for the first time: NovaComputeRunsError, as
-        long as Nova says that its own works there.  Raises what Reader.get raises, and
-        NovaAskedError: a Nova that hangs has one thread, and not all those of agents.
+        long as Nova's own may work there.  Raises what Reader.get raises, and NovaAskedError: its
+        cell does not answer, or a Nova that hangs has one thread, and not all those of agents.
         """
         if not self._store.load(Host, Host.id_of(host)).awaits_agent:
             return
         if not self._asking.acquire(blocking=False):
             raise NovaAskedError("it is being asked for another agent")
         try:
-            _, up = one_host.service(reader_of(self._settings, _at_once), host)
+            disabled, up = one_host.service(reader_of(self._settings, self._clock, _at_once), host)
         finally:
             self._asking.release()
+        if isinstance(disabled, Unknown):
+            raise NovaAskedError("its cell does not answer Nova")
         if up:
             raise errors.NovaComputeRunsError(host=host)
 
@@ -222,11 +225,13 @@ class Adopting:
     ) -> AdoptionReport:
         """Give back those of its servers of which Nova says the same; the host with the last one.
 
-        NotAdoptedHostError.
+        Raises what Host.check_returnable raises.
         """
-        if self._store.load(Host, Host.id_of(host)).came_from is None:
+        known_host = self._store.load(Host, Host.id_of(host))
+        if known_host.version == 0:
             raise errors.NotAdoptedHostError(host=host)
-        reader = reader_of(self._settings, _at_once)
+        known_host.check_returnable()
+        reader = reader_of(self._settings, self._clock, _at_once)
         facts = one_host.read(reader, host)
         seen, position = self._seen(), 0
         servers = []

@@ -33,12 +33,11 @@ from handlers.drift.beside_nova import (
     SeenServer,
     confirmed,
     found,
-    questionable,
     tells,
 )
 from handlers.drift.classes import BY_NAME, subject_of
 from handlers.drift.judge import Sight, Suspicion
-from handlers.drift.rows import UNKNOWN, Key
+from handlers.drift.rows import Key
 from ledger.log.unit import AggregateStore, Unit, run_optimistically
 from ledger.nova_beside.reads import CloudReader
 from ledger.reconcile.cases import BATCH, batched
@@ -78,10 +77,7 @@ class Differences:
         context: EventContext,
     ) -> None:
         """What this look makes of findings.  `cloud`: what is Nova's alone (`theirs`)."""
-        unsure = questionable(cloud)
-        asked = reader.few(unsure, "servers whose mappings differ")
-        told = {**dict.fromkeys(unsure, UNKNOWN), **reader.mappings(cloud.servers, asked)}
-        cloud = replace(cloud, servers={**cloud.servers, **told})
+        cloud = reader.sure(cloud)
         row = connection.execute(sql.query("log", "head")).fetchone()
         assert row is not None, "the log has a head"
         seen = [each for each in found(cloud, STUCK) if each.kind.name in BY_NAME]

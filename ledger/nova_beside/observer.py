@@ -28,7 +28,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Generator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -69,6 +69,8 @@ REST = 2.0
 DIFFERING_MAX = 20_000
 #: How long after a failure of ours, and how often it is looked whether another process has ended.
 PAUSE_S = 5.0
+#: How long an answer of Nova's is waited for when the service ends.
+STOP_S = 5.0
 
 _log = structlog.get_logger(__name__)
 
@@ -116,10 +118,10 @@ class Observer:
         self, dsn: str, store: AggregateStore, settings: Observe, clock: Callable[[], float]
     ) -> None:
         self._dsn, self._store, self._clock = dsn, store, clock
-        self._reader = reader_of(settings, self._rest)
+        self._reader = reader_of(settings, clock, self._rest)
         self._interval_s = settings.interval_s
         self._stop = threading.Event()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="observer")
+        self._thread: threading.Thread | None = None
         self._notices = Notices()
         url, pool = settings.notifications, settings.notifications_pool
         self._bus = None if url is None else Bus(url, pool, self._notices.hear)
@@ -130,10 +132,9 @@ class Observer:
 
     async def run(self) -> None:
         """Until it is cancelled; then `stop`."""
-        loop = asyncio.get_running_loop()
         while True:
             try:
-                await loop.run_in_executor(self._thread, self._run)
+                await self._run_aside()
             except BusyError:
                 self._trouble = None  # whoever is at it tells
             except (psycopg.OperationalError, PersistenceError) as error:
@@ -147,10 +148,13 @@ class Observer:
             await asyncio.sleep(PAUSE_S)
 
     async def stop(self) -> None:
-        """What is under way is given up; another process may go on at once."""
+        """What is under way is given up; another process may go on at once, or when this one ends:
+        an answer of Nova's may take minutes, and is not waited for.
+        """
         self._stop.set()
         self._notices.close()
-        await asyncio.to_thread(self._thread.shutdown)
+        if self._thread is not None:
+            await asyncio.to_thread(self._thread.join, STOP_S)
 
     async def check(self) -> str | None:
         """What is wrong, for /readyz: why this process's last look told nothing, that nothing is
@@ -162,6 +166,22 @@ class Observer:
     def heard(self) -> Counter:
         """What was made of Nova's notifications."""
         return self._notices.counted
+
+    async def _run_aside(self) -> None:
+        """In a thread that keeps no process from ending, as those of an executor do."""
+        ended: Future[None] = Future()
+        ended.set_running_or_notify_cancel()
+
+        def run() -> None:
+            try:
+                self._run()
+                ended.set_result(None)
+            except BaseException as error:  # noqa: BLE001 - whoever waits has it
+                ended.set_exception(error)
+
+        self._thread = threading.Thread(target=run, name="observer", daemon=True)
+        self._thread.start()
+        await asyncio.wrap_future(ended)
 
     def _run(self) -> None:
         if not self._stop.is_set():
@@ -393,7 +413,9 @@ def _unwatched(_: WorkProgress) -> None:
     """How far it is can be read where long work is noted."""
 
 
-def reader_of(settings: Observe, rest: Callable[[float], None]) -> CloudReader:
+def reader_of(
+    settings: Observe, clock: Callable[[], float], rest: Callable[[float], None]
+) -> CloudReader:
     """Logged in at the first request."""
     assert settings.auth is not None, "else nobody is watched"
     cloud: Options = {
@@ -405,7 +427,7 @@ def reader_of(settings: Observe, rest: Callable[[float], None]) -> CloudReader:
     verify = False if settings.insecure else settings.cacert or True
     to = session.Session(auth=load_auth(settings.auth), verify=verify, timeout=TIMEOUT_S)
     nova, cinder = (adapter_of(cloud, to, each) for each in OVERRIDES)
-    return CloudReader(nova, cinder, rest)
+    return CloudReader(nova, cinder, clock, rest)
 
 
 def beyond_reading(reader: CloudReader) -> str | None:

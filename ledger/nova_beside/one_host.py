@@ -12,9 +12,16 @@ from dataclasses import replace
 from typing import Any
 
 from handlers.drift.beside_nova import SeenAttachment, SeenServer
-from handlers.drift.rows import Unknown
+from handlers.drift.rows import UNKNOWN, Unknown
 from handlers.requests.adopt import Holder, HostFacts, ServerFacts, VolumeFacts
-from ledger.nova_beside.reads import CloudReader, Json, bare_device, seen_server, seen_volume
+from ledger.nova_beside.reads import (
+    CloudReader,
+    Json,
+    bare_device,
+    host_name,
+    seen_server,
+    seen_volume,
+)
 
 #: Nova's statuses of a migration that has not ended (nova/objects/migration.py, and those that a
 #: resize waits in).
@@ -26,7 +33,7 @@ OPEN = (
 
 def read(reader: CloudReader, host: str) -> HostFacts:
     """Raises what Reader.cloud raises."""
-    reader.unread = []
+    reader.begin()
     disabled, up = service(reader, host)
     moving = {
         row["instance_uuid"]: row["status"]
@@ -50,7 +57,7 @@ def read_server(reader: CloudReader, server_id: str) -> ServerFacts | Unknown | 
     Nova lists servers of all projects to administrators alone: whoever is none any more is refused
     here, and does not take for gone what is hidden from them.
     """
-    reader.unread = []
+    reader.begin()
     query = {"all_tenants": "1", "uuid": server_id}
     listed = {row["id"]: row for row in _list(reader, "servers/detail", "servers", **query)}
     row = listed.get(server_id) or reader.single(reader.nova, f"/servers/{server_id}", "server")
@@ -75,17 +82,23 @@ def attachments(reader: CloudReader, server_id: str) -> list[SeenAttachment]:
     ]
 
 
-def service(reader: CloudReader, host: str) -> tuple[bool | None, bool | None]:
-    """Whether its nova-compute is disabled, and up; None: Nova knows none there."""
-    rows = _list(reader, "os-services", "services", host=host, binary="nova-compute")
-    for row in rows:
-        if row["host"] == host:
-            return row["status"] == "disabled", row["state"] == "up"
-    return None, None
+def service(reader: CloudReader, host: str) -> tuple[bool | Unknown | None, bool]:
+    """Whether its nova-compute is disabled, and whether it may be working.
+
+    None: Nova knows none there.  UNKNOWN: its cell does not answer Nova, which then tells neither
+    (2.69).  Two cells may each have one of that name.  Who is forced down is said to be down, and
+    perhaps works.
+    """
+    found = _list(reader, "os-services", "services", host=host, binary="nova-compute")
+    rows = [row for row in found if row["host"] == host]
+    if any(row["status"] == "UNKNOWN" for row in rows):
+        return UNKNOWN, True
+    disabled = all(row["status"] == "disabled" for row in rows) if rows else None
+    return disabled, any(row["state"] == "up" or row["forced_down"] for row in rows)
 
 
 def _list(reader: CloudReader, path: str, name: str, **query: str) -> list[Json]:
-    return list(reader.get(reader.nova, f"/{path}", **query)[name])
+    return list(reader.get(reader.nova, f"/{path}", name, **query))
 
 
 def _server(reader: CloudReader, row: Json, projects: set[str]) -> ServerFacts:
@@ -136,7 +149,7 @@ def _holder(row: Json) -> Holder:
     return Holder(
         attachment_id=row["attachment_id"],
         server_id=row["server_id"],
-        host=row.get("host_name"),
+        host=host_name(row),
         device=bare_device(row.get("device")),
         since=row.get("attached_at"),
     )

@@ -11,10 +11,19 @@ Theory of operation
 * The list of attachments is the short one: the long one carries the secrets of connections.  Host
   and time of what is attached are in the list of volumes; of the few others, in their own answer.
 * Lists go by ids; behind a row that was deleted meanwhile they go on behind one before it.
+* Nova leaves the servers of a cell that is down out of a list that is sorted or in pages, with 200,
+  and may list a server without its volumes if the cell fails just then.  So a server that no list
+  has is asked for, and whose mappings are in question and not told is unknown.
+* Each answer about a cell that is down takes Nova a minute or more (its CELL_TIMEOUT; Nova 34 took
+  130 s while the cell's database refused connections).  So one that comes too late ends nothing,
+  and whoever has waited in vain for too long asks for no more single things in that round.
+* A member names server and host of an attachment as they like (POST attachments): a server that
+  is no UUID is nobody's, and what cannot be shown of a host's name is escaped.
 """
 
 from __future__ import annotations
 
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -38,6 +47,7 @@ from handlers.drift.beside_nova import (
 )
 from handlers.drift.rows import UNKNOWN, Unknown
 from host_agent.shared.contract.survey import Survey
+from host_agent.shared.platform.text import one_line
 
 #: Rows of a list that are asked for at once; Nova and Cinder give no more than 1000.
 PAGE_ROWS = 500
@@ -45,12 +55,16 @@ PAGE_ROWS = 500
 MARKERS = 5
 #: How many single things of each sort one round asks for; of others nothing is said.
 SINGLES_MAX = 2000
+#: How long one round waits in vain for single things, at most.
+IN_VAIN_S = 600.0
 #: Nova's answer has no more of a server's actions; the oldest are left out.
 ACTIONS_MAX = 1000
 #: Nova tells attachments of mappings from 2.89 on; Cinder has what we read from 3.44 on (S1).
 NOVA = {"OpenStack-API-Version": "compute 2.89"}
 CINDER = {"OpenStack-API-Version": "volume 3.44"}
 _EVERY = {"all_tenants": "1"}
+_VOLUMES = "os-extended-volumes:volumes_attached"
+_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 Json = Mapping[str, Any]
 Servers = dict[str, SeenServer | Unknown | None]
@@ -89,15 +103,22 @@ def _at_once(_took_s: float) -> None:
 class CloudReader:
     """`requests`: how many were sent.  `unread`: what could not be read, in words.
 
-    `rest` is called after each answer, with how long that took: it may wait, or raise.
+    `clock`: the time of a Cinder that sends none.  `rest` is called after each answer, with how
+    long that took: it may wait, or raise.
     """
 
     nova: Adapter
     cinder: Adapter
+    clock: Callable[[], float]
     rest: Callable[[float], None] = _at_once
     requests: int = 0
     unread: list[str] = field(default_factory=list)
     _now: datetime | None = None
+    _in_vain_s: float = 0.0
+
+    def begin(self) -> None:
+        """Another round: what was not read in the last one is forgotten."""
+        self.unread, self._in_vain_s = [], 0.0
 
     def cloud(self, hosts: Mapping[str, Survey], *, every_mapping: bool = False) -> Cloud:
         """One round of a survey.  Raises CutListError, and what keystoneauth raises.
@@ -106,15 +127,20 @@ class CloudReader:
         """
         cloud = self.lists(hosts)
         seen = [each for each in cloud.servers.values() if isinstance(each, SeenServer)]
-        if every_mapping:
-            asked = [each.id for each in seen if each.volumes]
-        else:
-            asked = self.few(questionable(cloud), "servers whose mappings differ")
-        return replace(cloud, servers={**cloud.servers, **self.mappings(cloud.servers, asked)})
+        return self.sure(cloud, [each.id for each in seen if each.volumes and every_mapping])
+
+    def sure(self, cloud: Cloud, more: Iterable[str] = ()) -> Cloud:
+        """With the mappings of those servers where they matter, and of `more`.  UNKNOWN: where they
+        matter, Nova did not tell them.
+        """
+        unsure = questionable(cloud)
+        asked = dict.fromkeys((*self.few(unsure, "servers whose mappings differ"), *more))
+        told = {**dict.fromkeys(unsure, UNKNOWN), **self.mappings(cloud.servers, asked)}
+        return replace(cloud, servers={**cloud.servers, **told})
 
     def lists(self, hosts: Mapping[str, Survey]) -> Cloud:
         """What the lists show, and what they name and lack.  Raises as `cloud`."""
-        self.unread = []
+        self.begin()
         listed = {row["id"]: row for row in self.pages(self.cinder, "/attachments", "attachments")}
         volumes, projects, attached = self._volumes()
         self.believe(projects)
@@ -125,9 +151,9 @@ class CloudReader:
             servers[row["id"]] = seen_server(row)
         self._missing_servers(servers, attachments.values(), hosts)
         self._missing_volumes(servers, volumes)
-        assert self._now is not None, "Cinder has answered"
+        now = self._now or datetime.fromtimestamp(self.clock(), UTC)  # uWSGI alone sends no Date
         cloud = Cloud(
-            now=self._now, servers=servers, volumes=volumes, attachments=attachments, hosts=hosts
+            now=now, servers=servers, volumes=volumes, attachments=attachments, hosts=hosts
         )
         seen = [each for each in servers.values() if isinstance(each, SeenServer)]
         if down := sum(not each.known for each in seen):
@@ -171,9 +197,9 @@ class CloudReader:
         seen = SeenAttachment(
             id=row["id"],
             volume_id=row["volume_id"],
-            server_id=row.get("instance"),
-            status=row["status"],
-            host=attached.get("host_name") if attached else None,
+            server_id=self._server_id(row),
+            status=str(row["status"]),
+            host=host_name(attached) if attached else None,
             since=attached.get("attached_at") if attached else None,
         )
         if seen.status in {"attached", "reserved"}:
@@ -182,6 +208,13 @@ class CloudReader:
         if not isinstance(alone, Mapping):
             return seen
         return replace(seen, status=alone["status"], since=alone.get("attached_at") or None)
+
+    def _server_id(self, row: Json) -> str | None:
+        named = row.get("instance")
+        if named is None or _UUID.fullmatch(named):
+            return named
+        self.unread.append(f"the server of attachment {row['id']}, as it is called {named!r}")
+        return None
 
     def pages(self, of: Adapter, path: str, name: str, **order: str) -> Iterator[Json]:
         """All rows of a list; one may come twice."""
@@ -196,13 +229,12 @@ class CloudReader:
     ) -> list[Json]:
         markers = [*seen]
         while True:
-            marker = {"marker": markers[-1]} if markers else {}
+            marker = {"marker": markers.pop()} if markers else {}
             try:
-                return list(self.get(of, path, **query, **marker)[name])
+                return list(self.get(of, path, name, **query, **marker))
             except (exceptions.BadRequest, exceptions.NotFound):
                 if not markers:
                     raise
-                markers.pop()
 
     # --- one by one ---------------------------------------------------------------------------
 
@@ -277,9 +309,17 @@ class CloudReader:
         return ids[:most]
 
     def single(self, of: Adapter, path: str, name: str, **query: Any) -> Any:
-        """What is there; None: the service itself says 404; UNKNOWN: it did not tell."""
+        """What is there; None: the service itself says 404; UNKNOWN: it did not tell, or was not
+        asked, as too much was asked in vain.
+        """
+        if self._in_vain_s > IN_VAIN_S:
+            return UNKNOWN
+        began = time.monotonic()
         try:
-            return self.get(of, path, **query)[name]
+            found = self.get(of, path, name, **query)
+            if not (name == "server" and _VOLUMES not in found):
+                return found
+            why = "its cell does not answer Nova"
         except exceptions.NotFound as error:
             # A proxy's 404 says nothing: the service's own names what is not there.
             if _is_its_own(error):
@@ -287,18 +327,31 @@ class CloudReader:
             why = "a 404 that is not the service's own"
         except exceptions.HttpError as error:
             why = f"HTTP {error.http_status}"
+        except (exceptions.InvalidResponse, exceptions.ConnectTimeout) as error:
+            why = str(error)
         self.unread.append(f"{path}: {why}")
+        self._in_vain_s += time.monotonic() - began
+        if self._in_vain_s > IN_VAIN_S:
+            self.unread.append(f"all else by its id: {IN_VAIN_S:g} s were waited in vain")
         return UNKNOWN
 
-    def get(self, of: Adapter, path: str, **query: Any) -> Any:
+    def get(self, of: Adapter, path: str, name: str, **query: Any) -> Any:
+        """What the answer has of that name.  Raises what keystoneauth raises."""
         self.requests += 1
         headers = NOVA if of is self.nova else CINDER
         began = time.monotonic()
-        answer = of.get(path, params=query, headers=headers)
+        try:
+            answer = of.get(path, params=query, headers=headers)
+        except exceptions.HttpError:
+            self.rest(time.monotonic() - began)
+            raise
         self.rest(time.monotonic() - began)
         if of is self.cinder and "Date" in answer.headers:
             self._now = parsedate_to_datetime(answer.headers["Date"])
-        return answer.json()
+        try:
+            return answer.json()[name]
+        except (ValueError, LookupError, TypeError):  # a proxy's page, say
+            raise exceptions.InvalidResponse(answer) from None
 
 
 def _is_its_own(error: exceptions.NotFound) -> bool:
@@ -312,7 +365,7 @@ def _is_its_own(error: exceptions.NotFound) -> bool:
 
 
 def seen_server(row: Json) -> SeenServer:
-    if "os-extended-volumes:volumes_attached" not in row:  # its cell is down (Nova, 2.69)
+    if _VOLUMES not in row:  # its cell is down (Nova, 2.69)
         return SeenServer(id=row["id"], known=False)
     return SeenServer(
         id=row["id"],
@@ -324,7 +377,7 @@ def seen_server(row: Json) -> SeenServer:
         project_id=row.get("tenant_id"),
         user_id=row.get("user_id"),
         root_device=bare_device(row.get("OS-EXT-SRV-ATTR:root_device_name")),
-        volumes=tuple(each["id"] for each in row["os-extended-volumes:volumes_attached"]),
+        volumes=tuple(each["id"] for each in row[_VOLUMES]),
     )
 
 
@@ -339,6 +392,12 @@ def seen_mapping(row: Json) -> SeenMapping:
     )
 
 
+def host_name(attached: Json) -> str | None:
+    """On which host Cinder says that a volume is attached: by the word of whoever attached it."""
+    name = attached.get("host_name")
+    return None if name is None else one_line(name)
+
+
 def bare_device(path: str | None) -> str | None:
     return path.removeprefix("/dev/") if path else None
 
@@ -346,7 +405,7 @@ def bare_device(path: str | None) -> str | None:
 def seen_volume(row: Json) -> SeenVolume:
     return SeenVolume(
         id=row["id"],
-        status=row["status"],
+        status=str(row["status"]),
         multiattach=bool(row.get("multiattach")),
         migration_status=row.get("migration_status"),
         updated_at=row.get("updated_at"),

@@ -266,6 +266,10 @@ def _was_novas(host: Shown) -> bool:
     return bool(host and host["came_from"])
 
 
+def _returnable(host: Shown) -> bool:
+    return _was_novas(host) and not (host["fenced"] or host["suspect"] or host["unvouched"])
+
+
 _REASON_TO_DO = Field(
     name="reason",
     help="why; stored permanently in the history; needed except for a dry run",
@@ -520,10 +524,10 @@ stay, and why. Disable Nova's compute service there first. docs/adopt.md: before
 
 A server goes back when Nova shows for it what the ledger has. Until then the answer has the SQL
 that corrects Nova's database, for an operator to read and execute: Nova has no API for it. Stop
-the agent first.""",
+the agent first. A host that is fenced, or has not shown since what it holds, stays.""",
         fields=(_REASON_TO_DO,),
         body="Passing",
-        possible=_was_novas,
+        possible=_returnable,
         examples=(
             (
                 "hv1 --dry-run -f json",

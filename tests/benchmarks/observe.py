@@ -66,7 +66,9 @@ def main(volumes: int) -> None:
         runner.start()
         settings = Observe(auth={"auth_type": "admin_token", "endpoint": "http://x", "token": "x"})
         observer = Observer(dsn, ledger, settings, time.time)
-        observer._reader = CloudReader(cast("Any", WithMappings(nova)), cast("Any", cinder))
+        observer._reader = CloudReader(
+            cast("Any", WithMappings(nova)), cast("Any", cinder), time.time
+        )
         state, looks, requests = ObserverState(), 0, 0
         began, cpu = time.monotonic(), time.process_time()
         more = True

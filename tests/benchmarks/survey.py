@@ -97,7 +97,7 @@ def clouds(volumes: int) -> tuple[Played, Played]:
 
 def main(volumes: int) -> None:
     nova, cinder = clouds(volumes)
-    reader = CloudReader(nova, cinder)  # type: ignore[arg-type]
+    reader = CloudReader(nova, cinder, time.time)  # type: ignore[arg-type]
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     began = time.process_time()
     cloud = reader.cloud({})

@@ -101,6 +101,7 @@ class SimulatedNova:
         self.down: set[str] = set()  # the same
         self.migrations: list[Row] = []
         self.broken: set[str] = set()
+        self.silent = threading.Event()  # nothing is answered any more
         self._lock = threading.RLock()
 
     # ------------------------------------------------------------------ what Nova does
@@ -218,6 +219,7 @@ class SimulatedNova:
                 "binary": query["binary"],
                 "status": "disabled" if host in self.disabled else "enabled",
                 "state": "down" if host in self.down else "up",
+                "forced_down": False,
             }
             for host in sorted(filter(None, hosts))
         ]
@@ -244,6 +246,8 @@ class _Handler(Handler):
     def respond(self) -> None:
         version = self.headers.get("OpenStack-API-Version")
         status, body = self.nova.answer(self.command, self.path, version)
+        if self.nova.silent.is_set():
+            threading.Event().wait()  # until the process ends
         self.answer(status, json.dumps(body).encode(), Content_Type="application/json")
 
 

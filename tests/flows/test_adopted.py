@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from uuid import UUID
@@ -10,12 +11,15 @@ from uuid import UUID
 import pytest
 
 from aggregates import errors
+from aggregates.host import Host
 from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
 from handlers.requests.adopt import ServerFacts, judge
 from handlers.results.adopted import adopt, hand_back
 from handlers.results.nova_rows import Return, compared
 from handlers.results.observed import ServerSeen, record
+from host_agent.shared.faults import Faults
+from host_agent.simulated.adapters import SimulatedGuests
 from ledger.log.unit import Unit
 from ledger.nova_beside.script import script
 from tests.doubles.nova_database import NovaDatabase
@@ -29,7 +33,7 @@ from tests.flows.adopted import (
 )
 from tests.flows.scenarios import SCENARIOS, Scenario, prepared
 from tests.regressions.worlds import NEIGHBOUR, Street
-from tests.world import CONTEXT, HOST, World
+from tests.world import CONTEXT, HOST, OTHER, World
 
 NOW = datetime(2026, 11, 28, 12, tzinfo=UTC)
 
@@ -182,3 +186,29 @@ def test_a_server_that_changed_since_the_look_is_not_taken() -> None:
     unit = Unit(world.store)
     with pytest.raises(errors.ChangedSinceError):
         adopt(replace(verdict, taken=(other,)), HOST, "it goes over", SEEN, unit)
+
+
+def test_a_host_is_not_handed_back_before_it_has_shown_that_it_holds_nothing_of_others() -> None:
+    """What it may still have of a server is a sign that keeps the server from being started."""
+    world = adopted(_mixed())
+    world.done(world.act("resize", destination=OTHER))
+    world.fence(HOST)
+    world.done(world.act("confirm_resize"))
+
+    def on_host(change: Callable[[Host], None]) -> None:
+        unit = Unit(world.store)
+        change(unit.get(Host, HOST))
+        unit.save(CONTEXT)
+
+    with pytest.raises(errors.HostUnaccountedError):
+        on_host(lambda host: host.hand_back("not yet"))
+    on_host(lambda host: host.unfence("power is back"))
+    with pytest.raises(errors.ShownElsewhereError, match="perhaps its guest"):
+        world.act("reboot")
+    with pytest.raises(errors.HostUnaccountedError):
+        on_host(lambda host: host.hand_back("not yet"))
+    SimulatedGuests(world.hosts[HOST], Faults(), HOST).remove(world.server_id)
+    world.records[HOST].clear()
+    world.register(HOST)
+    on_host(lambda host: host.hand_back("not yet"))
+    world.done(world.act("reboot"))

@@ -19,6 +19,9 @@ ENV = os.environ
 URL = ENV["LEDGER_LAB_KEYSTONE"]
 DEFAULT = {"user_domain_id": "default", "project_domain_id": "default"}
 
+#: How long an answer may be silent for all clients: more than any here takes.  Nova waits a minute
+#: for a message (rpc_response_timeout), and the ledger two for an answer of Nova's.
+ANSWER_S = 180
 #: Name, project, roles.  A user's cloud in clouds.yaml is called like the user.
 USERS = (
     ("member", "lab", ("member",)),
@@ -60,7 +63,7 @@ class Keystone:
 
     def __init__(self) -> None:
         auth = identity.V3Password(**login("admin", "admin"))
-        to = session.Session(auth=auth)
+        to = session.Session(auth=auth, timeout=ANSWER_S)
         self._api = adapter.Adapter(to, endpoint_override=URL)
 
     def ensure(self, kind: str, **what: Any) -> str:
@@ -111,7 +114,7 @@ def main(more: list[str]) -> None:
             keystone.ensure("endpoint", **place, url=url)
     homes = {"admin": "admin"} | {name: project for name, project, _ in USERS}
     clouds = {
-        name: {"auth": login(name, project), "region_name": "RegionOne"}
+        name: {"auth": login(name, project), "region_name": "RegionOne", "api_timeout": ANSWER_S}
         for name, project in homes.items()
     }
     Path(ENV["OS_CLIENT_CONFIG_FILE"]).write_text(yaml.safe_dump({"clouds": clouds}))

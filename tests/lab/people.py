@@ -41,7 +41,7 @@ class Person:
             auth = service_token.ServiceTokenAuthWrapper(auth, passed_on_by.auth)
         return client.Client(
             api_versions.APIVersion("3.71"),
-            session=session.Session(auth=auth),
+            session=session.Session(auth=auth, timeout=self.session.timeout),
             endpoint_override=f"{ENV['CINDER_ENDPOINT']}/{self.project_id}",
         )
 
@@ -50,4 +50,4 @@ class Person:
 def person(name: str) -> Person:
     clouds = yaml.safe_load(Path(ENV["OS_CLIENT_CONFIG_FILE"]).read_text())["clouds"]
     auth = identity.V3Password(**clouds[name]["auth"])
-    return Person(name, auth, session.Session(auth=auth))
+    return Person(name, auth, session.Session(auth=auth, timeout=clouds[name]["api_timeout"]))

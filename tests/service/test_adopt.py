@@ -81,7 +81,8 @@ def test_the_console_shows_the_preflight_and_then_adopts_once(watched: Watched) 
     stack.start_service()
     watched.until("volumes", volume, "BlockDeviceMapping.DevicePlugged")
     page = f"/ui/hosts/{HOST}/adopt"
-    assert f'href="/ui/hosts/{HOST}"' in stack.get("/ui/hosts").text, "seen, and Nova's"
+    shown = f'href="/ui/hosts/{HOST}"'  # by a projection, which the history does not wait for
+    eventually(lambda: shown in stack.get("/ui/hosts").text, "it is seen, and Nova's")
     back = f"/ui/hosts/{HOST}/hand_back"
 
     def offered() -> set[str]:

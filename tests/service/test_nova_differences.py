@@ -5,7 +5,7 @@ look that could see it ends it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 from uuid import uuid4
@@ -16,9 +16,10 @@ import pytest
 from aggregates.base import Actor, EventContext
 from handlers.drift import judge
 from handlers.drift.beside_nova import Cloud, SeenServer
-from handlers.drift.rows import UNKNOWN
+from handlers.drift.rows import UNKNOWN, Unknown
 from ledger.nova_beside import differences
 from ledger.nova_beside.differences import Differences, theirs
+from ledger.nova_beside.reads import CloudReader, Servers
 from ledger.reconcile.reads import LedgerReads
 from projections.running.tables import prepare
 from tests.service.api_world import Api
@@ -32,15 +33,18 @@ NAMES = [
 ]
 
 
-class Reader:
+class Reader(CloudReader):
     """Nova tells the mappings of a server as its list does, unless it is `silent`."""
 
     silent = False
 
-    def few(self, every: list[str], _: str) -> list[str]:
-        return every
+    def __init__(self) -> None:
+        nobody: Any = None
+        super().__init__(nobody, nobody, nobody)
 
-    def mappings(self, servers: Mapping[str, Any], asked: list[str]) -> dict[str, Any]:
+    def mappings(
+        self, servers: Mapping[str, SeenServer | Unknown | None], asked: Iterable[str]
+    ) -> Servers:
         return {} if self.silent else {id_: servers[id_] for id_ in asked}
 
 
@@ -66,8 +70,7 @@ class Looks:
 
     def _see(self, cloud: Cloud) -> None:
         with psycopg.connect(self._dsn, autocommit=True) as connection:
-            reader: Any = self.reader
-            self._of_process.see(connection, reader, cloud, str(uuid4()), _CONTEXT)
+            self._of_process.see(connection, self.reader, cloud, str(uuid4()), _CONTEXT)
 
 
 @pytest.fixture

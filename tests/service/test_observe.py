@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import re
 import shlex
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -22,6 +24,8 @@ pytestmark = pytest.mark.slow
 
 #: How well a process knows the database's clock.
 CLOCK = timedelta(milliseconds=20)
+#: As deploy/systemd/attachment-ledger.service has it (TimeoutStopSec).
+SYSTEMD_S = 30
 READS = {"attachment_list", "attachment_show", "volume_list", "volume_show"}
 
 
@@ -222,6 +226,33 @@ def test_a_server_of_which_nova_does_not_tell_stays_as_it_was(watched: Watched) 
     nova.broken.clear()
     holds(watched.until("volumes", volume, "BlockDeviceMapping.MappingEnded"), begun, ended)
     holds(watched.until("volumes", volume, "Attachment.Deleted"), begun, ended)
+
+
+def test_a_nova_that_does_not_answer_keeps_no_service_from_ending(watched: Watched) -> None:
+    """As long as it is waited for (TIMEOUT_S, several times), systemd would kill it meanwhile."""
+    nova = watched.nova
+    nova.boot("db")
+    watched.stack.start_service()
+    watched.next_looks()
+    nova.silent.set()
+    asked = len(nova.asked)
+    eventually(lambda: len(nova.asked) > asked, "Nova is asked")
+    began = time.monotonic()
+    assert watched.stack.components[0].stop() == 0
+    assert time.monotonic() - began < SYSTEMD_S
+
+
+def test_what_a_member_calls_a_server_and_a_host_stops_no_look(watched: Watched) -> None:
+    """Cinder takes both as they come; no database of ours would."""
+    nova = watched.nova
+    server, volume = nova.boot("db"), watched.volume()
+    row = nova.cinder.attachment_create(volume, server.id, {"host": "hv1\0"})
+    nova.cinder.attachment_complete(row.id)
+    nova.cinder.attachment_create(watched.volume(), f"urn:{uuid4().hex}")
+    watched.stack.start_service()
+    seen = watched.until("volumes", volume, "Attachment.Completed")
+    assert seen["host"] == r"hv1\u0000"
+    watched.next_looks()
 
 
 def test_looks_at_drift_compare_what_is_ours_alone(watched: Watched) -> None:

@@ -10,6 +10,7 @@ from uuid import UUID
 
 import pytest
 
+from aggregates import errors
 from handlers.drift.beside_nova import SeenAttachment, SeenMapping, SeenServer, SeenVolume
 from handlers.drift.rows import UNKNOWN
 from handlers.requests.adopt import (
@@ -163,7 +164,29 @@ def test_a_host_to_which_servers_may_come_is_not_taken() -> None:
     assert refusals_of(HOST) == []
     assert "--disable hv1 nova-compute" in refusals_of(replace(HOST, disabled=False))[0]
     assert "no nova-compute" in refusals_of(replace(HOST, disabled=None))[0]
+    assert "cell" in refusals_of(replace(HOST, disabled=UNKNOWN))[0]
     assert len(notes_of(replace(HOST, up=True))) == len(notes_of(HOST)) + 1
+
+
+_STOPPED = {"host": "hv1", "status": "disabled", "state": "down", "forced_down": False}
+#: What Nova 34 lists of the host's nova-compute, and whether it is disabled, and may be working.
+SERVICES: dict[str, tuple[list[dict[str, Any]], tuple[Any, bool]]] = {
+    "none": ([], (None, False)),
+    "another's": ([{**_STOPPED, "host": "hv10"}], (None, False)),
+    "stopped": ([_STOPPED], (True, False)),
+    "up": ([{**_STOPPED, "state": "up"}], (True, True)),
+    "forced down": ([{**_STOPPED, "forced_down": True}], (True, True)),
+    "of two cells, one up": ([_STOPPED, {**_STOPPED, "state": "up"}], (True, True)),
+    "of two cells, one enabled": ([_STOPPED, {**_STOPPED, "status": "enabled"}], (False, False)),
+    "a cell that is down": ([_STOPPED, {"host": "hv1", "status": "UNKNOWN"}], (UNKNOWN, True)),
+}
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_nova_compute_may_work_unless_nova_knows_better(name: str) -> None:
+    rows, told = SERVICES[name]
+    nova: Any = SimpleNamespace(nova=None, get=lambda *_, **__: rows)
+    assert one_host.service(nova, "hv1") == told
 
 
 def old(**changes: Any) -> ServerFacts:
@@ -231,14 +254,18 @@ def test_nova_is_asked_for_one_agent_at_a_time(monkeypatch: pytest.MonkeyPatch) 
     passing = adopting.Adopting("", store, Observe(), lambda: 0.0)
     asked = []
 
-    def service(_reader: Any, host: str) -> tuple[bool, bool]:
+    def service(_reader: Any, host: str) -> tuple[Any, bool]:
         asked.append(host)
         with pytest.raises(adopting.NovaAskedError):
             passing.refuse_two("hv2")
-        return True, False
+        return {"hv1": (True, False), "hv3": (UNKNOWN, True), "hv4": (True, True)}[host]
 
     monkeypatch.setattr(adopting, "reader_of", lambda *_: None)
     monkeypatch.setattr(one_host, "service", service)
     passing.refuse_two("hv1")
     passing.refuse_two("hv1")
     assert asked == ["hv1", "hv1"]
+    with pytest.raises(adopting.NovaAskedError, match="cell"):
+        passing.refuse_two("hv3")
+    with pytest.raises(errors.NovaComputeRunsError):
+        passing.refuse_two("hv4")

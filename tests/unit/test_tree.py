@@ -128,6 +128,7 @@ def test_nobody_decides_by_a_wall_clock() -> None:
     }
     assert reading == {
         "host_agent/shared/platform/clocks.py",  # to tell how wrong it is
+        "ledger/cli/survey/survey.py",  # how long ago, if Cinder does not tell its time
         "ledger/cli/table.py",  # how long ago, for people
         "ledger/log/clock.py",
         "ledger/trial/cinder/model/model.py",  # Cinder's own

@@ -83,7 +83,7 @@ class SurveyCloud(Lister):
         cloud = clouds.options_of(parsed_args.os_cloud, os.environ)
         to = clouds.session_of(cloud)
         nova, cinder = (adapter_of(cloud, to, each) for each in OVERRIDES)
-        reader = CloudReader(nova, cinder)
+        reader = CloudReader(nova, cinder, time.time)
         rounds, seen = [], None
         try:
             for first in (True, False):

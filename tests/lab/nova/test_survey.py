@@ -195,6 +195,17 @@ def test_statuses_that_fit_nothing_are_found_and_mended(cloud: NovaCloud, attach
     found_and_mended(cloud, expected)
 
 
+def test_a_server_as_only_a_member_calls_it_is_named_and_nothing_is_said_of_it(
+    cloud: NovaCloud,
+) -> None:
+    """Cinder takes what Python takes for a UUID, and asks Nova for it, which knows none."""
+    named = f"urn:{uuid.uuid4().hex}"
+    cloud.cinder.attachments.create(cloud.volume(), {}, named)
+    code, rows, words = survey(*SOON)
+    assert (code, rows) == (0, []), words
+    assert named in words
+
+
 def test_states_that_pass_are_told_once_they_are_old(cloud: NovaCloud) -> None:
     volume = cloud.volume()
     cloud.set_status(volume, "detaching")

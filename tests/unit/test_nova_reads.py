@@ -1,0 +1,242 @@
+"""What Nova and Cinder of somebody else answer, and what is made of it: late, halves, lies."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+from keystoneauth1 import exceptions
+
+from handlers.drift.beside_nova import Cloud, SeenServer, found
+from handlers.drift.rows import UNKNOWN
+from ledger.nova_beside import one_host, reads
+from ledger.nova_beside.differences import STUCK
+from ledger.nova_beside.reads import CloudReader
+
+S, S2, S3 = (str(UUID(int=n)) for n in range(1, 4))
+HELD = "os-extended-volumes:volumes_attached"
+DATE = {"Date": "Sun, 29 Nov 2026 03:00:00 GMT"}
+
+Row = dict[str, Any]
+
+
+def server(id_: str, *volumes: str) -> Row:
+    place = {"OS-EXT-SRV-ATTR:host": "hv1", "OS-EXT-STS:vm_state": "active"}
+    return {"id": id_, HELD: [{"id": each} for each in volumes], **place}
+
+
+def of_a_cell_that_is_down(id_: str) -> Row:
+    return {"id": id_, "status": "UNKNOWN", "tenant_id": "p", "links": []}
+
+
+class Service:
+    """Tells `answers` by path, or raises them.  Any other path is 404; a list has one page."""
+
+    session = SimpleNamespace(auth=None)
+
+    def __init__(self, **answers: Any) -> None:
+        self.answers = {f"/{path.replace('__', '/')}": told for path, told in answers.items()}
+        self.asked: list[str] = []
+
+    def get(self, path: str, params: Row, headers: Row) -> Any:
+        assert headers
+        self.asked.append(path)
+        told = self.answers.get(path, _not_found())
+        if isinstance(told, list):
+            name = path.split("/")[1]
+            told = {name: [] if "marker" in params else told}
+        if isinstance(told, Exception):
+            raise told
+        text = told if isinstance(told, str) else json.dumps(told)
+        return SimpleNamespace(headers=DATE, json=lambda: json.loads(text))
+
+
+def _not_found() -> exceptions.NotFound:
+    told: Any = SimpleNamespace(json=lambda: {"itemNotFound": {}})
+    return exceptions.NotFound(response=told)
+
+
+class World:
+    """A cloud in which each of these servers has a volume by an attachment, as Cinder tells."""
+
+    def __init__(self, *servers: str) -> None:
+        self.nova = Service(servers__detail=[])
+        self.cinder = Service(attachments=[], volumes__detail=[])
+        any_nova: Any = self.nova
+        any_cinder: Any = self.cinder
+        self.reader = CloudReader(any_nova, any_cinder, lambda: 1.8e9)
+        for each in servers:
+            self.attach(each)
+
+    def attach(self, server_id: str, host: str | None = "hv1") -> str:
+        """The volume, of the same id as its attachment."""
+        rows, volumes = (self.cinder.answers[p] for p in ("/attachments", "/volumes/detail"))
+        id_ = str(UUID(int=100 + len(rows)))
+        rows.append({"id": id_, "volume_id": id_, "instance": server_id, "status": "attached"})
+        at = {"attachment_id": id_, "host_name": host, "attached_at": "2026-11-01T00:00:00"}
+        volume = {"id": id_, "status": "in-use", "attachments": [at]}
+        volumes.append({**volume, "os-vol-tenant-attr:tenant_id": "p"})
+        return id_
+
+    def maps(self, server_id: str, told: Any) -> None:
+        self.nova.answers[f"/servers/{server_id}/os-volume_attachments"] = told
+
+    def classes(self, cloud: Cloud) -> list[tuple[str, str | None]]:
+        return [(each.kind.name, each.about.server_id) for each in found(cloud, STUCK)]
+
+
+@pytest.fixture
+def late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each answer takes a minute, as Nova's do while a cell is down."""
+    minutes = itertools.count(0, 60)
+    monkeypatch.setattr(reads, "time", SimpleNamespace(monotonic=lambda: next(minutes)))
+
+
+@pytest.mark.parametrize("every_mapping", [False, True])
+def test_a_server_listed_without_its_volumes_is_unknown_unless_nova_tells_its_mappings(
+    every_mapping: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So Nova lists it, with 200, if its cell fails between two of its questions."""
+    world = World(S, S2, S3)
+    rows = world.nova.answers["/servers/detail"]
+    rows += [server(each) for each in (S, S2, S3)]
+    world.maps(S, {"volumeAttachments": []})
+    world.maps(S2, exceptions.InternalServerError())
+    monkeypatch.setattr(reads, "SINGLES_MAX", 2)  # S3 is one too many
+    cloud = world.reader.cloud({}, every_mapping=every_mapping)
+    assert world.classes(cloud) == [("attachment_unknown", S)]
+    assert cloud.servers[S2] is cloud.servers[S3] is UNKNOWN
+
+
+def test_a_server_that_is_deleted_while_it_is_asked_is_not_told_of() -> None:
+    world = World(S)
+    world.nova.answers["/servers/detail"].append(server(S))
+    cloud = world.reader.cloud({})
+    assert f"/servers/{S}/os-volume_attachments" in world.nova.asked
+    assert world.classes(cloud) == []
+
+
+def test_servers_of_a_cell_that_is_down_are_in_no_list_and_are_waited_for_no_longer_than_so(
+    late: None,
+) -> None:
+    lost = [str(UUID(int=n)) for n in range(1, 40)]
+    world = World(*lost)
+    for each in lost:
+        world.nova.answers[f"/servers/{each}"] = {"server": of_a_cell_that_is_down(each)}
+    cloud = world.reader.cloud({})
+    assert world.classes(cloud) == []
+    assert len([path for path in world.nova.asked if path != "/servers/detail"]) < 10
+    assert "its cell does not answer" in world.reader.unread[0]
+    assert "waited in vain" in world.reader.unread[-1]
+    asked = len(world.nova.asked)
+    world.reader.begin()
+    world.reader.server(lost[0])
+    assert len(world.nova.asked) == asked + 1, "the next round asks again"
+
+
+def test_answers_that_come_late_and_tell_something_are_all_waited_for(late: None) -> None:
+    there = [str(UUID(int=n)) for n in range(1, 40)]
+    world = World(*there)
+    assert len(world.classes(world.reader.cloud({}))) == len(there), "Nova says 404 of each"
+
+
+def test_whoever_answers_an_error_is_left_in_peace_as_long_as_after_an_answer(late: None) -> None:
+    world = World()
+    rests: list[float] = []
+    world.reader.rest = rests.append
+    world.nova.answers[f"/servers/{S}"] = exceptions.InternalServerError()
+    assert world.reader.server(S) is UNKNOWN
+    assert rests == [60]
+
+
+def test_one_answer_that_comes_too_late_ends_no_look_and_a_service_that_is_away_does() -> None:
+    world = World(S, S2)
+    world.nova.answers[f"/servers/{S}"] = exceptions.ConnectTimeout("timed out")
+    assert world.classes(world.reader.cloud({})) == [("owner_gone", S2)]
+    assert world.reader.unread == [f"/servers/{S}: timed out"]
+    world.nova.answers[f"/servers/{S}"] = exceptions.ConnectFailure("refused")
+    with pytest.raises(exceptions.ConnectFailure):
+        world.reader.cloud({})
+
+
+@pytest.mark.parametrize("told", ["<html>Please log in</html>", "[]", "null", {"servers": []}])
+def test_what_is_no_answer_of_novas_tells_nothing(told: Any) -> None:
+    world = World(S)
+    world.nova.answers[f"/servers/{S}"] = told
+    assert world.reader.server(S) is UNKNOWN
+    world.nova.answers["/servers/detail"] = told if told != {"servers": []} else {"server": []}
+    with pytest.raises(exceptions.ClientException):
+        world.reader.cloud({})
+
+
+def test_a_list_that_can_go_on_behind_none_of_its_rows_ends_the_look() -> None:
+    """It began from the first page again, for ever."""
+    world = World(S)
+    rows = {"servers": [server(S), server(S2)]}
+
+    def get(path: str, params: Row, headers: Row) -> Any:
+        world.nova.asked.append(path)
+        assert len(world.nova.asked) < 10
+        if "marker" in params:
+            raise exceptions.BadRequest
+        return SimpleNamespace(headers=headers, json=lambda: rows)
+
+    world.nova.get = get  # type: ignore[method-assign]
+    with pytest.raises(exceptions.BadRequest):
+        world.reader.cloud({})
+
+
+def test_a_cinder_that_tells_no_time_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """uWSGI by itself sends no Date."""
+    monkeypatch.delitem(DATE, "Date")
+    world = World(S)
+    cloud = world.reader.cloud({})
+    assert cloud.now.timestamp() == world.reader.clock()
+    assert world.classes(cloud) == [("owner_gone", S)]
+
+
+@pytest.mark.parametrize("named", [f"urn:{S.replace('-', '')}", S[:-1] + "A", S.replace("-", "")])
+def test_a_server_that_is_called_as_no_server_is_nobodys(named: str) -> None:
+    """Cinder takes from any member what Python takes for a UUID; no database of ours does."""
+    world = World(named)
+    cloud = world.reader.cloud({})
+    assert set(cloud.servers) == set()
+    assert world.classes(cloud) == []
+    assert named in world.reader.unread[0]
+
+
+def test_an_attachment_of_no_server_is_nobodys() -> None:
+    world = World()
+    volume = world.attach(S)
+    del world.cinder.answers["/attachments"][0]["instance"]
+    cloud = world.reader.cloud({})
+    assert world.classes(cloud) == []
+    assert cloud.attachments[volume].server_id is None
+    assert world.reader.unread == []
+
+
+def test_a_hosts_name_is_the_word_of_a_member_and_is_told_so_that_it_can_be_shown() -> None:
+    world = World()
+    volume = world.attach(S, "a\0b\n")
+    world.nova.answers["/servers/detail"].append(server(S, volume))
+    cloud = world.reader.cloud({})
+    assert cloud.attachments[volume].host == r"a\u0000b\u000a"
+    [differs] = found(cloud, STUCK)
+    assert differs.kind.name == "attachment_host_differs"
+    held = {"attachment_id": volume, "server_id": S, "host_name": "a\0b"}
+    assert one_host._holder(held).host == r"a\u0000b"
+
+
+def test_rows_without_a_status_are_read() -> None:
+    world = World()
+    volume = world.attach(S)
+    for path in ("/attachments", "/volumes/detail"):
+        world.cinder.answers[path][0]["status"] = None
+    world.nova.answers["/servers/detail"].append(server(S, volume))
+    cloud = world.reader.cloud({})
+    assert isinstance(cloud.servers[S], SeenServer)
+    assert world.classes(cloud) == [("attachment_status_differs", S)]
