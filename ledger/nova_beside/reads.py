@@ -53,6 +53,8 @@ from host_agent.shared.platform.text import one_line
 PAGE_ROWS = 500
 #: Ids that a list can go on behind, if the last of them is deleted meanwhile.
 MARKERS = 5
+#: How often a list is begun, if all of those are deleted, as in a cloud with few rows.
+BEGUN_MAX = 5
 #: How many single things of each sort one round asks for; of others nothing is said.
 SINGLES_MAX = 2000
 #: How long one round waits in vain for single things, at most.
@@ -218,20 +220,30 @@ class CloudReader:
 
     def pages(self, of: Adapter, path: str, name: str, **order: str) -> Iterator[Json]:
         """All rows of a list; one may come twice."""
-        order = order or {"sort": "id:asc"}
+        order, begun = order or {"sort": "id:asc"}, 0
         seen: deque[str] = deque(maxlen=MARKERS)
-        while page := self._page(of, path, name, {**_EVERY, "limit": PAGE_ROWS, **order}, seen):
+        while True:
+            query = {**_EVERY, "limit": PAGE_ROWS, **order}
+            page, marker = self._page(of, path, name, query, seen)
+            begun += marker is None
+            if not page:
+                return
+            if begun > BEGUN_MAX:
+                text = f"The list of {name} cannot be read to its end: it began anew {begun} times."
+                raise CutListError(text, "Its rows go faster than they can be read; try again.")
             seen.extend(row["id"] for row in page)
             yield from page
 
     def _page(
         self, of: Adapter, path: str, name: str, query: dict[str, Any], seen: Iterable[str]
-    ) -> list[Json]:
-        markers = [*seen]
+    ) -> tuple[list[Json], str | None]:
+        """The rows, and behind which one they come; None: they are the first."""
+        markers = [None, *seen]
         while True:
-            marker = {"marker": markers.pop()} if markers else {}
+            marker = markers.pop()
+            behind = {"marker": marker} if marker else {}
             try:
-                return list(self.get(of, path, name, **query, **marker))
+                return list(self.get(of, path, name, **query, **behind)), marker
             except (exceptions.BadRequest, exceptions.NotFound):
                 if not markers:
                     raise

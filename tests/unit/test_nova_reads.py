@@ -15,7 +15,7 @@ from handlers.drift.beside_nova import Cloud, SeenServer, found
 from handlers.drift.rows import UNKNOWN
 from ledger.nova_beside import one_host, reads
 from ledger.nova_beside.differences import STUCK
-from ledger.nova_beside.reads import CloudReader
+from ledger.nova_beside.reads import CloudReader, CutListError
 
 S, S2, S3 = (str(UUID(int=n)) for n in range(1, 4))
 HELD = "os-extended-volumes:volumes_attached"
@@ -173,21 +173,28 @@ def test_what_is_no_answer_of_novas_tells_nothing(told: Any) -> None:
         world.reader.cloud({})
 
 
-def test_a_list_that_can_go_on_behind_none_of_its_rows_ends_the_look() -> None:
-    """It began from the first page again, for ever."""
+@pytest.mark.parametrize("gone", [1, 4, 1000])
+def test_a_list_that_can_go_on_behind_none_of_its_rows_is_begun_again_and_not_for_ever(
+    gone: int,
+) -> None:
+    """`gone`: for so many requests a row that was just listed is there no more."""
     world = World(S)
-    rows = {"servers": [server(S), server(S2)]}
+    left = iter(range(gone))
 
     def get(path: str, params: Row, headers: Row) -> Any:
         world.nova.asked.append(path)
-        assert len(world.nova.asked) < 10
-        if "marker" in params:
+        assert len(world.nova.asked) < 50
+        if "marker" in params and next(left, None) is not None:
             raise exceptions.BadRequest
-        return SimpleNamespace(headers=headers, json=lambda: rows)
+        rows = [] if "marker" in params else [server(S)]
+        return SimpleNamespace(headers=headers, json=lambda: {"servers": rows})
 
     world.nova.get = get  # type: ignore[method-assign]
-    with pytest.raises(exceptions.BadRequest):
-        world.reader.cloud({})
+    if gone < 1000:
+        assert set(world.reader.lists({}).servers) == {S}
+    else:
+        with pytest.raises(CutListError, match="began anew"):
+            world.reader.lists({})
 
 
 def test_a_cinder_that_tells_no_time_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:

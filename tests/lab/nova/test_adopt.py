@@ -88,7 +88,8 @@ def test_a_host_is_adopted_worked_on_and_handed_back(cloud: NovaCloud, ledger: B
 
     as_connected(ledger.home / "host.json", cloud, server)
     with ledger.agent(ledger.home / "host.json"):
-        wait_until(lambda: ledger.get(f"/hosts/{HOST}").get("alive"), "the agent to be known")
+        registered = lambda: ledger.get(f"/hosts/{HOST}").get("service_version")  # noqa: E731
+        wait_until(registered, "the agent, which says more than that it is there")
         cloud.openstack(f"openstack server add volume {server} {second}")
         cloud.wait_status(second, "in-use")
         cloud.openstack(f"openstack server remove volume {server} {first}")
