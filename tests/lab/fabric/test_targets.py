@@ -24,6 +24,11 @@ Make = Callable[[str], str]
 NewServer = Callable[[int], Server]
 
 PATTERN = 11
+#: What says, in the second, that the kernel has no path any more.
+NO_PATH = {
+    "lio": "multipath -ll | grep -c failed | grep -q 2",
+    "nvmet": "! grep -q live /sys/class/nvme/nvme*/state",
+}
 
 
 @contextlib.contextmanager
@@ -94,15 +99,9 @@ def test_a_target_that_does_not_answer_is_asked_again(
     assert_released(volume)
 
 
-@pytest.mark.parametrize(
-    ("kind", "seen"),
-    [
-        ("lio", "multipath -ll | grep -c failed | grep -q 2"),
-        ("nvmet", "! grep -q live /sys/class/nvme/nvme*/state"),
-    ],
-)
+@kinds
 def test_a_volume_that_hangs_is_released_once_it_answers(
-    kind: str, seen: str, new_server: NewServer, new_volume: Make
+    kind: str, new_server: NewServer, new_volume: Make
 ) -> None:
     """The kernel gives its paths up; what QEMU has to write waits, and with it the detach."""
     server, volume = new_server(2), new_volume(kind)
@@ -113,7 +112,7 @@ def test_a_volume_that_hangs_is_released_once_it_answers(
     server.write(volume, PATTERN)
     with stands(volume):
         server.ask_detach(volume)
-        wait_until(lambda: vm(f"{seen} && echo yes || true", on=2), "the kernel to see it")
+        wait_until(lambda: vm(f"{NO_PATH[kind]} && echo yes || true", on=2), "the kernel to see it")
         assert step()["verb"] == "disk_unplug"
     assert_released(volume)
     assert server.attachments() == []
