@@ -231,7 +231,7 @@ def test_the_agent_is_killed_in_a_detach(
 def test_both_paths_are_lost_for_a_while_and_one_is_down_when_it_is_detached(
     server: Server, new_volume: Make
 ) -> None:
-    """While both are, writes fail (`no_path_retry fail`); with one all is as before."""
+    """Its map queues for a while (LIO's entry in multipathd); with one path all is as before."""
     volume = new_volume("lio")
     attach(server, volume)
     vm("for a in 1 2; do ip address del 10.90.0.$a/32 dev lo; done")
