@@ -135,10 +135,12 @@ class OsBrick:
         plain["use_multipath"] = multipath
         if source["type"] == "block":
             _refuse_other_volume(plain)
-            if (stable := names.stable(path)) is not None:
-                source["path"] = plain["stable_path"] = stable
-            elif multipath and names.is_mere_path(path):
+            stable = names.stable(path)
+            late = stable is not None and plain.get("scsi_wwn") == ""  # as os-brick saw it: unnamed
+            if multipath and (late or names.is_mere_path(path)):
                 raise _no_map(path)
+            if stable is not None:
+                source["path"] = plain["stable_path"] = stable
             else:
                 _LOG.warning("device_without_stable_name", path=path)
         return {**source, "format": _format(source, info), "device": plain}
@@ -252,12 +254,16 @@ def _refuse_other_volume(device: dict[str, Any]) -> None:
 
 
 def _no_map(path: str) -> PortError:
-    """os-brick returns a path if no map comes in time (7.1.1), as of a udev that hangs."""
+    """os-brick returns a path if no map comes in time (7.1.1), as of a udev that hangs.
+
+    It asks multipathd for one by the WWN in udev's names alone, and tells none (`scsi_wwn`) if
+    these came later, as where a target answers late.
+    """
     return PortError(
         ErrorKind.RETRYABLE,
         "map_missing",
         f"os-brick has connected the volume, and found no multipath map of {path}: "
-        "udev has not named that disk yet, or the map came later.",
+        "udev has named that disk too late or not yet, or the map came later.",
     )
 
 

@@ -329,20 +329,44 @@ def test_a_disk_that_is_another_volume_by_now_is_final(
     assert given == [disk], "os-brick is given its own words alone"
 
 
+@pytest.mark.parametrize(
+    ("wwn", "name", "mere"),
+    [("", None, True), ("", "/dev/disk/by-id/wwn-0x6", False), ("36", None, True)],
+)
 def test_one_path_is_no_volume_where_multipath_is_asked_for(
-    volume: ConnectionInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Tried again, for a map may come.  By a real kernel: test_block.py."""
-    from os_brick.initiator.connectors.local import LocalConnector
-
-    monkeypatch.setattr(LocalConnector, "connect_volume", lambda *_: {"path": "/dev/sda"})
-    monkeypatch.setattr("host_agent.storage.brick._source", _block)
-    monkeypatch.setattr("host_agent.storage.names.stable", lambda _path: None)
-    monkeypatch.setattr("host_agent.storage.names.is_mere_path", "/dev/sda".__eq__)
-    assert real(tmp_path).connect(volume)["path"] == "/dev/sda"
+    volume: ConnectionInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wwn: str,
+    name: str | None, mere: bool,
+) -> None:  # fmt: skip
+    """Tried again, for a map may come.  By a real kernel: test_block.py, and the fabric's tests."""
+    told = {"path": "/dev/sda", "scsi_wwn": wwn}
+    one_path(monkeypatch, told, name, mere=mere)
+    assert real(tmp_path).connect(volume)["path"] == (name or "/dev/sda")
     with pytest.raises(PortError, match="no multipath map of /dev/sda") as raised:
         real(tmp_path, use_multipath=True).connect(volume)
     assert (raised.value.kind, raised.value.code) == (ErrorKind.RETRYABLE, "map_missing")
+
+
+@pytest.mark.parametrize(("wwn", "name"), [("36", "/dev/disk/by-id/wwn-0x6"), ("", None)])
+def test_a_disk_of_which_there_is_no_map_is_the_volume(
+    volume: ConnectionInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wwn: str,
+    name: str | None,
+) -> None:  # fmt: skip
+    """multipathd was asked, and makes none; or the disk has no identity."""
+    one_path(monkeypatch, {"path": "/dev/sda", "scsi_wwn": wwn}, name, mere=False)
+    found = real(tmp_path, use_multipath=True).connect(volume)
+    assert found["path"] == (name or "/dev/sda")
+
+
+def one_path(
+    monkeypatch: pytest.MonkeyPatch, told: dict[str, Any], name: str | None, *, mere: bool
+) -> None:
+    """What os-brick tells of a disk that it has connected, and what udev and the kernel do."""
+    from os_brick.initiator.connectors.local import LocalConnector
+
+    monkeypatch.setattr(LocalConnector, "connect_volume", lambda *_: told)
+    monkeypatch.setattr("host_agent.storage.brick._source", _block)
+    monkeypatch.setattr("host_agent.storage.names.stable", lambda _path: name)
+    monkeypatch.setattr("host_agent.storage.names.is_mere_path", lambda _path: mere)
 
 
 def _block(path: str) -> dict[str, Any]:

@@ -6,8 +6,9 @@ TCP, all volumes of the host in one subsystem.  After each test nothing is conne
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -19,6 +20,7 @@ from tests.lab.fabric.world import (
     command,
     connected,
     dies,
+    ledger,
     lv,
     script,
     sessions,
@@ -229,7 +231,7 @@ def test_the_agent_is_killed_in_a_detach(
 def test_both_paths_are_lost_for_a_while_and_one_is_down_when_it_is_detached(
     server: Server, new_volume: Make
 ) -> None:
-    """While both are, writes fail (`no_path_retry fail`); with one all is as before."""
+    """Its map queues for a while (LIO's entry in multipathd); with one path all is as before."""
     volume = new_volume("lio")
     attach(server, volume)
     vm("for a in 1 2; do ip address del 10.90.0.$a/32 dev lo; done")
@@ -266,3 +268,60 @@ def test_one_path_is_down_when_it_is_connected_and_the_other_is_down_afterwards(
     detach(server, volume)
     wait_free(volume)
     assert stored(volume, 2)
+
+
+def test_use_multipath_is_changed_between_connect_and_disconnect(
+    servers: list[Server], new_volume: Make
+) -> None:
+    """Each goes as it came, by its record; what another server has keeps both of its sessions."""
+    one, other = servers
+    by_both, by_one, stays = (new_volume("lio") for _ in range(3))
+    attach(one, by_both)
+    attach(other, stays)
+    with one_path():
+        attach(one, by_one)
+        assert logged_in(by_both, by_one, stays) == [2, 1, 2]
+        detach(one, by_both)
+        assert logged_in(by_both, by_one, stays) == [0, 1, 2]
+    detach(one, by_one)
+    assert logged_in(by_both, by_one, stays) == [0, 0, 2]
+    has_its_data(other, stays, "lio")
+    detach(other, stays)
+    wait_free(stays)
+
+
+@contextlib.contextmanager
+def one_path() -> Iterator[None]:
+    """The agent is without `use_multipath` for a while."""
+    restart_agent("--set", "brick.use_multipath=false")
+    try:
+        yield
+    finally:
+        restart_agent()
+
+
+def restart_agent(*words: str) -> None:
+    """With these words for its command line."""
+    script("ledger.sh", "agent_off")
+    script("ledger.sh", "agent", *words)
+    wait_until(lambda: ledger("GET", "/v1/hosts")["hosts"][0]["alive"], "the agent to be back")
+
+
+def logged_in(*volumes: str) -> list[int]:
+    """How many sessions there are with the target of each."""
+    found = sessions()
+    return [sum(volume in target for target in found) for volume in volumes]
+
+
+@kinds
+def test_an_unused_volume_is_retyped_to_one_for_several_servers(
+    servers: list[Server], kind: str, new_volume: Make
+) -> None:
+    volume = new_volume(kind)
+    cinder("POST", f"/volumes/{volume}/action", {"os-retype": {"new_type": f"{kind}-multi"}})
+    wait_until(lambda: volumes()[volume] == "available", "Cinder's retype")
+    for server in servers:
+        attach(server, volume)
+    for server in servers:
+        detach(server, volume)
+    wait_free(volume)
