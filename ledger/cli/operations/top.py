@@ -42,7 +42,7 @@ class Top(PlainCommand):
             type=float,
             default=INTERVAL_S,
             metavar="SECONDS",
-            help=f"between two looks (default {INTERVAL_S:g})",
+            help=f"between two refreshes (default {INTERVAL_S:g})",
         )
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
