@@ -18,9 +18,9 @@ The calls of Cinder that each flow makes when nothing fails, and what each call 
 are in [decision 0098](decisions/0098-each-question-once-per-fact.md). A test counts the calls over
 the simulated Cinder; `make docs` counts them again and writes this page.
 
-Calls have the names of [faults](faults.md), actions of a volume the names of Cinder. Flows that move
-a server move one with two volumes, one of them encrypted. In addition each process logs in at
-Keystone and asks Cinder for its versions.
+Calls have the names of [faults](faults.md), actions of a volume the names of Cinder. Flows that
+move a server move one with two volumes, one of them encrypted. In addition each process logs in
+at Keystone and asks Cinder for its versions.
 
 An answer is *valid for* what the last column names: a later decision asks again. Calls without an
 entry there change something.
