@@ -282,7 +282,7 @@ KINDS: dict[str, DifferenceClass] = {
         ),
         _kind(
             "disk_definition_differs",
-            "The running guest and its definition have different disks; its next start changes that.",
+            "The running guest and its definition have different disks: the next start changes it.",
             Mend(
                 command="openstack server reboot --hard {server}",
                 why="Nova writes a new definition. The guest is down meanwhile.",

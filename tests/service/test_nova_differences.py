@@ -90,7 +90,7 @@ async def test_what_two_looks_see_is_confirmed_told_with_what_mends_it_and_ends(
         assert shown["acts"] == ["ignore"]
         refused = await api.ask("POST", f"{path}/repair", "admin", json={"reason": "x"})
         assert refused.status == 409
-        assert "It is Nova's" in await refused.text()
+        assert "It belongs to Nova" in await refused.text()
         assert await looks.see(after()) == [], "it is over"
 
 
