@@ -1,9 +1,9 @@
-"""What operators can do through our own API: each act is one row of `ACTS`.
+"""The acts of operators by the ledger's own API: each act is one row of `ACTS`.
 
-Of a row are made its route with the body that it is sent (`ledger.native.acts`), its command
-(`ledger.cli.acts`), its form in the console (`ledger.web.acts`), and its part of docs/acts.md
-(`tests.pages.acts_page`).  What only one of these knows is a function there, which the row names as
-`module:function`.  Pure, and quick to import: the help of the command line comes at once.
+A row makes the route and its body (`ledger.native.acts`), the command (`ledger.cli.acts`), the form
+of the console (`ledger.web.acts`), and a part of docs/acts.md (`tests.pages.acts_page`).  What only
+one of these needs is a function there, which the row names as `module:function`.  Pure, and quick
+to import, because the command line imports it for its help.
 """
 
 from __future__ import annotations
