@@ -82,7 +82,7 @@ async def test_what_another_cell_knows_is_found_and_leads_to_its_console(
 async def test_it_is_asked_as_who_searches(north: Cells, south: Api) -> None:
     api = await north(south=url_of(south))
     server, _ = await south.attached()
-    assert "that you may see. Search for" in (await shown(api, f"/ui/search?q={server}", "stranger")).text
+    assert "you may see. Search" in (await shown(api, f"/ui/search?q={server}", "stranger")).text
     assert server in (await shown(api, f"/ui/search?q={server}", "member")).text
 
 
