@@ -1,12 +1,14 @@
-"""What is true: pure state machines and invariants over explicit events.
+"""What is true: pure state machines and their invariants, made of events.
 
-`Attachment` is Cinder's row with our proof: never deleted while a host may hold it.
-`BlockDeviceMapping` is a volume as a device of a server, and exists only complete.
-`Instance` gives device names away once, a (server, volume) pair to one mapping, and is where
-the flows have put it.
-`Volume` has one operation at a time, and one server unless it is multi-attach.
-`Host` has an epoch; what belongs to an older one is refused.
-`Operation` is a flow under way: intent before effect, result after, first error kept.
+`Attachment`: an attachment in Cinder with the ledger's evidence.  Never deleted while a host may
+still hold the volume.
+`BlockDeviceMapping`: a volume as a device of a server.  It exists only complete.
+`Instance`: a server.  It assigns each device name once, and one mapping to each (server, volume)
+pair.  Its host is the one where the flows have put it.
+`Volume`: has one operation at a time, and one server unless it is multi-attach.
+`Host`: has an epoch; commands and reports of an older epoch are refused.
+`Operation`: a flow in progress.  The intent is stored before an effect, the result after it; the
+first error is kept.
 
-Nothing in here reads a clock, rolls a die, or talks to anybody.
+Nothing here reads a clock, uses randomness or does I/O.
 """

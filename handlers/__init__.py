@@ -2,16 +2,16 @@
 
 How a request becomes events, and what a crash leaves at each point:
 
-* `accept` (one volume), `actions` (a whole server) and `build` (a new one) check the
-  `guards`, take the claims and start the operation with its plan, all in one transaction.
-  A crash before: nothing happened.  After: the operation is due.
-* `engine.decide(plan, history)` says what is next; `Execution.advance` takes each decision
-  that has no effect outside, in the transaction that made it possible.
-* Before an effect its run is recorded.  A crash then leaves an intent without a result,
-  and whoever takes the operation up does the step again: it looks before it acts.
-* After an effect its result is recorded, with the domain events it means (`meaning`).
-* A failure up to the pivot undoes what may have happened, in reverse; after it, or while
-  undoing, the operation parks, and `operator` has what a person may do about it.
+* `requests` (`accept`: one volume, `actions`: a whole server, `build`: a new one) checks the
+  `guards`, takes the claims and starts the operation with its plan, all in one transaction.
+  After a crash before it, nothing has happened; after it, the operation is due.
+* `engine.decide(plan, history)` returns what is next; `Execution.advance` takes each decision
+  without an outside effect in the transaction that made it possible.
+* The intent of a run is stored before its effect.  A crash then leaves an intent without a
+  result, and the next process does the step again: every step checks the state before it acts.
+* The result is stored after the effect, with the domain events that it means (`results.meaning`).
+* A failure up to the pivot undoes what may have happened, in reverse.  After the pivot, or while
+  undoing, the operation parks; `requests.operator` has the acts of operators.
 
-`flows` is the table of contents of the product.
+`flows` has the flows as tables.
 """

@@ -1,7 +1,7 @@
-"""The service: everything that touches the outside, put together in `bootstrap`.
+"""The service: everything that does I/O, composed in `bootstrap`.
 
-`api` takes requests, `requests` decides and saves them, `service` takes what hosts report
-and operators do, `dispatcher` runs the ledger's own steps (`effects`), `log` keeps the events,
-`upkeep` is long work on them, `wakeups` notifies who waits.  `auth` says who asks.  `cli` is for
-people; `simulation` and `trial` are for trying it out.
+`http` receives requests and routes them to `nova`, `native` and `agents`; `auth` authenticates and
+authorises.  `core` decides and runs the ledger's own steps.  `log` stores the events, `upkeep` is
+long work on them.  `reconcile` finds drift.  `cli` and `web` are the command line and the console.
+docs/architecture.md has the other packages.
 """

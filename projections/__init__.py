@@ -1,5 +1,6 @@
-"""Tables folded from the log: what people read, and what the service acts on.
+"""Tables folded from the log: what queries read, and what the service acts on.
 
-`base` says what a projection is, `projector` advances them exactly once, `runner` keeps a
-process's database current, `queries` reads.  Each table can be made anew from the log.
+`base` defines a projection.  `running.projector` applies each event to them exactly once,
+`running.runner` keeps the database current, `reads` queries it.  Each table can be rebuilt from
+the log.
 """

@@ -1,12 +1,13 @@
 """Operations with their progress, and the mailbox of commands that follows from them.
 
-What is folded is the aggregate itself, and the row is a view of it and of what the engine
-decides: nothing about an operation is worked out here that the service works out elsewhere.
+The projection folds the aggregate itself; the row is a view of it and of the engine's decision.  So
+nothing about an operation is computed here that the service computes elsewhere.
 
-When it was parked is kept after it is over, too: what waits for a person is drift (decision 0058).
+The time of parking is kept after the end, too: an operation that waits for an operator is drift
+(decision 0058).
 
-A command stands in its host's mailbox at the position of the event that gave it, or called
-it off: a run that is to be undone while its host is at it is handed out once more.
+A command is in its host's mailbox at the position of the event that gave or cancelled it: a run
+that is to be undone while its host works on it is handed out once more.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Drift: what the ledger, Cinder and the hosts say differently, and no operation explains.
+"""Drift: differences between the ledger, Cinder and the hosts that no operation explains.
 
-`rows` are what is compared, each one subject with what every party says of it; `classes` is the
-table of what can differ; `judge` says which of it is found, and when it is believed.  All pure:
-who looks, and when, is `ledger.reconcile`.
+`rows` has what is compared: one row for each subject, with what every party says about it.
+`classes` is the table of what can differ.  `judge` decides which differences become findings, and
+when a finding is confirmed.  All pure: `ledger.reconcile` reads the parties.
 """

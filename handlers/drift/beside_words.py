@@ -1,7 +1,7 @@
-"""What a difference beside Nova means, and what mends it: the words of `beside_nova`, as a table.
+"""The differences beside a Nova as a table: what each means, and what repairs it (`beside_nova`).
 
-A name that a class of a look has means the same (`classes`).  What mends it is a command of Nova's
-or Cinder's own with what it does, or why there is none that is safe.  `{volume}`, `{server}`,
+A class with the name of a class of looks means the same (`classes`).  A repair is a command of Nova
+or Cinder and its effect, or the reason why no command is safe.  `{volume}`, `{server}`,
 `{attachment}` and `{host}` are filled in.
 """
 
@@ -16,13 +16,13 @@ from aggregates.base import About
 from handlers.drift.classes import BY_NAME
 from handlers.drift.kinds import Severity
 
-#: What Nova calls its side of a finding; the rows call it the ledger's.
+#: The party that rows call the ledger, in findings about a Nova.
 NOVA = "nova"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mend:
-    """A command, and what it does; without one, why none is safe and what a person finds out."""
+    """A command and its effect; without a command, why none is safe and what to find out."""
 
     why: str
     command: str | None = None
@@ -30,9 +30,9 @@ class Mend:
 
 @dataclass(frozen=True, kw_only=True)
 class DifferenceClass:
-    """A class of difference.  `lasts`: only once it is so for `--stuck`.
+    """A class of difference.  `lasts`: reported only after it has lasted for `--stuck`.
 
-    `cases`: what mends it, where that depends on a status; `mend`: in all other cases.
+    `cases`: the repair by status, where it depends on that; `mend`: the repair otherwise.
     """
 
     name: str
@@ -47,11 +47,11 @@ class DifferenceClass:
 _DELETE = "openstack --os-volume-api-version 3.27 volume attachment delete {attachment}"
 _COMPLETE = "openstack --os-volume-api-version 3.44 volume attachment complete {attachment}"
 _SET = "openstack volume set --state {state} {volume}"
-_ROW = "It writes Cinder's row alone: the back-end is not asked, and no host is."
-_NOBODY = "First see that no host has a session or a disk of it."
-_LOG = "First see in the log of its cinder-volume that nothing is at it any more."
+_ROW = "This changes only Cinder's row, and nothing in the back-end or on a host."
+_NOBODY = "First check that no host has a session or a disk of the volume."
+_LOG = "First check in the log of its cinder-volume that no task works on it any more."
 
-#: Statuses that do not pass by themselves, so one need not wait whether they last.
+#: Statuses that do not end by themselves, so there is no need to wait.
 ENDED = frozenset(
     {"available", "in-use", "error", "error_deleting", "error_extending", "error_restoring"}
     | {"error_backing-up", "error_managing", "error_attaching", "error_detaching"}
@@ -66,15 +66,15 @@ def _set(state: str, first: str, *, detached: bool = False) -> Mend:
 _FREE = _set("available", _NOBODY, detached=True)
 _AGAIN = Mend(
     command="openstack volume delete --force {volume}",
-    why=f"{_LOG} Cinder deletes the volume and its data, again.",
+    why=f"{_LOG} Cinder then deletes the volume and its data again.",
 )
 _NEVER_MADE = Mend(
     command="openstack volume set --state error {volume}; openstack volume delete {volume}",
-    why=f"{_LOG} The volume was never made: it is given up, and deleted.",
+    why=f"{_LOG} The volume was never created: this gives it up and deletes it.",
 )
-_HELD = _set("in-use", "First see by `virsh domblklist {server}` that the guest has its disk.")
+_HELD = _set("in-use", "First check with `virsh domblklist {server}` that the guest has the disk.")
 
-#: What mends a volume whose status does not fit, by its status, with and without attachments.
+#: The repair of a volume whose status does not fit, by its status, with and without attachments.
 _STATUSES: dict[str, Mend] = {
     **dict.fromkeys(("in-use", "detaching", "attaching", "reserved"), _FREE),
     **dict.fromkeys(("error_attaching", "error_detaching"), _FREE),
@@ -96,13 +96,13 @@ _FAILURES = {
     **dict.fromkeys(
         ("error_extending", "error_backing-up", "error_restoring"),
         _set(
-            "available", "What failed is in `cinder message-list`; a restored volume may be half."
+            "available", "`cinder message-list` has the error; a restored volume may be incomplete."
         ),
     ),
     "error_deleting": _AGAIN,
 }
-_LOOK = Mend(why="No command is safe unseen: what it is at is in the log of its cinder-volume.")
-_WHOSE = "`virsh domblklist {server}` on {host} says whether the guest has the disk."
+_LOOK = Mend(why="No command is safe before you know the task: see the log of its cinder-volume.")
+_WHOSE = "`virsh domblklist {server}` on {host} shows whether the guest has the disk."
 
 
 def _kind(
@@ -113,7 +113,7 @@ def _kind(
     *,
     lasts: bool = False,
 ) -> DifferenceClass:
-    """One that a look has, too: as bad as there."""
+    """A class that looks have too: with the same severity."""
     severity = BY_NAME[name].severity
     return DifferenceClass(
         name=name,
@@ -132,21 +132,21 @@ ATTACHED_TWICE = DifferenceClass(
     name="attached_twice",
     rank=1,
     severity=Severity.CRITICAL,
-    meaning="A volume that is for one server alone has attachments of several: both may write.",
+    meaning="A volume for one server only has attachments of several servers: all may write.",
     mend=Mend(
-        why="None is safe before you know which guest writes: `virsh domblklist` on both hosts; "
-        "then delete the attachment of the other."
+        why="No command is safe before you know which guest writes: run `virsh domblklist` on both "
+        "hosts, then delete the attachment of the other server."
     ),
 )
 VOLUME_FAILED = DifferenceClass(
     name="volume_failed",
     rank=3,
     severity=Severity.INFO,
-    meaning="Something that Cinder did with the volume has failed, and nobody has it.",
+    meaning="A task of Cinder on the volume has failed, and no server has the volume.",
     mend=Mend(
         command="openstack volume delete {volume}",
-        why="Only if its data is not needed: Cinder deletes it. What failed is in "
-        "`cinder message-list`.",
+        why="Only if its data is not needed: this deletes the volume. `cinder message-list` has "
+        "the error.",
     ),
     cases=_FAILURES,
 )
@@ -157,163 +157,167 @@ KINDS: dict[str, DifferenceClass] = {
             name="owner_gone",
             rank=0,  # any member of the project can pull it (CVE-2023-2088)
             severity=Severity.CRITICAL,
-            meaning="Cinder has an attachment of a server that Nova does not have (404): so any "
-            "member of the project may delete it, in use or not (CVE-2023-2088); until then its "
-            "volume can be neither used nor deleted.",
+            meaning="Cinder has an attachment of a server that Nova does not have (404). "
+            "Therefore any member of the project may delete it, in use or not "
+            "(CVE-2023-2088). Until then the volume can be neither used nor deleted.",
             mend=Mend(
                 command=_DELETE,
-                why="First see that no host has a guest {server} (`virsh domstate`; host {host}): "
-                "Cinder ends the export, and frees the volume for others.",
+                why="First check that no host has a guest {server} (`virsh domstate`; host "
+                "{host}): Cinder ends the export, and other servers may use the volume.",
             ),
         ),
         _kind(
             "reservation_unknown",
-            "Cinder reserves the volume for the server, and Nova has no mapping of it.",
-            Mend(command=_DELETE, why="It gives the reservation back; no host uses it."),
+            "Cinder has reserved the volume for the server, and Nova has no mapping of it.",
+            Mend(command=_DELETE, why="This ends the reservation; no host uses it."),
         ),
         _kind(
             "attachment_unknown",
             "Cinder has an attachment of the server that a host may use, and Nova has no mapping "
-            "by it: Nova says 404 of it, so a member may delete it, and the server's next reboot "
-            "does.",
+            "with it. Nova answers 404 about it, so any member of the project may delete it, and "
+            "the next reboot of the server deletes it.",
             Mend(
                 command=_DELETE,
-                why=f"Only if the guest does not have it. {_WHOSE} If it has: shut the guest down "
-                "first, and do not reboot it, for Nova then deletes the attachment.",
+                why=f"Only if the guest does not have the disk. {_WHOSE} If it does, shut the "
+                "guest down first. Do not reboot it: Nova would delete the attachment.",
             ),
         ),
         _kind(
             "attachment_lost",
-            "Nova has the volume mapped, and Cinder has no attachment for it: the volume may be "
-            "given to somebody else while the guest writes to it (CVE-2023-2088).",
+            "Nova has a mapping of the volume, and Cinder has no attachment for it. Cinder may "
+            "give the volume to another server while the guest writes to it (CVE-2023-2088).",
             Mend(
                 command="openstack server migrate --live-migration {server}",
-                why="A live migration makes a new attachment, and keeps the disk. A detach is "
-                "refused (400). A reboot drops the mapping, and the disk with it.",
+                why="A live migration creates a new attachment and keeps the disk. Nova refuses a "
+                "detach (400). A reboot removes the mapping and the disk.",
             ),
         ),
         _kind(
             "attachment_status_differs",
-            "Cinder's attachment has not become what Nova's mapping needs, for long.",
+            "Cinder's attachment has lacked the status that Nova's mapping needs for a long time.",
             Mend(
                 command=_COMPLETE,
-                why=f"Only if the guest has the disk: Cinder then says `attached`. {_WHOSE} If it "
-                "has not, none is safe: what hangs is in the log of nova-compute.",
+                why=f"Only if the guest has the disk: Cinder then shows `attached`. {_WHOSE} If it "
+                "does not, no command is safe: see the log of nova-compute.",
             ),
             lasts=True,
         ),
         _kind(
             "attachment_host_differs",
-            "Cinder says that another host has the volume than the one where Nova has the guest.",
+            "Cinder shows the volume on another host than the one where Nova has the guest.",
             Mend(
-                why="None is safe: an attachment that is made anew leaves Nova's mapping with the "
-                "old id. See on both hosts which has the guest; if it is where Nova says, shut it "
-                "down, and have Nova detach the volume and attach it again."
+                why="No command is safe: with a new attachment Nova's mapping would keep the old "
+                "id. Check on both hosts which has the guest. If it is where Nova has it, "
+                "shut it down, and detach and attach the volume by Nova."
             ),
         ),
         _kind(
             "volume_gone",
-            "Nova has a volume mapped that Cinder does not have (404).",
+            "Nova has a mapping of a volume that Cinder does not have (404).",
             Mend(
-                why="None is safe while the guest has the disk: Nova refuses to detach it (404). "
-                "If the data is there, `cinder manage` brings it back under a new id; if it is "
-                "not needed, the mapping goes with the server."
+                why="No command is safe while the guest has the disk: Nova refuses to detach it "
+                "(404). If the data exists, `cinder manage` imports it under a new id. If it "
+                "is not needed, the mapping is deleted with the server."
             ),
         ),
         _kind(
             "volume_status_differs",
-            "The volume's status does not fit its attachments, and nothing is under way.",
+            "The volume's status does not fit its attachments, and no task is in progress.",
             _LOOK,
             cases=_STATUSES,
         ),
         _kind(
             "volume_stuck",
-            "Cinder has been at work on the volume for long, without changing anything.",
+            "A task of Cinder on the volume has been in progress for a long time.",
             _LOOK,
             cases=_AT_WORK,
         ),
         _kind(
             "guest_twice",
             "The guest runs on two hosts: both write to its volumes.",
-            Mend(why="Stop the one that is not where Nova has it, now: `virsh destroy {server}`."),
+            Mend(
+                why="Stop the guest that is not where Nova has it, now: `virsh destroy {server}`."
+            ),
         ),
         _kind(
             "guest_missing",
             "The host where Nova has the server does not have its guest.",
             Mend(
                 command="openstack server reboot --hard {server}",
-                why="Nova defines it there anew and starts it. First see that no other host has "
-                "it: a host that was not surveyed is not in this list.",
+                why="Nova defines the guest there again and starts it. First check that no other "
+                "host has it: this list lacks hosts that were not surveyed.",
             ),
         ),
         _kind(
             "guest_elsewhere",
-            "A host has a guest whose server Nova has on another host.",
+            "A host has a guest whose server is on another host in Nova.",
             Mend(
-                why="None is safe unseen: find out which runs. A copy that is off goes by "
-                "`virsh undefine {server}` on the host where Nova does not have it."
+                why="No command is safe before you know which guest runs. Remove a copy that is "
+                "shut off by `virsh undefine {server}` on the host where Nova lacks it."
             ),
         ),
         _kind(
             "guest_of_deleted",
             "A host has a guest of a server that Nova does not have: deleted, or never Nova's.",
             Mend(
-                why="None is safe unseen: it may be somebody's own. If its server was deleted: "
-                "`virsh destroy {server}` and `virsh undefine {server}` on {host}."
+                why="No command is safe before you know whose guest it is. If its server was "
+                "deleted: `virsh destroy {server}` and `virsh undefine {server}` on {host}."
             ),
         ),
         _kind(
             "disk_missing",
-            "The guest does not have a disk of a volume that Nova has mapped and attached.",
+            "The guest lacks the disk of a volume that is attached in Nova.",
             Mend(
                 command="openstack server reboot --hard {server}",
-                why="Nova makes the guest anew, with its disks. The guest is down meanwhile.",
+                why="Nova defines the guest again, with its disks. The guest is down meanwhile.",
             ),
         ),
         _kind(
             "disk_unknown",
-            "The guest has a disk of a volume that Nova does not have mapped to its server.",
+            "The guest has the disk of a volume that Nova has not attached to its server.",
             Mend(
-                why="None is safe: nothing is taken from a running guest unasked. Once its owner "
-                "lets go of it: `virsh detach-disk {server}` on {host}."
+                why="No command is safe: its owner may use the disk. After the owner has agreed: "
+                "`virsh detach-disk {server}` on {host}."
             ),
         ),
         _kind(
             "disk_definition_differs",
-            "The running guest and its definition differ about a disk: its next start changes it.",
+            "The running guest and its definition have different disks: the next start changes it.",
             Mend(
                 command="openstack server reboot --hard {server}",
-                why="Nova writes the definition anew. The guest is down meanwhile.",
+                why="Nova writes a new definition. The guest is down meanwhile.",
             ),
         ),
         _kind(
             "disk_source_differs",
-            "The disk is labelled as one volume, and its source has the name of another.",
+            "The disk has the serial of one volume, and its source the name of another.",
             Mend(
-                why="None is safe: it may be another volume's data. Find out who wrote what before "
-                "anything is detached, migrated or started."
+                why="No command is safe: it may be the data of another volume. Find out who wrote "
+                "what, before you detach, migrate or start anything."
             ),
         ),
         _kind(
             "disk_size_differs",
-            "The running guest has less of the volume than Cinder says that there is.",
+            "The disk of the running guest is smaller than the volume in Cinder.",
             Mend(
                 command="openstack server reboot --hard {server}",
-                why="The guest is started with the new size. It is down meanwhile.",
+                why="The guest starts with the new size. It is down meanwhile.",
             ),
         ),
         _kind(
             "disk_unlabelled",
             "The guest has a disk without a serial whose source is a volume's.",
-            Mend(why="None: somebody attached it past Nova. Find out who (`virsh dumpxml`)."),
+            Mend(
+                why="No command: it was attached without Nova. Find out by whom (`virsh dumpxml`)."
+            ),
         ),
         _kind(
             "storage_left",
             "The host has a session, map, loop device or dm-crypt that no guest uses.",
             Mend(
-                why="None is safe unseen: it may be somebody else's, or a session that others "
-                "share. Close what dm-crypt has open (`cryptsetup close NAME`), remove devices, "
-                "then sessions, on {host}."
+                why="No command is safe before you know who uses it: other volumes may share a "
+                "session. On {host} close dm-crypt mappings (`cryptsetup close NAME`), then "
+                "remove devices, then sessions."
             ),
         ),
         _kind(
@@ -324,7 +328,7 @@ KINDS: dict[str, DifferenceClass] = {
         _kind(
             "paths_faulty",
             "A volume in use has no working path on its host.",
-            Mend(why="None: look at the fabric and the array."),
+            Mend(why="No command: check the fabric and the array."),
         ),
         ATTACHED_TWICE,
         VOLUME_FAILED,
@@ -333,7 +337,7 @@ KINDS: dict[str, DifferenceClass] = {
 
 
 def mend_of(kind: DifferenceClass, case: str | None, about: About) -> tuple[str | None, str]:
-    """The command that mends it, if one is safe, and what it does or why there is none."""
+    """The repair: its command, if one is safe, and its effect or why there is none."""
     mend = kind.cases.get(case or "", kind.mend)
     names = ("volume", "server", "attachment")
     ids = {name: getattr(about, f"{name}_id") or "ID" for name in names}
@@ -342,8 +346,9 @@ def mend_of(kind: DifferenceClass, case: str | None, about: About) -> tuple[str 
 
 
 def advice(name: str, differs: Mapping[str, Any], about: About) -> str:
-    """The same for a finding of what is Nova's, in a sentence."""
+    """The same for a finding about an object of Nova, as a sentence."""
     cinder = differs.get("cinder") or {}
     case = cinder.get("status", "") + (", attached" if cinder.get("attachments") else "")
     command, why = mend_of(KINDS[name], case, about)
-    return f"It is Nova's, so nothing of ours mends it. {f'`{command}`: ' if command else ''}{why}"
+    typed = f"`{command}`: " if command else ""
+    return f"It belongs to Nova, so the ledger does not repair it. {typed}{why}"

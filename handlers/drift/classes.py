@@ -1,8 +1,8 @@
-"""The classes of drift: what can differ, as a table.  A new one is one more row here.
+"""The classes of drift: what can differ, as a table.  A new class is a new row here.
 
-The simulation's checks at rest are these classes, too: what a storm must not leave is what a look
-would find (tests/simulation).  The classes are those of Cinder's and Nova's known leaks and of
-other attachers of volumes; `docs/reconciliation.md` says for each what to type.
+The simulation checks these classes, too, after each storm (tests/simulation): it must leave nothing
+that a look would find.  The classes come from known leaks of Cinder, Nova and other systems that
+attach volumes; `docs/reconciliation.md` has what an operator types for each.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Joins what the parties say to rows: projections' rows, Cinder's lists, hosts' surveys.
+"""Joins what the parties have to rows: the projections, Cinder's lists, the hosts' surveys.
 
-Two passes see everything.  The first goes by the ids of attachments and of volumes over the
-ledger and Cinder; the second goes host by host over the ledger and the host's survey.  What one
-pass cannot know is unknown in its rows, and left to the other.
+Two passes cover everything.  The first goes by ids of attachments and volumes over the ledger and
+Cinder; the second goes host by host over the ledger and the host's survey.  A value that a pass
+cannot know is unknown in its rows; the other pass has it.
 """
 
 from __future__ import annotations

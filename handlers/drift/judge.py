@@ -1,13 +1,13 @@
-"""What is made of a row: what drifts, what is believed of it, and when a look is not.
+"""From a row to a finding: which differences are drift, when one is confirmed, when a look counts.
 
-A difference is judged as of a position of the log.  It is explained, and so none, while an
-operation has claimed what it concerns, and while something has happened to that since the
-position.  It is believed when two looks have seen it, some time apart, in the same life of its
-hosts.
+A difference is judged as of a position of the log.  An operation explains it, so that it is no
+drift, if the operation has a claim on its subject, or if an event has touched the subject since
+the position.  It is confirmed when two looks have seen it, some time apart, with the same boot id
+and epoch of its hosts.
 
-A look ends or changes only what it could have seen (decision 0092).  A finding keeps the hosts by
-whose word it was found.  Only a look that has heard all of them ends it.  Those that a look has
-not heard keep their word; what the others say beside it confirms the finding, or changes it.
+A look ends or changes only findings that it could have seen (decision 0092).  A finding stores the
+hosts whose reports it rests on.  Only a look that has read all of them ends it.  The report of a
+host that a look has not read stays; the reports of the others confirm the finding or change it.
 """
 
 from __future__ import annotations

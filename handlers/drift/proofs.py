@@ -1,6 +1,6 @@
-"""By what evidence a repair takes something away (decision 0059).
+"""The evidence that a repair needs before it removes something (decision 0059).
 
-Each proof says in a sentence why the evidence does not allow it; None: it does.  Pure.
+Each proof returns a sentence that says why the evidence is not enough; None if it is.  Pure.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Whether a repair may go on: what its finding says still holds, and nobody would lose anything.
+"""Whether a repair may continue: its finding still holds, and nothing in use is removed.
 
-The first is asked of the class that found it, by a row of what everybody says at this moment.  The
-second is the repair's own proof (`handlers.drift.repairs`; decision 0059).  Pure; who asks is
-`ledger.reconcile.repair_effects`.
+The class of the finding decides the first, from a row of what every party has now.  The proof of
+the repair decides the second (`handlers.drift.repairs`; decision 0059).  Pure;
+`ledger.reconcile.repair_effects` reads the parties.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What mends drift: one row for each repair, by its flow's name, and what it works on.
+"""The repairs of drift: one row each, by the name of its flow, with what it works on.
 
-Pure.  A new one is a flow in `handlers/flows/`, and its row here.
+Pure.  A new repair is a flow in `handlers/flows/`, and its row here.
 """
 
 from __future__ import annotations

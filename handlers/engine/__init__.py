@@ -1,1 +1,1 @@
-"""Plans and what to do next: flows as data, verbs, retries, claims; pure."""
+"""Plans and the next step: flows as data, the rows of verbs, retries, claims; pure."""

@@ -1,4 +1,4 @@
-"""The table of contents of the product: each flow is a row of one of these files, in this order."""
+"""The flows of the product: each is a row of one of these files, in the order of the docs."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Attach a volume to a server (S1, attach; S2 for roots; S3 for shared volumes).
 
-The steps and their order are S1's.  Its rollback - os-brick disconnect to be sure,
-then the attachment in Cinder - is the undo column read from the bottom; trouble
-in the rollback parks the operation and puts the server into ERROR, as S1 asks.
-A server that is offloaded has no host: the volume is reserved for it, no more.
+The steps and their order are S1's.  Its rollback - disconnect by os-brick, then delete the
+attachment in Cinder - is the undo column, read from the bottom.  A failure in the rollback parks
+the operation and puts the server into ERROR, as S1 requires.  An offloaded server has no host: the
+volume is only reserved for it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Move a running guest to another host (S1, live-migrate).
 
-While it moves, both hosts have an attachment of their own.  What fails before the guest
-has moved is undone on the destination.  A source that cannot disconnect afterwards
-leaves instance and migration in ERROR and its attachment in Cinder, as the sign that
-somebody has to look (S1; LP 1843639).
+During the move both hosts have an attachment of their own.  A failure before the guest has moved is
+undone on the destination.  If the source cannot disconnect afterwards, instance and migration end
+in ERROR, and its attachment stays in Cinder, so that an operator looks at it (S1; LP 1843639).
 """
 
 from __future__ import annotations

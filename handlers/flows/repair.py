@@ -1,11 +1,12 @@
-"""Repairs of drift (decision 0059), of attachments; the row of each is in `handlers.drift.repairs`.
+"""Repairs of drift (decision 0059), of attachments; `handlers.drift.repairs` has the row of each.
 
-Every repair looks again first: the hosts that could have what it is about say what they have
-(`look`), and the ledger judges by that, by Cinder and by itself whether the finding still holds
-(`again`); if not, nothing is done.  What takes something away looks once more where it is.  No
-repair detaches from a guest, and none deletes an attachment that a host may use (CVE-2023-2088).
+Every repair looks again first: the hosts that could have the subject report what they have
+(`look`), and the ledger decides from that, from Cinder and from its log whether the finding still
+holds (`again`).  If not, it changes nothing.  A step that removes something checks its own place
+once more.  No repair detaches from a guest, and none deletes an attachment that a host may use
+(CVE-2023-2088).
 
-There is mostly one step that changes something, so a failure leaves either all or nothing.
+Mostly one step changes something, so a failure leaves either all or nothing.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What may be asked for, and which operation it becomes."""
+"""Which requests are accepted, and which operation each becomes."""

@@ -1,6 +1,6 @@
-"""What a person may do about an operation: retry, skip, unwind, give up.
+"""The acts of operators on an operation: retry, skip, unwind, give up.
 
-Each act records who and why in the same log as everything else.
+The log has who did each act, and why.
 """
 
 from __future__ import annotations

@@ -1,21 +1,21 @@
 """Who may still have a server's guest or its volumes (design D19, decision 0088).
 
 Rule: *presence beats absence.*  Before a flow starts a guest, or frees, forgets or deletes
-something, all that the ledger knows is asked who else shows it.  One sign in a place that the flow
-does not itself clear, and nothing is done.  A host that could have it and has not been able to
-say so counts as a sign, unless it is fenced: an operator has then said, with a reason and evidence,
-that nothing runs there.
+something, this module searches everything that the ledger knows for signs that another host has it.
+One sign in a place that the flow does not itself clear is a refusal.  A host that could have it and
+has not been able to report counts as a sign, unless it is fenced: then an operator has stated, with
+a reason and evidence, that nothing runs there.
 
 Signs are: what hosts show in their inventories (`Instance.elsewhere`, `Volume.shown`, which are in
-the log); open findings of classes that show something (`DriftClass.shows`); hosts that came back
+the log); open findings of classes that show something (`DriftClass.shows`); hosts that returned
 from a fence and have not shown yet what they hold; and, once a server's own host has lost its
 guest, every host that has not shown since that it does not have it.
 
-After a restore from an older backup any host may have anything, until a person has vouched for it
-(`_refuse_unvouched`, decision 0109).
+After a restore from an older backup any host may have anything, until an operator has vouched for
+it (`_refuse_unvouched`, decision 0109).
 
-The first of these is asked again before each run that would start or free something.  So a guest
-that turns up while a flow is under way stops it there: it is undone, or parks.
+The inventories are checked again before each run that would start or free something.  So a guest
+that appears while a flow is in progress stops it there: it is undone, or parks.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Requests to mend what a look has found: which flow, on which hosts, and what it claims.
+"""Requests to repair a finding: which flow, on which hosts, with which claims.
 
 Only a confirmed finding is repaired.  The first steps of each flow look again
-(handlers.drift.recheck); here it is made sure that everybody who is to be asked can answer: no
-agent, no repair.  An operation claims a deleted server as any other: a deletion itself works on
-when its server is gone.
+(handlers.drift.recheck).  This module checks that every party they read can answer: a host without
+an agent in contact is a refusal.  An operation claims a deleted server like any other, because a
+deletion itself continues after its server is deleted.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What results mean: from a step's outcome to domain events."""
+"""Results: from the outcome of a step to domain events."""

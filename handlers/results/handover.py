@@ -1,27 +1,27 @@
-"""What of an operation under way goes to others, if whoever was doing it does it no more.
+"""What becomes of an operation in progress when its host or dispatcher is lost.
 
-A fence ends what was under way on its host, or hands it over (`host_fenced`).  The host does
-nothing any more.  So of each operation that concerns it: what would take a guest there is undone;
-what it owes and others can do is theirs at once (`verbs.Fence`); what nobody else can
-do fails, and undoes the operation if it is before its pivot.  What it may have let go of is not had
-back (`VerbSpec.puts_back`).  One that was parked, for whatever reason, is tried again: it may have
+A fence ends the work in progress on its host, or hands it over (`host_fenced`), for each
+operation that concerns the host.  A move of a guest to the host is undone.  What the host still has
+to do, and others can do, becomes theirs at once (`verbs.Fence`).  What nobody else can do fails,
+and undoes the operation if it is before its pivot.  What the host may have released is not taken
+back (`VerbSpec.puts_back`).  A parked operation is tried again, whatever its reason: it may have
 waited for this host, or for this fence.
 
-Whoever fences a host tells the operations afterwards, one by one, and may die before the last of
-them is told.  Its runs are then of an epoch that is over, which nobody can report any more; so the
+The process that fences a host tells the operations afterwards, one by one, and may die before it
+has told the last one.  The remaining runs have an old epoch, whose reports are refused.  So the
 dispatchers look for such runs, also on a host that was unfenced meanwhile (`waiting_on_old_epoch`
 of sql/queries/reads.sql).
 
-What was begun before the ledger was restored from a backup is for a person to look at first, and
-not for a fence to decide (`handlers.results.restored`).
+For operations that began before the ledger was restored from a backup an operator decides first,
+and not a fence (`handlers.results.restored`).
 
-What no fence decides parks: which of two volumes a guest had when its host died in the midst of a
-swap, and what a conversion of an old attachment had done.
+What no fence can decide parks: which of two volumes a guest had when its host died during a swap,
+and how far the conversion of an old attachment had come.
 
-For the ledger's own steps it is a dispatcher that is lost (`dispatcher_lost`): its lease ran out,
-because it is dead, or paused.  Whoever takes the operation over ends its attempt in the log first.
-So of all who ever had the operation only the last one's result is taken; one that was paused finds
-its own refused, and takes back what it made (ledger.core.effects).
+The ledger's own steps lose their dispatcher (`dispatcher_lost`) when its lease runs out, because it
+is dead or paused.  The dispatcher that takes the operation over first ends the former attempt in
+the log.  So only the result of the last dispatcher is accepted.  A paused one finds its result
+refused, and deletes what it made (ledger.core.effects).
 """
 
 from __future__ import annotations

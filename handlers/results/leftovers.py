@@ -1,12 +1,12 @@
-"""Leftovers: what a fenced host that comes back must release (decision 0027).
+"""Leftovers: what a fenced host must release when it returns (decision 0027).
 
-It is decided server by server.  Of a server that a flow is just moving it is not decided yet
-whose it is: nothing of it is called a leftover, and the host stays suspect until it is.
+This is decided for each server.  While a flow moves a server, it is open to which host the server
+will belong: nothing of it is a leftover yet, and the host stays suspect until it is decided.
 
 A record of a connection keeps the disk of its server on the host if the log knows its attachment,
-and does not call it a leftover.  No agent makes a record before its attachment is in the log
-(`VerbSpec.durable`), so one that the log does not know explains no disk.  What it is, nobody knows:
-it is no leftover either, keeps the connection that it tells of, and is for a look to find.
+and does not call it a leftover.  No agent writes a record before its attachment is in the log
+(`VerbSpec.durable`), so a record that the log does not know explains no disk.  Its origin is
+unknown: it is no leftover, keeps its connection, and a look finds it.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""What somebody else's cloud shows, as events: the same as of what we do, and each says that it was
-seen (aggregates.base.Seen).
+"""What is seen in another cloud, as events: the ledger's own events, marked as seen
+(aggregates.base.Seen).
 
-Whatever is already so records nothing, so a look that sees nothing new appends nothing.  Only what
-was asked for and is not there is over: a thing that a look did not tell of stays as it was.
+A state that is already known records nothing, so a look without changes appends nothing.  Only what
+was requested and is not there has ended; what a look did not report stays as it was.
 
-Theory of operation.  The attachments of a server are Cinder's word, its mappings and its place are
-Nova's.  They are read one after the other, and in a live migration they differ for a while: the
-mapping names the new attachment while the server is still on the old host.  Each is recorded as its
-own party says it; none is derived from the other.
+Theory of operation.  Cinder is the source of a server's attachments, Nova the source of its
+mappings and its host.  They are read one after the other, and in a live migration they differ for
+a while: the mapping names the new attachment while the server is still on the old host.  Each is
+recorded as its own party reports it; none is derived from the other.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What results mean: from step outcomes to domain events, in one transaction each.
+"""Results of steps: outcomes become domain events, in one transaction each.
 
-`advance`, `succeeded`, `failed`, `park` and `finish` change the operation and
-everything the change concerns; the caller saves all of it at once.  So the log
-never says that a step succeeded without saying what that made true.
+`advance`, `succeeded`, `failed`, `park` and `finish` change the operation and every aggregate that
+the change concerns; the caller saves all of it at once.  So the log never has the success of a
+step without its domain events.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What host agents call: register, take commands, report.  What they say is checked here."""
+"""The API for host agents: register, fetch commands, report.  It checks what agents send."""

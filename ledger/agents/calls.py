@@ -1,8 +1,8 @@
-"""/v1/hosts/{host} for its agent: register, take commands, report.
+"""/v1/hosts/{host} for its agent: register, fetch commands, report.
 
-An agent speaks for one host alone, and whatever it sends is checked before it is used
-(`agent_checks`).  A host that was fenced learns what its leftovers are, and gets no
-commands until it has released them (decision 0027).
+An agent acts for one host only, and everything that it sends is checked before use
+(`agent_checks`).  A fenced host gets its leftovers, and no commands until it has released them
+(decision 0027).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which authenticator the settings ask for."""
+"""Chooses the authenticator of the settings."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""Who may do what: rules and files of oslo.policy, and the one question, `Policy.permits`.
+"""Authorisation: rules and files of oslo.policy, and one question, `Policy.permits`.
 
-A policy file changes what rules say; of what it has, only our rules (`ledger.auth.rules`) and
-those they refer to are read, so that Nova's file can be given as it is.  A file is read whole and
-checked, then takes the place of the former in one assignment: a request is answered by one or the
-other.  What cannot be used takes nobody's place, and is told.
+A policy file overrides rules.  Only the ledger's rules (`ledger.auth.rules`) and the rules that
+they refer to are read from it, so Nova's file can be used unchanged.  A file is read completely and
+checked, then replaces the former one in one assignment: each request is decided by one of them.  A
+file with errors replaces nothing; the service reports it.
 
-oslo.policy by itself would read the file within a request, raise there if it does not parse, and
-take a part of a rule that it does not understand for a refusal.  So the file is read here, in a
-thread, every RELOAD_S.  What was decided is remembered for as long as the rules are the same.
+oslo.policy itself would read the file within a request, raise there if it does not parse, and
+treat a part of a rule that it does not understand as a refusal.  Therefore a thread reads the file
+here, every RELOAD_S.  Decisions are cached until the rules change.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Authentication: who is asking.
+"""Authentication: who makes a request.
 
-An `Authenticator` turns what a request says of its sender into an `Identity`; the third one,
-Keystone's, is `ledger.auth.keystone`.  What the caller may do is the policy's to say
-(`ledger.auth.policy`).  What it may see of other projects is `Identity.project_scope`; what is
-outside of it does not exist for the caller (404, as in Nova; LP 2138566).
+An `Authenticator` turns the credentials of a request into an `Identity`; Keystone's is in
+`ledger.auth.keystone`.  The policy decides what the caller may do (`ledger.auth.policy`).
+`Identity.project_scope` limits what the caller may see of other projects; anything outside of it
+does not exist for the caller (404, as in Nova; LP 2138566).
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ class ErrorReporting(WithoutPlugins):
         _with_examples(parser, self.app.NAME, self.cmd_name or "")
         if self.brief:
             parser.add_argument(
-                "--long", action="store_true", help="all columns, on a terminal as in a pipe"
+                "--long", action="store_true", help="show all columns, also on a terminal"
             )
         if self.about:
             naming.add_thing(parser, self.about)
@@ -342,7 +342,7 @@ def add_known_at(parser: argparse._ActionsContainer) -> None:
         "--known-at",
         type=moment,
         metavar="TIME",
-        help="with --at: as it was known by this time; without, as it was known then",
+        help="with --at: as it was known at this time (default: at the time of --at)",
     )
 
 

@@ -49,7 +49,7 @@ fi
 
 
 class Complete(PlainCommand):
-    """Print the completion of a shell, or what can come at the end of some words."""
+    """Print the completion script of a shell, or the words that can come next."""
 
     app: Shell
 
@@ -59,7 +59,7 @@ class Complete(PlainCommand):
             "--words",
             nargs=argparse.REMAINDER,
             metavar="WORD",
-            help="what has been typed, the last word being the one to complete",
+            help="the words typed so far; the last one is to be completed",
         )
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:

@@ -147,28 +147,35 @@ class Shell(app.App):
         add(
             "--url",
             default=os.environ.get("LEDGER_URL", DEFAULT_URL),
-            help="where the ledger is; or of several of its processes, with commas "
+            help="the ledger's address; several of its processes with commas "
             f"(environment: LEDGER_URL; default {DEFAULT_URL})",
         )
         add(
             "--cell",
             metavar="NAME",
-            help="of several ledgers that the environment names (LEDGER_CELLS='north=https://... "
-            "south=https://...'), the one to ask in place of --url; 'all': each, of lists",
+            help="one of the ledgers in the environment's LEDGER_CELLS ('north=https://... "
+            "south=https://...'), in place of --url; 'all': list those of every ledger",
         )
         add(
             "--token",
             default=os.environ.get("LEDGER_TOKEN"),
-            help="the token to ask with; better given in the environment: LEDGER_TOKEN",
+            help="the token for requests; better given in the environment: LEDGER_TOKEN",
         )
         add(
             "--cacert",
             default=os.environ.get("LEDGER_CACERT"),
             metavar="FILE",
-            help="authorities that may have signed the ledger's certificate, in PEM "
-            "(environment: LEDGER_CACERT; default: those that Python knows)",
+            help="PEM file of the certificate authorities to trust "
+            "(environment: LEDGER_CACERT; default: Python's)",
         )
-        add("-v", "--verbose", dest="verbose_level", action="count", default=0, help="say more")
+        add(
+            "-v",
+            "--verbose",
+            dest="verbose_level",
+            action="count",
+            default=0,
+            help="show more messages",
+        )
         add("--debug", action="store_true", help="show tracebacks and all messages")
         return parser
 

@@ -1,1 +1,1 @@
-"""What the service does: requests, the ledger's own steps, whom it wakes."""
+"""What the service does: accept requests, run the ledger's own steps, wake who waits."""

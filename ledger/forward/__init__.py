@@ -1,1 +1,1 @@
-"""The events of the log, told to others in the forms that they read (decision 0115)."""
+"""Forwarding the events of the log to other systems, in their formats (decision 0115)."""

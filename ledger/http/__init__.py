@@ -1,6 +1,6 @@
-"""The HTTP API: Nova's form at /v2.1, our own at /v1, what a deployment needs at the root.
+"""The HTTP API: /v2.1 in Nova's form, /v1 of the ledger, and health checks at the root.
 
-`routes.py` is the table of contents.  A request passes the middlewares of `app.py` (request
-id, errors, who is asking, microversion) and reaches its handler as a `Call`.  Handlers are
-short and grouped by resource; errors are raised anywhere and shaped once, in `problem.py`.
+`routes.py` is the table of contents.  A request passes the middlewares of `app.py` (request id,
+errors, authentication, microversion) and reaches its handler as a `Call`.  Handlers are short and
+grouped by resource.  Any code may raise an error; `problem.py` alone formats it.
 """

@@ -1,1 +1,1 @@
-"""The event log in PostgreSQL: append, read, remember, and the unit of work over it."""
+"""The event log in PostgreSQL: append, read, cache, and the unit of work over it."""

@@ -1,1 +1,1 @@
-"""/v1: what Nova has no form for.  Operations, history, drift, hosts for operators."""
+"""/v1: the ledger's own API, for what Nova's lacks: operations, history, drift, hosts."""

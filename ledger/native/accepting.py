@@ -1,8 +1,7 @@
-"""What all requests that begin an operation share: waiting, idempotency, the answer's headers.
+"""What all requests that begin an operation share: waiting, idempotency, headers.
 
-Acceptance is the ledger's (`ledger.core.requests`); here is what a caller meets around it: an
-operation in the way is waited for, a little; a key makes repeating safe; the address of
-the operation is in the headers.
+`ledger.core.requests` accepts a request.  This module waits a little for an operation in the way,
+makes repeated requests safe by a key, and puts the operation's address into the headers.
 """
 
 from __future__ import annotations

@@ -142,9 +142,9 @@ def _no_controller(host: str, name: str) -> ApiError:
     return ApiError(
         403,
         "no_controller",
-        f"That host {host} is down, or up again, is not taken from {name}: only the users in "
-        "fencing.controllers of the settings may say so by forced_down. Fence it with evidence, "
-        f"by POST /v1/hosts/{host}/fence.",
+        f"User {name} may not declare host {host} down or up by forced_down: only the users in "
+        "fencing.controllers of the settings may. Fence the host with evidence: "
+        f"POST /v1/hosts/{host}/fence.",
     )
 
 

@@ -38,7 +38,7 @@ class ListedFlavor(NamedTuple):
 
 _DIGITS_MAX = 9
 _BRIEF = ("id", "name", "links", "description")
-_NONE = "Flavor {} could not be found. Sizes are asked for like c2.m2048."
+_NONE = "Flavor {} could not be found. A flavor is named by its size, such as c2.m2048."
 _SORTED_BY: dict[str, Callable[[ListedFlavor], Any]] = {
     "flavorid": lambda flavor: flavor.id,
     "id": lambda flavor: flavor.id,
@@ -103,7 +103,7 @@ def _wanted(call: Call, listed: list[ListedFlavor]) -> list[ListedFlavor]:
     least = {name: _megabytes(name, query.get(name, "0")) for name in ("minRam", "minDisk")}
     key, direction = query.get("sort_key", "flavorid"), query.get("sort_dir", "asc")
     if key not in _SORTED_BY or direction not in {"asc", "desc"}:
-        raise invalid("sort_key", f"{key} {direction}", "Flavors are not sorted by that here.")
+        raise invalid("sort_key", f"{key} {direction}", "Flavors cannot be sorted by this key.")
     fit = [
         flavor
         for flavor in listed

@@ -192,7 +192,7 @@ async def _not_shown(call: Call, server_id: str, volume_id: str) -> web.Response
             409,
             "nova_not_known",
             f"Volume {volume_id} is not attached to instance {server_id} here, but Nova answers "
-            f"{said.status} when it is asked for that, so it may have it.",
+            f"{said.status} to the same request, so it may have it.",
         )
     raise _not_attached(server_id, volume_id)
 
@@ -203,9 +203,9 @@ def _refuse_doubt(call: Call, server_id: str, volume_id: str, row: Row | None) -
         raise ApiError(
             409,
             "server_not_known",
-            f"This service does not know instance {server_id}, so it cannot say that volume "
-            f"{volume_id} is not attached to it. Ask whose it is; with observe.pass_on_to this "
-            "service asks Nova itself.",
+            f"This service does not know instance {server_id}, so it cannot tell whether volume "
+            f"{volume_id} is attached to it. Find out who owns the instance; with "
+            "observe.pass_on_to this service asks Nova itself.",
         )
     other = next(
         (each for each in row["connected"] if each["attachment_id"] != row["attachment_id"]), None
@@ -215,8 +215,8 @@ def _refuse_doubt(call: Call, server_id: str, volume_id: str, row: Row | None) -
             409,
             "two_attachments",
             f"Volume {volume_id} has attachment {other['attachment_id']} to instance {server_id}, "
-            f"made or kept by operation {other['operation_id']}. While that lasts, no attachment "
-            "of the two may be deleted; wait for the operation, or confirm or revert the resize.",
+            f"made or kept by operation {other['operation_id']}. Until that ends, neither of both "
+            "may be deleted: wait for the operation, or confirm or revert the resize.",
             operation=str(other["operation_id"]),
         )
     if row["bdm_id"] is None and not row["deleted"] and row["host"] is not None:
@@ -229,15 +229,15 @@ def _refuse_unseen(call: Call, server_id: str, volume_id: str, row: Row) -> None
         raise ApiError(
             409,
             "shown_by_host",
-            f"Instance {server_id} has a disk of volume {volume_id}, which nothing here attached.",
+            f"Instance {server_id} has a disk of volume {volume_id} that nothing here attached.",
         )
     if not is_alive(call.components, row["host_seen_at"]):
         raise ApiError(
             409,
             "host_silent",
-            f"The host of instance {server_id} is silent, so this service cannot say that volume "
-            f"{volume_id} is not attached to it.",
-            hint="Ask again when the host's agent is in contact; see /v1/hosts.",
+            f"The host of instance {server_id} is silent, so this service cannot tell "
+            f"whether volume {volume_id} is attached to it.",
+            hint="Try again when the host's agent is in contact; see /v1/hosts.",
         )
 
 

@@ -1,4 +1,4 @@
-"""Beside a Nova that runs: what it and its Cinder show is read, by GET alone, and what became of it
-is recorded; requests for what is its are passed on.  `reads` is the survey's, too
-(ledger.cli.survey).
+"""A Nova beside the ledger: read it and its Cinder by GET only, and record the changes.
+
+Requests about Nova's servers are passed on to it.  `ledger.cli.survey` uses `reads`, too.
 """

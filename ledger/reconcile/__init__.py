@@ -1,5 +1,5 @@
-"""Looks: ledger, Cinder and hosts held against each other (docs/reconciliation.md).
+"""Looks: the comparison of ledger, Cinder and hosts (docs/reconciliation.md).
 
-What is drift, and when it is believed, is `handlers.drift`, as data and pure functions; here is
-who reads whom, in which order, how much at once, and how what was seen becomes findings.
+`handlers.drift` defines drift and when it is confirmed, as data and pure functions.  This package
+reads the parties: in which order, how much at once, and how differences become findings.
 """

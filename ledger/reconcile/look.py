@@ -1,16 +1,16 @@
-"""A look: ledger, Cinder and hosts held against each other once, and what comes of it.
+"""A look: one comparison of ledger, Cinder and hosts, and its findings.
 
-It is long work (ledger.upkeep.long_work): one process does it at a time, it shows how far it is,
-and another process goes on with it where it was left, at once if its process ended.  One that
-somebody has stopped waits until it is resumed; another look that is to begin by then ends it.
-Its phases, in order, are a table; each says, by ids, how far it has come.
+It is long work (ledger.upkeep.long_work): one process does it at a time and reports its progress;
+another process continues it, at once if the first one ended.  A stopped look waits until it is
+resumed; the next look that begins ends it.  Its phases are a table, in order; each stores its
+progress by ids.
 
-Theory of operation.  The look is judged as of the position of its first event.  The projections are
-waited for until they are there; what happens to a thing later, or has claimed it, explains
-whatever differs (`reads.Move`).  What is seen is kept beside the log until all has been seen
-(`cases`); then classes with too many new cases are suppressed, the others become findings.  At the
-end those findings that nobody has seen are looked for by themselves, and are over if they are not
-there.  If Cinder cannot be believed, nothing of the look is.
+Theory of operation.  A look is judged as of the position of its first event.  It waits until the
+projections have reached that.  Later events, and claims since, explain differences (`reads.Move`).
+The differences are stored beside the log until everything has been read (`cases`); then classes
+with too many new cases are suppressed, and the others become findings.  At the end the look reads
+again the subject of each open finding that it did not see, and closes the finding if the difference
+is gone.  If Cinder's lists cannot be trusted, the look has no result.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The trial: an embedded PostgreSQL, and the demonstration with its small cloud."""
+"""The trial: an embedded PostgreSQL, and the demo with its small cloud."""

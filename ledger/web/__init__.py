@@ -1,1 +1,1 @@
-"""The console under /ui/: pages for people, made of what the API answers, by the same policy."""
+"""The console under /ui/: pages made from the API's answers, under the same policy."""

@@ -1,7 +1,7 @@
-"""The pages of the console, as a table: where each is, and what it reads of the API.
+"""The pages of the console, as a table: the path of each, and what it reads from the API.
 
-A new page is a line here and a template.  It has nothing but answers of the API, so it shows
-nobody more than the API does (decision 0061).
+A new page is a line here and a template.  It gets only answers of the API, so it shows a user no
+more than the API does (decision 0061).
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What happened, and what acts would do, in words: for the command line and the console.  Pure."""
+"""Sentences for events and acts, for the command line and the console.  Pure."""

@@ -1,9 +1,9 @@
-"""What operators can do through our own API: each act is one row of `ACTS`.
+"""The acts of operators by the ledger's own API: each act is one row of `ACTS`.
 
-Of a row are made its route with the body that it is sent (`ledger.native.acts`), its command
-(`ledger.cli.acts`), its form in the console (`ledger.web.acts`), and its part of docs/acts.md
-(`tests.pages.acts_page`).  What only one of these knows is a function there, which the row names as
-`module:function`.  Pure, and quick to import: the help of the command line comes at once.
+A row makes the route and its body (`ledger.native.acts`), the command (`ledger.cli.acts`), the form
+of the console (`ledger.web.acts`), and a part of docs/acts.md (`tests.pages.acts_page`).  What only
+one of these needs is a function there, which the row names as `module:function`.  Pure, and quick
+to import, because the command line imports it for its help.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Field:
 
 REASON = Field(name="reason", help="why; stored permanently in the history", needed=True)
 #: What a command that begins an operation, or acts on one, can wait for.
-_ITS_END = "until the operation ends or needs an operator"
+_ITS_END = "wait until the operation ends or needs an operator"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -303,7 +303,7 @@ ACTS = (
         examples=(
             (
                 '44e1 disconnect --reason "the host is gone" --dry-run',
-                "what that would leave behind",
+                "show what it would leave behind",
             ),
         ),
     ),
@@ -312,7 +312,7 @@ ACTS = (
         of=OPERATION,
         title="Undo",
         words="Undo an operation; refused after its pivot.",
-        examples=(('44e1 --reason "not needed any more" --dry-run', "what it would undo"),),
+        examples=(('44e1 --reason "not needed any more" --dry-run', "show what it would undo"),),
     ),
     Act(
         name="give_up",
@@ -325,19 +325,19 @@ ACTS = (
         name="repair",
         of=FINDING,
         title="Repair",
-        words="Repair a finding, after asking all its parties again.",
+        words="Repair a finding, after reading again what each party has.",
         fields=(
             REASON,
             Field(name="apply", kind=FieldKind.APPLY, help="do it; without it nothing is changed"),
             Field(
                 name="repair",
                 kind=FieldKind.NAME,
-                help="which one, where there are two (forget_attachment)",
+                help="which repair, if the class has two (forget_attachment)",
             ),
         ),
         body="RepairWanted",
         note=(
-            "`apply` false: a dry run.  `repair`: which one, where a class has two "
+            "`apply` false: a dry run.  `repair`: which one, if the class has two "
             "(attachment_lost)."
         ),
         handler="drift.repairs:repair",
@@ -358,13 +358,13 @@ ACTS = (
         name="ignore",
         of=FINDING,
         title="Ignore",
-        words="Accept a difference, until a moment or permanently.",
+        words="Ignore a finding, for a period or permanently.",
         fields=(
             REASON,
             Field(
                 name="until",
                 kind=FieldKind.MOMENT,
-                help="until when to ignore it: ISO 8601, UTC unless it has an offset",
+                help="end of the period: ISO 8601, UTC unless it has an offset",
                 label="Until (UTC, as 2026-01-31T12:00:00Z); empty: permanently",
             ),
         ),
@@ -372,7 +372,7 @@ ACTS = (
         note="`until`: until when to ignore it; absent: permanently.",
         examples=(
             (
-                '9f2c --reason "theirs, moves next week" --until 2026-12-01',
+                '9f2c --reason "known, moves next week" --until 2026-12-01',
                 "ignore it until then",
             ),
         ),
@@ -381,9 +381,9 @@ ACTS = (
         name="unignore",
         of=FINDING,
         title="Ignore no longer",
-        words="Stop ignoring a difference; the next look that sees it confirms it.",
+        words="Stop ignoring a finding; the next look that still finds it confirms it.",
         rule="drift:ignore",
-        examples=(('9f2c --reason "was not theirs"', "ignore it no longer"),),
+        examples=(('9f2c --reason "it is drift after all"', "ignore it no longer"),),
     ),
     Act(
         name="acknowledge",
@@ -401,7 +401,7 @@ ACTS = (
         name="look",
         of=DRIFT,
         title="Look now",
-        words="Look for drift now: everywhere, or at one host, server or volume.",
+        words="Compare now: everything, or one host, server or volume.",
         fields=(
             Field(name="host", kind=FieldKind.HOST),
             Field(name="server", kind=FieldKind.SERVER),
@@ -415,7 +415,7 @@ ACTS = (
             ),
             Field(
                 name="reason",
-                help="why so many are accepted",
+                help="why they are accepted",
                 label="Why these are accepted; stored permanently in the history",
             ),
         ),
@@ -426,7 +426,7 @@ ACTS = (
             "an earlier\nlook shows as `braked`); with the `reason`, which is stored."
         ),
         possible=lambda finding: bool(second_look(dict(finding))),
-        wait="until the look has ended",
+        wait="wait until the look has ended",
         examples=(("--host hv1 --wait", "look at one host now"),),
     ),
     Act(

@@ -160,7 +160,7 @@ def _steps(body: Body) -> str:
 
 
 def _run_started(body: Body) -> str:
-    where = f"Sent to {body['host']}" if body.get("host") else "The ledger begins"
+    where = f"Sent to {body['host']}" if body.get("host") else "The ledger starts"
     return f"{where}: {_steps(body)}"
 
 
@@ -298,8 +298,8 @@ def _disks_seen(body: Body) -> str:
     volumes = ", ".join(body.get("volumes", []))
     guest = f"the guest of server {body.get('server_id')}"
     if volumes:
-        return f"Host shows in {guest} volumes that the server is not to have there: {volumes}"
-    return f"Host shows nothing in {guest} now that is not to be there"
+        return f"Host shows in {guest} volumes that the server should not have there: {volumes}"
+    return f"Host shows nothing in {guest} now that should not be there"
 
 
 def _definition(body: Body) -> str:
@@ -316,7 +316,7 @@ def _plugged(body: Body) -> str:
 def _ignored(body: Body) -> str:
     until = min(body.get("until") or 0, UNTIL_MAX_S)  # 0.2.0 took it as late as somebody said it
     end = f" until {datetime.fromtimestamp(until, UTC):%Y-%m-%d %H:%M}Z" if until else ""
-    return f"The difference is to be ignored{end}: {body.get('reason')}"
+    return f"The difference is ignored{end}: {body.get('reason')}"
 
 
 def _described(body: Body) -> str:
@@ -330,8 +330,9 @@ def _locked(body: Body) -> str:
 
 
 def _reset(body: Body) -> str:
-    status = "it is in error" if body.get("state") == "error" else "what it shows is no error"
-    return f"An operator says of the server that {status}"
+    if body.get("state") == "error":
+        return "An operator set the server to ERROR"
+    return "An operator cleared the server's error"
 
 
 def _look(body: Body) -> str:
@@ -357,7 +358,7 @@ SENTENCES: dict[str, Callable[[Body], str]] = {
     "Attachment.Disconnected": _disconnected,
     "Attachment.VolumeRenamed": _renamed,
     "Attachment.Deleted": _attachment_deleted,
-    "Attachment.Adopted": _text("The ledger answers for the attachment from here on"),
+    "Attachment.Adopted": _text("The ledger is responsible for the attachment from now on"),
     "Attachment.Renamed": _text("The same connection has the id {now} here from now on"),
     "Attachment.HandedBack": _text("The attachment is handed back to {to}"),
     "Attachment.Disowned": _text("Attachment in Cinder that belongs to no step is given up: {why}"),
@@ -369,18 +370,18 @@ SENTENCES: dict[str, Callable[[Body], str]] = {
     "BlockDeviceMapping.RootDetached": _text("Root volume {volume_id} detached; its place is kept"),
     "BlockDeviceMapping.RootAttached": _text("Volume {volume_id} takes the root's place"),
     "BlockDeviceMapping.DeleteOnTerminationSet": _delete_flag,
-    "BlockDeviceMapping.Adopted": _text("The ledger has the mapping from here on"),
+    "BlockDeviceMapping.Adopted": _text("The ledger is responsible for the mapping from now on"),
     "BlockDeviceMapping.HandedBack": _text("The mapping is handed back to {to}"),
-    "BlockDeviceMapping.MappingEnded": _text("The server has this volume no more"),
-    "Finding.DriftFound": _older("Found to differ: {drift_class} ({severity})"),
+    "BlockDeviceMapping.MappingEnded": _text("The server no longer has this volume"),
+    "Finding.DriftFound": _older("Difference found: {drift_class} ({severity})"),
     "Finding.DriftConfirmed": _text("A second look sees the same difference"),
-    "Finding.DriftChanged": _older("It differs otherwise than before"),
+    "Finding.DriftChanged": _older("The difference has changed"),
     "Finding.DriftGone": _text("A look does not see the difference any more"),
     "Finding.DriftIgnored": _ignored,
-    "Finding.DriftHeeded": _text("The difference is ignored no longer: {reason}"),
-    "Finding.RepairBegun": _text("Operation {by_operation} is to mend it: {repair} ({reason})"),
-    "Finding.DriftRepaired": _text("Operation {by_operation} has mended it"),
-    "Finding.RepairFailed": _text("Operation {by_operation} has not mended it: {why}"),
+    "Finding.DriftHeeded": _text("The difference is no longer ignored: {reason}"),
+    "Finding.RepairBegun": _text("Operation {by_operation} will repair it: {repair} ({reason})"),
+    "Finding.DriftRepaired": _text("Operation {by_operation} has repaired it"),
+    "Finding.RepairFailed": _text("Operation {by_operation} has not repaired it: {why}"),
     "Host.HostRegistered": _text("Agent of {name} registered, service version {service_version}"),
     "Host.Fenced": _text("Host FENCED, epoch {epoch}: {reason}; evidence: {evidence}"),
     "Host.Unfenced": _text("Host unfenced: {reason}"),
@@ -411,12 +412,14 @@ SENTENCES: dict[str, Callable[[Body], str]] = {
     "Instance.SeenElsewhere": _text("{host}, which is not its host, shows the guest {power_state}"),
     "Instance.GoneElsewhere": _text("{host} does not show the guest any more"),
     "Instance.Resized": _text("Server moved from {source}, to be confirmed or reverted"),
-    "Instance.GrowthAwaited": _text("Volume {volume_id} has grown; to be seen to later"),
-    "Instance.GrowthBegun": _text("Growth of volume {volume_id} is seen to"),
+    "Instance.GrowthAwaited": _text(
+        "Volume {volume_id} has grown; the guest gets the new size later"
+    ),
+    "Instance.GrowthBegun": _text("The guest gets the new size of volume {volume_id}"),
     "Instance.ResizeSettled": _text("Resize confirmed or reverted"),
     "Instance.Offloaded": _text("Server is on no host; its volumes stay reserved for it"),
     "Instance.Deleted": _text("Server deleted"),
-    "Instance.DeletionAwaited": _text("To be deleted when what is at work on it has ended"),
+    "Instance.DeletionAwaited": _text("To be deleted when the operation in progress has ended"),
     "Instance.DeviceReserved": _text("Device name {device_name} given to volume {volume_id}"),
     "Instance.DeviceVolumeSet": _device_volume,
     "Instance.DeviceReleased": _text("Device name of volume {volume_id} is free again"),

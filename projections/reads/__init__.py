@@ -1,1 +1,1 @@
-"""Reads over the projections and the log: one method a question."""
+"""Queries of the projections and the log: one method for each question."""

@@ -1,1 +1,1 @@
-"""How projections are kept current: reading, folding, writing, telling."""
+"""Keeping projections current: read the log, fold events, write rows, notify who waits."""

@@ -1,4 +1,4 @@
-"""docs/cinder-calls.md, of what is counted and what hangs on it; `python -m` this writes it."""
+"""docs/cinder-calls.md: the calls of Cinder that each flow makes, and what each is for."""
 
 from __future__ import annotations
 
@@ -9,16 +9,21 @@ HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs/cinder-calls.md"
 #: By scenario and step ("who: step"): "call, call 2".
 CALLS: dict[str, dict[str, str]] = tomllib.loads((HERE / "cinder_calls.toml").read_text())
-#: Who, call, what hangs on it, how old its answer may be.
+#: Who, call, what it is for, what its answer is valid for.
 REASONS: list[list[str]] = tomllib.loads((HERE / "cinder_reasons.toml").read_text())["calls"]
 
 _HEAD = """# Calls of Cinder
 
-What each flow asks Cinder when nothing goes wrong, counted over the simulated cloud, and what hangs
-on each answer ([0098](decisions/0098-each-question-once-per-fact.md)). A test counts them again and
-compares; `python -m tests.flows.test_cinder_calls` writes this page. Calls are named as
-[faults](faults.md) name them, actions of a volume as Cinder does. Moves are of a server with two
-volumes, one of them encrypted. Each process asks for Cinder's versions, and logs in, besides.
+The calls of Cinder that each flow makes when nothing fails, and what each call is for. The reasons
+are in [decision 0098](decisions/0098-each-question-once-per-fact.md). A test counts the calls over
+the simulated Cinder; `make docs` counts them again and writes this page.
+
+Calls have the names of [faults](faults.md), actions of a volume the names of Cinder. Flows that
+move a server move one with two volumes, one of them encrypted. In addition each process logs in
+at Keystone and asks Cinder for its versions.
+
+An answer is *valid for* what the last column names: a later decision asks again. Calls without an
+entry there change something.
 """
 
 
@@ -33,7 +38,7 @@ def total(scenario: str) -> int:
 
 
 def reason(step: str, call: str) -> list[str]:
-    """The first that fits; KeyError if nobody has said why."""
+    """The first row that matches; KeyError if there is none."""
     who = step.partition(":")[0]
     for row in REASONS:
         if row[0] in {step, who} and row[1] == call:
@@ -44,7 +49,7 @@ def reason(step: str, call: str) -> list[str]:
 def _one(title: str, scenario: str) -> list[str]:
     lines = [f"## {title}: {total(scenario)} calls", ""]
     lines += [
-        "| who, step | call | what hangs on it | its answer may be as old as |",
+        "| who: step | call | what it is for | valid for |",
         "|---|---|---|---|",
     ]
     for step, calls in CALLS[scenario].items():
@@ -55,7 +60,7 @@ def _one(title: str, scenario: str) -> list[str]:
 
 
 def _all() -> list[str]:
-    lines = ["## Every flow", "", "| flow | calls | of which |", "|---|---|---|"]
+    lines = ["## Every flow", "", "| flow | calls | by step |", "|---|---|---|"]
     for scenario, steps in CALLS.items():
         of = "<br>".join(f"{step} `{calls}`" for step, calls in steps.items())
         lines.append(f"| {scenario} | {total(scenario)} | {of} |")
@@ -63,9 +68,9 @@ def _all() -> list[str]:
 
 
 def _reasons() -> list[str]:
-    lines = ["## What hangs on each call", ""]
+    lines = ["## What each call is for", ""]
     lines += [
-        "| who, step | call | what hangs on it | its answer may be as old as |",
+        "| who: step | call | what it is for | valid for |",
         "|---|---|---|---|",
     ]
     lines += [f"| {who} | `{call}` | {why} | {age} |" for who, call, why, age in REASONS]

@@ -1,6 +1,6 @@
-"""What each flow asks Cinder when nothing goes wrong, to the call: tests/flows/cinder_calls.toml.
+"""The calls of Cinder that each flow makes when nothing fails: tests/flows/cinder_calls.toml.
 
-`python -m tests.flows.test_cinder_calls` counts anew, and writes that table and its page.
+`python -m tests.flows.test_cinder_calls` counts them again, and writes that table and its page.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def written(scenarios: Iterable[Scenario]) -> str:
     for scenario in scenarios:
         rows = [f'"{step}" = "{calls}"' for step, calls in counted(scenario).items()]
         blocks.append("\n".join([f"[{scenario.name}]", *rows]))
-    head = "# What each flow asks Cinder when nothing goes wrong: tests/flows/test_cinder_calls.py"
+    head = "# The calls of Cinder of each flow when nothing fails: tests/flows/test_cinder_calls.py"
     return "\n\n".join([head, *blocks]) + "\n"
 
 

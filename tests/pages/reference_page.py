@@ -43,11 +43,11 @@ USES_SHOWN_MAX = 2
 _PAGE = """\
 # Reference
 
-Made from the code by `make docs`. What the tables mean is in [the API](api.md).
+`make docs` generates this page from the code. [The API](api.md) explains the tables.
 
 ## Routes, and who may use them
 
-Each names its rule of [the policy](policy.md); of several, one has to permit the request.
+Each route has a rule of [the policy](policy.md); of several rules, one must permit the request.
 
 {routes}
 
@@ -57,24 +57,24 @@ The route `server_action` is under the rule of its action:
 
 ## Query parameters of Nova's lists
 
-Each is answered as it says here, or refused by name; any other is 400. What is for operators is
-403 to others.
+The parameters that the ledger knows. A refused one is answered with the status and reason of its
+row, any other parameter with 400. Parameters for operators are 403 for other users.
 
 {parameters}
 
 ## Properties of a server that is created
 
-What becomes of each property of `POST /v2.1/servers`; under `update`, of `PUT` of a server. One
-that is refused is taken with a value that says what is so anyway (empty, `false`, or what its row
-says). Any other property is 400.
+The properties of `POST /v2.1/servers`; under `update`, those of `PUT` of a server. A refused
+property is accepted with a value that has no effect (empty, `false`, or what its row says). Any
+other property is 400.
 
 {properties}
 
 ## Error codes
 
 `code` of a problem of `/v1`; codes are stable. `/v2.1` shows only the status and the message.
-A long message goes on where `...` stands.
-What Cinder refuses has Cinder's message, and 400, 403, 404 or 503.
+`...` stands for the rest of a long message. If Cinder refuses something, the answer has Cinder's
+message, and 400, 403, 404 or 503.
 
 {codes}
 

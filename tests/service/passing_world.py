@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -25,6 +26,9 @@ from tests.service.keystone_world import settings
 _SEEN = Seen(origin="nova", after=None, before="2026-11-27T12:01:00+00:00")
 _CONTEXT = EventContext(actor=Actor(name="observer"), request_id="req-look", cause="observation")
 
+#: An answer that no deadline of the service ends is not waited for longer.
+ASK_S = 60
+
 
 @dataclass
 class Both:
@@ -38,9 +42,9 @@ class Both:
     async def ask(self, method: str, path: str | URL, **options: Any) -> ClientResponse:
         """As an administrator by Keystone; to be refused is to have been asked."""
         headers = {"X-Auth-Token": self.token, **options.pop("headers", {})}
-        return await self.api.ask(
-            method, path, None, options.pop("version", "2.90"), headers=headers, **options
-        )
+        version = options.pop("version", "2.90")
+        async with asyncio.timeout(ASK_S):
+            return await self.api.ask(method, path, None, version, headers=headers, **options)
 
     async def watched(self, host: str = "hv1") -> str:
         """A server that was seen at Nova."""

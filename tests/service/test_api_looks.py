@@ -141,8 +141,8 @@ async def test_a_look_is_shown_from_when_it_is_asked_for(api: Api, database_url:
     listed = await api.get("/v1/drift/runs?limit=1")
     assert (listed["asked"], listed["looks"]) == ([asked], []), "of the other nobody has to hear"
     page = await (await api.ask("GET", "/ui/drift")).text()
-    assert "Asked for and not begun yet" in page
-    assert "There was none yet" not in page
+    assert "Requested, not begun yet" in page
+    assert "None yet" not in page
 
 
 async def test_a_look_that_is_under_way_is_stopped_and_resumed(api: Api, ledger: Ledger) -> None:

@@ -224,7 +224,7 @@ def test_a_finding_is_shown_with_what_differs_and_what_to_type(
         "cinder: status reserved, host -",
         f"attachment-ledger drift repair {FINDING}",
         f"attachment-ledger drift ignore {FINDING} --reason TEXT",
-        "Found to differ: reservation_unknown",
+        "Difference found: reservation_unknown",
     ):
         assert line in told
 

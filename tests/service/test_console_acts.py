@@ -99,7 +99,7 @@ async def test_the_step_to_skip_is_the_one_that_was_chosen(
 
 async def test_an_act_that_is_not_possible_has_no_form(api: Api, parked: dict[str, Any]) -> None:
     _, html = await form(api, f"/ui/operations/{parked['operation_id']}/unwind")
-    assert "It cannot be done as things are now." in html.text
+    assert "This is not possible now." in html.text
     assert "act" not in [each.get("class") for each in html.all("form")]
 
 
@@ -205,7 +205,7 @@ async def test_the_list_of_looks_says_what_was_held_back_and_what_was_believed(
     await api.projected()
     page = " ".join((await shown(api, "/ui/drift")).text.split())
     assert "drift run --accept-many guest_missing --reason TEXT" in page
-    assert f"Believed by {CONTEXT.actor.name}: disk_missing ({WHY_BELIEVED})" in page
+    assert f"Accepted by {CONTEXT.actor.name}: disk_missing ({WHY_BELIEVED})" in page
 
 
 async def test_a_host_in_contact_is_fenced_by_force_alone(api: Api) -> None:

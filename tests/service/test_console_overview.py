@@ -160,7 +160,7 @@ async def test_more_than_is_counted_is_said(api: Api, monkeypatch: pytest.Monkey
     await parked_detach(api)
     monkeypatch.setattr(activity, "COUNTED_MAX", 1)
     assert not (await api.get(ACTIVITY))["complete"]
-    assert "not counted whole" in (await shown(api, "/ui/")).text
+    assert "not counted completely" in (await shown(api, "/ui/")).text
 
 
 async def test_the_checkpoint_of_the_log_is_a_file_that_a_verification_takes(
@@ -193,7 +193,7 @@ async def test_the_end_of_the_log_is_verified_whenever_it_is_shown(
     head = await api.head()
     assert (told["consistent"], told["why"], told["position"]) == (True, None, head)
     assert told["after"] == GENESIS.position if newest > head else 0 < told["after"] < head
-    assert "are what was stored there" in (await shown(api, "/ui/log")).text
+    assert "are unchanged" in (await shown(api, "/ui/log")).text
     with psycopg.connect(database_url) as db:
         db.execute("UPDATE events SET actor = 'mallory' WHERE position = %s", [head])
     told = await api.get(VERIFICATION)

@@ -199,7 +199,7 @@ async def test_who_is_called_like_a_controllers_id_is_none(database_url: str) ->
     async with running_api(database_url, settings) as api:
         await api.register()
         await api.projected()
-        assert "not taken from user-operator" in await forced(api, True, "admin", 403)
+        assert "User user-operator may not declare" in await forced(api, True, "admin", 403)
 
 
 async def test_a_controllers_word_is_in_the_history_each_time(api: Api) -> None:

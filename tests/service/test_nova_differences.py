@@ -88,12 +88,12 @@ async def test_what_two_looks_see_is_confirmed_told_with_what_mends_it_and_ends(
         assert (one["state"], one["repair"]) == ("confirmed", None)
         path = f"/v1/drift/{one['finding_id']}"
         shown = await (await api.ask("GET", path, "admin")).json()
-        assert shown["by_hand"].startswith("It is Nova's, so nothing of ours mends it.")
+        assert shown["by_hand"].startswith("It belongs to Nova, so the ledger does not repair it.")
         assert "nova" in shown["differs"]
         assert shown["acts"] == ["ignore"]
         refused = await api.ask("POST", f"{path}/repair", "admin", json={"reason": "x"})
         assert refused.status == 409
-        assert "It is Nova's" in await refused.text()
+        assert "It belongs to Nova" in await refused.text()
         assert await looks.see(after()) == [], "it is over"
 
 

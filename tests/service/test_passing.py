@@ -413,7 +413,7 @@ async def test_so_many_are_passed_on_at_once_and_of_one_token(
 
     await eventually(waiting, "they wait")
     mine = await both.ask("GET", PATHS[0])
-    assert (mine.status, mine.headers["Retry-After"]) == (503, "2")
+    assert (mine.status, mine.headers.get("Retry-After")) == (503, "2")
     assert "asks no more at once" in await mine.text()
     others = {"X-Auth-Token": "gAAAA-another"}
     held.append(asyncio.create_task(both.ask("GET", PATHS[0], headers=others)))

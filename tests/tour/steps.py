@@ -109,7 +109,7 @@ def _look(page: Page) -> None:
 def _repair(page: Page) -> None:
     _first_of(page, "Findings", "reservation unknown")
     _link(page, "Repair")
-    _shows(page, "nothing of it is done yet")
+    _shows(page, "nothing has been done yet")
 
 
 def _repaired(page: Page) -> None:

@@ -49,6 +49,28 @@ def test_links_between_documents_lead_somewhere() -> None:
     assert [each for each in links if not (each[0].parent / each[1]).exists()] == []
 
 
+def _anchors(document: Path) -> set[str]:
+    """As GitHub makes them of headings; a repeated one is counted, as `tests-1`."""
+    text = re.sub(r"^```.*?^```", "", document.read_text(), flags=re.MULTILINE | re.DOTALL)
+    found: list[str] = []
+    for heading in re.findall(r"^#+ (.+?)\s*$", text, re.MULTILINE):
+        shown = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading)
+        found.append(re.sub(r"[^\w\- ]", "", shown.lower()).replace(" ", "-"))
+    return {f"{each}-{found[:n].count(each)}".removesuffix("-0") for n, each in enumerate(found)}
+
+
+def test_links_to_a_heading_lead_to_one() -> None:
+    links = [
+        (document, (document.parent / path if path else document), anchor)
+        for document in DOCUMENTS
+        for path, anchor in re.findall(
+            r"\]\((?!https?://)((?:[^)#\s]+\.md)?)#([^)]+)\)", document.read_text()
+        )
+    ]
+    assert len(links) > 50
+    assert [each for each in links if each[2] not in _anchors(each[1])] == []
+
+
 def test_the_pages_of_the_flows_are_what_their_tables_say() -> None:
     written = {path.name: path.read_text() for path in (ROOT / "docs/flows").iterdir()}
     assert written == flow_pages.pages(), "run: make docs"

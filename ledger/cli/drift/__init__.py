@@ -1,1 +1,1 @@
-"""`drift`: what differs, looks, repairs."""
+"""`drift`: findings, looks, repairs."""

@@ -29,7 +29,7 @@ CLASS_TABLE = 4  # columns that fit
 
 
 class ListDrift(Lister):
-    """List what differs, newest first: what is open now, or what differed at a moment."""
+    """List findings, newest first: the open ones, or those of a past moment."""
 
     every_cell = True
     brief = ("ID", "Class", "Severity", "State", "About", "Found")
@@ -45,7 +45,7 @@ class ListDrift(Lister):
         when.add_argument(
             "--all", dest="state", action="store_const", const="all", help="in any state"
         )
-        add_at(when, "what differed at that time, ignored or not")
+        add_at(when, "the findings of that time, also ignored ones")
         add_limit(parser, "so many at most")
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
@@ -65,7 +65,7 @@ class ShowFinding(ShowOne):
 
 
 class ListDriftClasses(Lister):
-    """List all that can differ; what it means is shown with -f json, or -c Class -c Meaning."""
+    """List the classes of drift; -f json, or -c Class -c Meaning, shows what each means."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         names, rows = listed(CLASS_COLUMNS, self.client.get("/v1/drift/classes")["classes"])

@@ -26,8 +26,9 @@ ASKED_INTERVAL_S = 1.0
 
 
 class ListLooks(Lister):
-    """List looks, newest first: what they compared, and their results; requested ones that have not
-    begun come first.
+    """List looks, newest first: what each compared, and its result.
+
+    Requested looks that have not begun come first.
     """
 
     every_cell = True
@@ -54,7 +55,7 @@ class ListLooks(Lister):
 
 
 class ShowLook(ShowOne):
-    """Show a look: how far it is, or what it compared, found, suppressed, and could not see."""
+    """Show a look: its progress, what it compared, found, suppressed, and could not read."""
 
     about = "look"
 

@@ -1,1 +1,1 @@
-"""Commands that run on the service's own machine: the service, its database, the trial."""
+"""Commands for the service's own machine: the service, its database, the trial."""

@@ -11,7 +11,7 @@ from ledger.cli.local.settings import add_config, checked_database, database
 
 
 class UpgradeSchema(PlainCommand):
-    """Bring the database to the schema of this version; safe to run at any time."""
+    """Migrate the database to the schema of this version; safe to run at any time."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add_config(parser)
@@ -28,15 +28,15 @@ class UpgradeSchema(PlainCommand):
 
 
 class GrantRights(PlainCommand):
-    """Give a role of the database what the service, or an auditor, needs, and no more.
+    """Grant a database role the rights that the service or an auditor needs, and no others.
 
-    To be run as the owner of the tables.  A role that does not exist is created, without a
-    password: let pg_hba.conf say how it comes in, or set one.  Safe to run at any time; after
-    `db upgrade` it gives what is new.
+    Run it as the owner of the tables.  It creates a role that does not exist, without a password:
+    configure its login in pg_hba.conf, or set a password.  Safe to run at any time; run it again
+    after `db upgrade`, which may have added tables.
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("kind", choices=("service", "auditor"), help="whom the role is for")
+        parser.add_argument("kind", choices=("service", "auditor"), help="who uses the role")
         parser.add_argument("role", metavar="<role>", help="the name of the role")
         add_config(parser)
 
@@ -61,9 +61,9 @@ class GrantRights(PlainCommand):
 
 
 class ShowSchema(ShowOne):
-    """Show which migrations the database has, and which it lacks.
+    """Show which migrations the database has, and which are missing.
 
-    Exit 0 if this version can work on the schema, else 4.
+    Exit 0 if this version can run on the schema, else 4.
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
@@ -85,7 +85,7 @@ class ShowSchema(ShowOne):
 
 
 class CheckSchema(PlainCommand):
-    """Exit 0 if this version can work on the schema, else say what to run."""
+    """Exit 0 if this version can run on the schema; else say what to run."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add_config(parser)
@@ -97,10 +97,11 @@ class CheckSchema(PlainCommand):
 
 
 class Preflight(Lister):
-    """Check before an upgrade that nothing is in progress, or list what is; it only reads.
+    """Check before an upgrade that nothing is in progress; it only reads.
 
-    Exit 0 if no operation is running or parked, no finding of drift is open, all projections
-    are at the end of the log, and the schema is one that 'db upgrade' takes; else 4.
+    Exit 0 if no operation is running or parked, no finding is open, every projection is at the end
+    of the log, and 'db upgrade' can migrate the schema.  Else it lists what is not so, and exits
+    with 4.
     """
 
     empty = "Nothing is running, parked, drifted or behind."

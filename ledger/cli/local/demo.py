@@ -81,25 +81,31 @@ class _Interrupted(BaseException):
 
 
 class Demo(PlainCommand):
-    """See the whole at work: a small cloud on this machine, with a crash to watch.
+    """Run a small cloud on this machine, and show what happens after a crash.
 
-    PostgreSQL, a simulated Cinder, the service and two agents.  It attaches a volume,
-    kills the agent in the middle and starts it again, detaches, plants a drift, finds
-    and repairs it, and shows the history.  Then it stays up until Ctrl-C, with servers
-    that can be moved and a volume to boot from.  Exit 0 only if every check held.
+    It starts PostgreSQL, a simulated Cinder, the service and two agents.  It attaches a volume,
+    kills the agent in the middle and starts it again, detaches the volume, plants drift, finds and
+    repairs it, and prints the history.  Then it stays up until Ctrl-C, with servers to move and a
+    volume to boot from.  Exit 0 only if every check passed.
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add = parser.add_argument
         add("--once", action="store_true", help="end after the last step")
-        add("-f", "--format", choices=("text", "json"), default="text", help="with --once: json")
+        add(
+            "-f",
+            "--format",
+            choices=("text", "json"),
+            default="text",
+            help="of the summary, with --once",
+        )
         add("--port", type=int, help="port of the ledger (default: a free one)")
         add("--cinder-port", type=int, help="port of the simulated Cinder (default: a free one)")
         add(
             "--state-dir",
             type=Path,
             metavar="DIRECTORY",
-            help="keep everything there, it must be empty (default: temporary)",
+            help="keep all files in this empty directory (default: a temporary one)",
         )
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:

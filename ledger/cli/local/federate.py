@@ -11,10 +11,11 @@ from ledger.cli.local.settings import add_config, database
 
 
 class Federate(PlainCommand):
-    """Make views over the audit views of several ledgers, in a database of the auditors' own.
+    """Create views over the audit views of several ledgers, in a database of the auditors.
 
-    They are called as a ledger's own, with a column 'cell' more, and read by postgres_fdw.  Run
-    again it does what has changed in the file.  A cell that does not answer changes nothing.
+    The views have the names of a ledger's own, and a column 'cell' in addition; they read by
+    postgres_fdw.  Run it again after the file has changed.  If a cell does not answer, nothing is
+    changed.
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
@@ -22,7 +23,7 @@ class Federate(PlainCommand):
             "file",
             metavar="<file>",
             type=Path,
-            help="in the form of PostgreSQL's pg_service.conf, a section for each cell: host, "
+            help="a file like PostgreSQL's pg_service.conf, with a section for each cell: host, "
             "port, dbname, and user and password of an auditor's role there",
         )
         parser.add_argument(

@@ -11,8 +11,9 @@ from ledger.cli.local.settings import add_config, checked_database
 
 
 class ListProjections(Lister):
-    """List the projections, how far each is behind the log, what holds it back (and what to do
-    about it), and what long work is under way.
+    """List the projections: how far each is behind the log, and what delays it.
+
+    It also says what to do about a delay, and lists long work in progress, such as a rebuild.
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
@@ -39,9 +40,9 @@ class ListProjections(Lister):
 
 
 class RebuildProjection(PlainCommand):
-    """Rebuild a projection from the whole log; its old rows are read until it is done.
+    """Rebuild a projection from the whole log; queries read its old rows until it is done.
 
-    Ctrl-C stops it (exit code 130), and the same command goes on where it was.  One at a time:
+    Ctrl-C stops it (exit code 130), and the same command resumes it.  One rebuild at a time:
     another is refused (exit code 4).
     """
 

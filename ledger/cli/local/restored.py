@@ -11,12 +11,12 @@ from ledger.cli.local.settings import add_config, add_reason_or_dry_run, checked
 
 
 class Restored(ShowOne):
-    """Mark a database that was restored from an older backup, before the service is started on it.
+    """Mark a database that was restored from an older backup, before the service starts on it.
 
-    What was done after the backup is not in its log.  So no fence in it counts any more, no host
+    The log lacks what was done after the backup.  Therefore its fences no longer count, no host
     gets work, and nothing is started, freed or deleted, until an operator has vouched for each host
     (`host vouch`) or fenced it.  Operations that were running are parked.  Agents register again by
-    themselves.  Safe beside a running service, and safe to repeat: if it was interrupted, run it
+    themselves.  Safe while the service runs, and safe to repeat: if it was interrupted, run it
     again.
     """
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 class Serve(PlainCommand):
     """Run the service until SIGTERM or SIGINT.
 
-    On a database whose schema is not this version's it refuses, and says what to run.  With
-    `--trial` it starts a PostgreSQL of its own, whose content is gone when it ends.
+    If this version cannot run on the schema of the database, it refuses and says what to run.  With
+    `--trial` it starts a PostgreSQL of its own, and deletes its data at the end.
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
@@ -26,13 +26,13 @@ class Serve(PlainCommand):
         add(
             "--trial",
             action="store_true",
-            help="with an embedded PostgreSQL that is gone at the end, for trying it out",
+            help="use an embedded PostgreSQL, deleted at the end, to try the service",
         )
         add(
             "--read-only",
             action="store_const",
             const=True,
-            help="overrides read_only: serve what reads alone, on a standby of the database",
+            help="overrides read_only: serve only reads, on a standby of the database",
         )
         add("--host", help="overrides listen.host")
         add("--port", type=int, help="overrides listen.port; 0 takes a free one, which is logged")

@@ -23,7 +23,7 @@ def add_config(parser: argparse.ArgumentParser) -> None:
         "--config",
         type=Path,
         metavar="FILE",
-        help="settings in TOML (environment: LEDGER_CONFIG; then "
+        help="settings in TOML (default: LEDGER_CONFIG of the environment, then "
         "/etc/attachment-ledger/ledger.toml if it is there)",
     )
     add("--database-url", metavar="URL", help="overrides database_url of the settings")
@@ -64,7 +64,7 @@ def add_reason_or_dry_run(parser: argparse.ArgumentParser, reason: str) -> None:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--reason", metavar="TEXT", help=reason)
     what.add_argument(
-        "--dry-run", action="store_true", help="change nothing, and show what it is about"
+        "--dry-run", action="store_true", help="change nothing; show what it would do"
     )
 
 

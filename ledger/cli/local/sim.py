@@ -19,7 +19,7 @@ CINDER_URL = "http://127.0.0.1:8776"
 
 
 class SimulateCinder(PlainCommand):
-    """Run a simulated Cinder that the unmodified clients can talk to.
+    """Run a simulated Cinder for unmodified clients.
 
     The first line of its output is its URL.
     """
@@ -27,13 +27,18 @@ class SimulateCinder(PlainCommand):
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add = parser.add_argument
         add("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1)")
-        add("--port", type=int, default=8776, help="port to listen on, 0 for a free one")
-        add("--state", type=Path, metavar="FILE", help="keep volumes and attachments in this file")
-        add("--faults", type=Path, metavar="FILE", help="fault rules, read again when changed")
+        add("--port", type=int, default=8776, help="port to listen on; 0: a free one")
+        add("--state", type=Path, metavar="FILE", help="store volumes and attachments in this file")
+        add(
+            "--faults",
+            type=Path,
+            metavar="FILE",
+            help="fault rules, read again when the file changes",
+        )
         add(
             "--compute-url",
             metavar="URL",
-            help="asked before a user deletes an attachment, e.g. http://127.0.0.1:8790/v2.1",
+            help="the compute API to ask before a user deletes an attachment, e.g. http://127.0.0.1:8790/v2.1",
         )
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
@@ -111,7 +116,7 @@ def _rows(answer: Any) -> list[tuple[Any, ...]]:
 
 
 class ListFaults(Lister):
-    """List the fault rules of a simulated Cinder, and how often each was met."""
+    """List the fault rules of a simulated Cinder, and how often each has matched."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         _add_cinder(parser)
@@ -123,7 +128,7 @@ class ListFaults(Lister):
 
 
 class SetFaults(Lister):
-    """Put the fault rules of a JSON file in force ('-' reads them from standard input)."""
+    """Replace the fault rules of a simulated Cinder by those of a file ('-': standard input)."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("file", metavar="<file>", help="a JSON list of rules: docs/faults.md")

@@ -28,7 +28,7 @@ _WRONG = {
 
 
 class PrintCheckpoint(PlainCommand):
-    """Print a checkpoint of the log; keep it, or a signature of it, away from the database."""
+    """Print a checkpoint of the log; store it, or a signature of it, outside the database."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         self.app.stdout.write(_text(self.client.get("/v1/events/checkpoint")))
@@ -36,10 +36,10 @@ class PrintCheckpoint(PlainCommand):
 
 
 class VerifyLog(PlainCommand):
-    """Prove that no event was changed, removed, added or moved since it was stored.
+    """Prove that no stored event was changed, removed, added or moved.
 
-    Prints the checkpoint up to which that is proven, also when it is stopped; --since resumes
-    there.  Exit 4 names the position at which it does not hold.
+    It prints the checkpoint up to which the log is proven, also when it is stopped; --since resumes
+    there.  If the proof fails, it exits with 4 and names the position.
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
@@ -49,25 +49,25 @@ class VerifyLog(PlainCommand):
             action="append",
             default=[],
             metavar="FILE",
-            help="the log up to this checkpoint, plain or signed, must be the one that it was "
-            "taken of (repeatable)",
+            help="also prove that the log up to here is the log of this checkpoint, plain or "
+            "signed; may be repeated",
         )
         parser.add_argument(
             "--key",
             metavar="KEY",
-            help="the public key as 'event sign' says it, or a file that has it: signed "
+            help="the public key as 'event sign' prints it, or a file with it: signed "
             "checkpoints must be signed with it",
         )
         parser.add_argument(
             "--since",
             type=Path,
             metavar="FILE",
-            help="begin at this checkpoint: what is before it is not looked at",
+            help="begin at this checkpoint; the log before it is not checked",
         )
         parser.add_argument(
             "--rules",
             action="store_true",
-            help="also hold all of it against the ledger's own rules (docs/model.md)",
+            help="also check the ledger's own rules (docs/model.md)",
         )
         add_archive(parser, "where the files of detached months are")
         add_config(parser)

@@ -11,19 +11,19 @@ from ledger.cli.local.settings import add_config, add_reason_or_dry_run, checked
 
 
 class ErasePerson(ShowOne):
-    """Erase the names and ids of a person; the log and all proofs of it stay as they are.
+    """Erase the names and ids of a person; the log and its proofs do not change.
 
-    What they did is then told of "erased p:...", the same for all that they did until now. That
-    cannot be taken back. Lock the user out in Keystone first: who comes again is kept again. Events
-    of older versions have names as text, and so may what people typed: 'plain' says in how many
-    events that is. They stay. The whole log is read.
+    Everything that the person did so far is then shown as done by the same "erased p:...". This
+    cannot be undone. Lock the user out in Keystone first: a new request would store the names
+    again. Events of older versions have names as text, and so may texts that people typed: these
+    stay, and 'plain' says in how many events. The command reads the whole log.
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "person",
             metavar="USER",
-            help="the user's id in Keystone, or one of the p:... that the log knows them by",
+            help="the user's id in Keystone, or a p:... by which the log names the user",
         )
         add_reason_or_dry_run(parser, "why, without the name; stored permanently in the log")
         add_config(parser)

@@ -29,7 +29,7 @@ class ListEvents(Lister):
         _add_after(parser, "start after this position (default 0: from the beginning)")
         add_limit(parser, "at most N events")
         parser.add_argument(
-            "--topic", metavar="TOPIC", help="only events called so, as Operation.Parked"
+            "--topic", metavar="TOPIC", help="only events of this topic, e.g. Operation.Parked"
         )
         add_archive(parser, "also the events that are in an archive's files")
 

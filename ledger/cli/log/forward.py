@@ -24,30 +24,36 @@ TAKE_OVER_S = 2.0
 
 
 class Forward(PlainCommand):
-    """Tell every event of the log, and requests that were refused, to another system, for ever.
+    """Forward every event of the log, and refused requests, to another system.
 
-    Each at least once, in the order of the log.  How far <consumer> is stands in the database: the
-    same command goes on there, on whichever machine, and waits while another one runs.  While the
-    target is away it waits; what the target refuses ends it (exit code 4).
+    Each is sent at least once, in the order of the log.  The database stores the position of
+    <consumer>: the same command resumes there, on any machine, and waits while another one runs.
+    While the target does not answer, it waits, too; if the target refuses an event, it ends with
+    exit code 4.
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add = parser.add_argument
-        add("name", type=_name, metavar="<consumer>", help="whose position it is, e.g. siem")
+        add(
+            "name",
+            type=_name,
+            metavar="<consumer>",
+            help="the name under which the position is stored, e.g. siem",
+        )
         add(
             "--to",
             required=True,
             metavar="URL",
             help="https://HOST/PATH, file:///PATH, syslog+tls://HOST[:PORT], syslog://HOST[:PORT]",
         )
-        add("--format", choices=FORMS, required=True, help="the form of each event")
+        add("--format", choices=FORMS, required=True, help="the format of each event")
         add("--token-file", type=Path, metavar="FILE", help="a bearer token for the HTTP server")
         add(
             "--after",
             type=int,
             metavar="POSITION",
-            help="go on behind this position of the log, in place of where it was; not for a unit: "
-            "each start would go there",
+            help="start after this position, in place of the stored one; not in a unit, where "
+            "each start would begin there again",
         )
         add_config(parser)
 

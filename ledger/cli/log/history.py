@@ -52,7 +52,7 @@ class ShowHistory(Lister):
         parser.add_argument(
             "--long",
             action="store_true",
-            help="show claims and other bookkeeping in the timeline, too",
+            help="also show claims and other bookkeeping",
         )
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
@@ -112,30 +112,30 @@ class _Timeline:
 
 
 class ShowVolumeHistory(ShowHistory):
-    """Tell the history of a volume."""
+    """Show the history of a volume."""
 
     noun = "volume"
 
 
 class ShowServerHistory(ShowHistory):
-    """Tell the history of a server."""
+    """Show the history of a server."""
 
     noun = "server"
 
 
 class ShowAttachmentHistory(ShowHistory):
-    """Tell the history of an attachment."""
+    """Show the history of an attachment."""
 
     noun = "attachment"
 
 
 class ShowHostHistory(ShowHistory):
-    """Tell the history of a host."""
+    """Show the history of a host."""
 
     noun = "host"
 
 
 class ShowOperationHistory(ShowHistory):
-    """Tell the history of an operation."""
+    """Show the history of an operation."""
 
     noun = "operation"

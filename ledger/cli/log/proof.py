@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class SignLog(PlainCommand):
     """Sign the end of the log, to prove later that nothing before it was changed.
 
-    Adds a checkpoint to the directory, and new hashes to its tree; both can be given to
-    anyone.  Prints the checkpoint.  For a timer.
+    It adds a checkpoint to the directory, and new hashes to its tree; both can be published.  It
+    prints the checkpoint.  Meant for a timer.
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
@@ -39,7 +39,7 @@ class SignLog(PlainCommand):
             type=directory,
             required=True,
             metavar="DIRECTORY",
-            help="where all checkpoints of this log are, and no other log's",
+            help="the directory of this log's checkpoints, and of no other log's",
         )
         add_archive(parser, "where the files of detached months are")
         add_config(parser)
@@ -65,10 +65,10 @@ class SignLog(PlainCommand):
 
 
 class ProveEvent(PlainCommand):
-    """Print a proof that one event is in the log of a signed checkpoint, and shows no other.
+    """Print a proof that one event is in a signed checkpoint's log; it shows no other event.
 
-    Or, with --since, that an earlier checkpoint's log has only grown.  check_proof.py, which needs
-    nothing but Python, checks either with the public key.
+    With --since, it proves that the log of an earlier checkpoint has only grown.  check_proof.py,
+    which needs only Python, checks either proof with the public key.
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
@@ -84,13 +84,13 @@ class ProveEvent(PlainCommand):
             dest="source",
             required=True,
             metavar="DIRECTORY",
-            help="where 'event sign' has put its checkpoints",
+            help="the directory of 'event sign'",
         )
         add(
             "--checkpoint",
             type=Path,
             metavar="FILE",
-            help="the checkpoint that it is to be proven to (default: the newest)",
+            help="the checkpoint whose log has the event (default: the newest)",
         )
         add_archive(parser, "where the files of detached months are")
         add_config(parser)

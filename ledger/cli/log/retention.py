@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class ArchiveEvents(PlainCommand):
-    """Write closed months of the log to files, one per month, with their proof.
+    """Write closed months of the log to files, one per month, with their proofs.
 
-    What is there already stays.  --detach then takes out of the database what only tells the
-    story of operations, attachments and mappings that are over.
+    Existing files stay.  --detach then deletes from the database the events that only describe
+    ended operations, attachments and mappings.
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
@@ -38,12 +38,12 @@ class ArchiveEvents(PlainCommand):
             type=directory,
             required=True,
             metavar="DIRECTORY",
-            help="where all months of this log are, and no other log's",
+            help="the directory of this log's months, and of no other log's",
         )
         parser.add_argument(
             "--detach",
             action="store_true",
-            help="once they are archived and read back, take them out of the database",
+            help="delete them from the database, once they are archived and read back",
         )
         add_config(parser)
 
@@ -64,7 +64,7 @@ class ArchiveEvents(PlainCommand):
 
 
 class RestoreEvents(PlainCommand):
-    """Put everything that was detached back into the database, e.g. to rebuild projections."""
+    """Load all detached events back into the database, for example to rebuild projections."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(

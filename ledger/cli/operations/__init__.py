@@ -1,1 +1,1 @@
-"""Commands about operations: what is under way, how it goes, what a person may do."""
+"""Commands about operations: their progress, and what an operator may do."""

@@ -37,8 +37,8 @@ class ListFlows(Lister):
 class ShowFlow(Lister):
     """Show the table of a flow, or its sequence diagram.
 
-    For each step the place, what it does and how it is undone; for each volume, or once
-    for the server; on which attachment; and which step is the pivot.
+    For each step: where it runs, what it does, what undoes it, whether it runs for each volume or
+    once for the server, on which attachment, and which step is the pivot.
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
@@ -115,10 +115,10 @@ def _name(function: Callable[..., Any] | None) -> str:
 
 
 class VerifyFlows(Lister):
-    """Try, before this version is installed, whether it can go on from your log; it only reads.
+    """Check, before you install this version, that it can continue from your log; it only reads.
 
-    It loads every aggregate, folds every projection, and asks the engine what is next of every
-    operation that is not at its end.  Exit 4 if there is something that it cannot take.
+    It loads every aggregate, folds every projection, and asks the engine for the next step of every
+    open operation.  Exit 4 if there is something that it cannot read.
     """
 
     empty = "This version can go on from this log."

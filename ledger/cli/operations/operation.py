@@ -58,11 +58,11 @@ class ListOperations(Lister):
 
 
 class ShowOperation(ShowOne):
-    """Show an operation: its steps, the one it is at, what is left and why.
+    """Show an operation: its steps, the current one, what is pending and why.
 
-    Since when, in which attempt, what it waits for, how far a copy has come, the last
-    error.  Of a parked one also where its volumes are attached, and the commands that
-    would be taken now, each with what it does and what it leaves behind.
+    For the current step: since when, which attempt, what it waits for, the progress of a copy, and
+    the last error.  For a parked operation also: where its volumes are attached, and the commands
+    that are possible now, each with what it does and what it leaves behind.
     """
 
     about = "operation"

@@ -21,7 +21,7 @@ COLUMNS: dict[str, Any] = {
 
 
 class ListRemnants(Lister):
-    """List what may be left in Cinder and on hosts, newest first: not yet acknowledged ones."""
+    """List what may be left in Cinder and on hosts, newest first; acknowledged ones with --all."""
 
     every_cell = True
     brief = ("ID", "State", "What", "Act", "Reason", "Left")

@@ -11,10 +11,11 @@ from ledger.cli.naming import ambiguous
 
 
 class ShowRequest(ShowOne):
-    """Show what a request led to, or why it was refused; that is kept for a day at most.
+    """Show what a request led to, or why it was refused; refusals are kept for at most a day.
 
-    Its id is in the answer's headers, in logs of services, and in histories; four characters after
-    "req-" will do.  That of another service's request finds what that one asked of the ledger.
+    The id of a request is in the headers of its answer, in the logs of services, and in histories;
+    four characters after "req-" are enough.  The id of another service's request finds what that
+    service requested from the ledger.
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:

@@ -44,7 +44,7 @@ class Top(PlainCommand):
             type=_interval,
             default=INTERVAL_S,
             metavar="SECONDS",
-            help=f"between two looks (default {INTERVAL_S:g}, at least {INTERVAL_MIN_S:g})",
+            help=f"between two refreshes (default {INTERVAL_S:g}, at least {INTERVAL_MIN_S:g})",
         )
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:

@@ -171,7 +171,7 @@ class ProgressLine:
 
 def add_wait(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--wait", action="store_true", help="until the operation ends or needs an operator"
+        "--wait", action="store_true", help="wait until the operation ends or needs an operator"
     )
     add_timeout(parser)
 

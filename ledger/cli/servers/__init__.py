@@ -1,1 +1,1 @@
-"""Commands about servers, their attachments and volumes, and the hosts they are on."""
+"""Commands about servers, their attachments and volumes, and hosts."""

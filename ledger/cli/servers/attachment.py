@@ -45,7 +45,7 @@ FLOWS = ("new", "old")
 
 
 class ListAttachments(Lister):
-    """List attachments: the open ones, or those that were on a host at a moment."""
+    """List attachments: the open ones, or those that were on a host at a past moment."""
 
     every_cell = True
     brief = ("ID", "Volume", "Server", "Host", "State", "Operation", "Since")
@@ -54,7 +54,9 @@ class ListAttachments(Lister):
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add_filters(parser, "volume", "server", "host")
         parser.add_argument(
-            "--flow", choices=FLOWS, help="made by Cinder's attachment calls, or by its old ones"
+            "--flow",
+            choices=FLOWS,
+            help="new: made by Cinder's attachment API; old: by its volume actions",
         )
         parser.add_argument("--all", action="store_true", help="also attachments that have ended")
         add_at(
@@ -82,7 +84,7 @@ class ListAttachments(Lister):
 
 
 class ShowAttachment(ShowOne):
-    """Show an attachment, as it is or as it was."""
+    """Show an attachment, as it is or as it was at a past moment."""
 
     about = "attachment"
 

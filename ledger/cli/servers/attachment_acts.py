@@ -36,7 +36,7 @@ class AddServerVolume(_OfVolume):
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         super().add_arguments(parser)
         add = parser.add_argument
-        add("--device", metavar="NAME", help="e.g. /dev/vdc (default: the next that is free)")
+        add("--device", metavar="NAME", help="e.g. /dev/vdc (default: the next free one)")
         add("--tag", metavar="TAG", help="the tag by which the guest identifies the disk")
         add(
             "--delete-on-termination", action="store_true", help="delete the volume with the server"
@@ -44,7 +44,7 @@ class AddServerVolume(_OfVolume):
         add(
             "--root",
             action="store_true",
-            help="as the root volume of a server that had one, and is stopped or shelved",
+            help="in place of the detached root volume of a stopped or shelved server",
         )
 
     def begin(self, parsed_args: argparse.Namespace) -> str:
@@ -68,9 +68,9 @@ class RemoveServerVolume(_OfVolume):
 
 
 class SwapServerVolume(_OfVolume):
-    """Copy a volume to another one and switch the disk of the running guest to that.
+    """Copy a volume to another volume, and switch the disk of the running guest to the copy.
 
-    Only where the settings let users swap (swap_by_users).
+    Users may do this only if the settings allow it (swap_by_users).
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
@@ -146,20 +146,19 @@ class OfMany(Lister):
 
 
 class RefreshAttachments(OfMany):
-    """Get connection information from Cinder again, after the storage has changed.
+    """Get the connection information from Cinder again, after the storage has changed.
 
-    Its portals or monitors, say.  One row per server; the exit code is the worst of
-    all.
+    For example its portals or monitors.  One row per server; the exit code is the worst of all.
     """
 
     act, which = "refresh", "volumes"
 
 
 class ConvertAttachments(OfMany):
-    """Make what Cinder's old calls attached attachments of the new kind; guests do not notice.
+    """Convert attachments of Cinder's old calls to the new kind; guests do not notice.
 
-    One row per server; the exit code is the worst of all.  Of a server that is resized,
-    on both of its hosts.
+    One row per server; the exit code is the worst of all.  A resized server is converted on both of
+    its hosts.
     """
 
     act, which = "convert", "volumes attached by the old calls"

@@ -57,11 +57,11 @@ class _OfHost(ShowOne):
 
 
 class ShowHost(_OfHost):
-    """Show a host: its agent's contact and abilities, its epoch, what it holds, what it should not.
+    """Show a host: its agent's contact and capabilities, its epoch, what it holds, and leftovers.
 
-    A host that was fenced is suspect until it has released its leftovers: guests and
-    connections that are no longer its own.  Until then it gets no work.  Nor does one that is
-    unvouched: the ledger was restored, and no operator has vouched for it since.
+    A host that was fenced is suspect until it has released its leftovers: guests and connections
+    that no longer belong to it.  Until then it gets no work.  An unvouched host gets no work
+    either: the ledger was restored, and no operator has vouched for the host since.
     """
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
@@ -69,10 +69,12 @@ class ShowHost(_OfHost):
 
 
 class DisableHost(_OfHost):
-    """Let no servers come to a host; those that are there stay, and their volumes work."""
+    """Place no new servers on a host; its servers stay, and their volumes can be changed."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--reason", required=True, metavar="TEXT", help="why; it is shown")
+        parser.add_argument(
+            "--reason", required=True, metavar="TEXT", help="why; shown with the host"
+        )
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         _set(self, parsed_args.host, "disable-log-reason", disabled_reason=parsed_args.reason)
@@ -80,7 +82,7 @@ class DisableHost(_OfHost):
 
 
 class EnableHost(_OfHost):
-    """Let servers come to a host again."""
+    """Allow new servers on a host again."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         _set(self, parsed_args.host, "enable")

@@ -40,7 +40,7 @@ Server = dict[str, Any]
 
 
 class ListServers(Lister):
-    """List servers: where they are, their state, and what is being done to them."""
+    """List servers: their hosts, their states, and their operations in progress."""
 
     every_cell = True
     empty = "No servers (operators: --all-projects shows those of all projects)."
@@ -50,7 +50,7 @@ class ListServers(Lister):
         add("--name", metavar="REGEX")
         add("--status", metavar="STATUS", help="e.g. ACTIVE, SHUTOFF, ERROR, SHELVED_OFFLOADED")
         add("--host", metavar="NAME")
-        add("--all-projects", action="store_true", help="operators: those of all projects")
+        add("--all-projects", action="store_true", help="servers of all projects; for operators")
         add_limit(parser, "at most N servers")
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
@@ -72,7 +72,7 @@ class ListServers(Lister):
 
 
 class ShowServer(ShowOne):
-    """Show a server: where it is, its state, its volumes, and why it is in ERROR."""
+    """Show a server: its host, its state, its volumes, and why it is in ERROR."""
 
     about = "server"
 
@@ -110,7 +110,7 @@ def _volume(mapping: dict[str, Any]) -> str:
 
 
 class CreateServer(Beginning):
-    """Build a server, its volumes attached before it starts."""
+    """Create a server; its volumes are attached before it starts."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         super().add_arguments(parser)
@@ -133,7 +133,7 @@ class CreateServer(Beginning):
             default=[],
             type=disk,
             metavar="KEY=VALUE,...",
-            help="another volume, repeatable: uuid, source_type (volume, image, snapshot or "
+            help="another volume; may be repeated: uuid, source_type (volume, image, snapshot or "
             "blank), volume_size, volume_type, boot_index, device_name, tag, "
             "delete_on_termination",
         )
@@ -173,10 +173,10 @@ def disk(text: str) -> dict[str, Any]:
 
 
 class DeleteServer(OfServer):
-    """Delete a server; the operation is over when all that it had is released.
+    """Delete a server; the operation ends when everything that it had is released.
 
-    It waits for what is at work on the server.  From then on the server is in no list,
-    and `server show` says that it is deleting.
+    It first waits for the operation in progress on the server.  From the request on the server is
+    in no list, and `server show` shows it as deleting.
     """
 
     def begin(self, parsed_args: argparse.Namespace) -> str:

@@ -29,7 +29,7 @@ class StartServer(ServerAction):
 
 
 class StopServer(ServerAction):
-    """Shut a server down; a guest that does not react in time is powered off."""
+    """Shut a server down; a guest that does not shut down in time is powered off."""
 
     body: ClassVar = {"os-stop": None}
 
@@ -47,7 +47,7 @@ class UnpauseServer(ServerAction):
 
 
 class ShelveServer(ServerAction):
-    """Take a server off its host; its volumes stay reserved for it."""
+    """Shelve a server: remove it from its host; its volumes stay reserved for it."""
 
     body: ClassVar = {"shelve": None}
 
@@ -65,7 +65,7 @@ class RevertResize(ServerAction):
 
 
 class ResizeServer(ServerAction):
-    """Give a server another size, on another host, to be confirmed."""
+    """Resize a server, on another host; confirm or revert the resize afterwards."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         super().add_arguments(parser)
@@ -77,7 +77,7 @@ class ResizeServer(ServerAction):
 
 
 class RebuildServer(ServerAction):
-    """Define the guest of a server anew, its volumes connected again."""
+    """Define the guest of a server again; its volumes are connected again."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         super().add_arguments(parser)
@@ -89,7 +89,7 @@ class RebuildServer(ServerAction):
 
 
 class RebootServer(ServerAction):
-    """Reboot a server, its volumes connected again."""
+    """Reboot a server; its volumes are connected again."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         super().add_arguments(parser)
@@ -111,7 +111,7 @@ class _ToHost(ServerAction):
 
 
 class MigrateServer(_ToHost):
-    """Move a server to another host: cold, to be confirmed, or live."""
+    """Move a server to another host, live, or cold and to be confirmed."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         super().add_arguments(parser)
@@ -127,14 +127,14 @@ class MigrateServer(_ToHost):
 
 
 class EvacuateServer(_ToHost):
-    """Build a server of a fenced host on another one."""
+    """Start a server of a fenced host on another host."""
 
     def asked(self, parsed_args: argparse.Namespace) -> dict[str, Any]:
         return {"evacuate": {"host": parsed_args.host} if parsed_args.host else {}}
 
 
 class UnshelveServer(_ToHost):
-    """Bring a shelved server back, on a host."""
+    """Unshelve a server: start it on a host."""
 
     def asked(self, parsed_args: argparse.Namespace) -> dict[str, Any]:
         return {"unshelve": {"host": parsed_args.host} if parsed_args.host else None}

@@ -19,18 +19,18 @@ class _Edit(server.ShowServer):
 
 
 class LockServer(_Edit):
-    """Refuse what users ask of a server, until it is unlocked; operators' requests are done."""
+    """Refuse users' requests for a server until it is unlocked; operators' are accepted."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         super().add_arguments(parser)
-        parser.add_argument("--reason", metavar="TEXT", help="why; it is shown")
+        parser.add_argument("--reason", metavar="TEXT", help="why; users see it")
 
     def asked(self, parsed_args: argparse.Namespace) -> dict[str, Any]:
         return {"lock": {"locked_reason": parsed_args.reason} if parsed_args.reason else None}
 
 
 class UnlockServer(_Edit):
-    """Let users work on a server again."""
+    """Accept users' requests for a server again."""
 
     def asked(self, parsed_args: argparse.Namespace) -> dict[str, Any]:
         del parsed_args
@@ -38,11 +38,13 @@ class UnlockServer(_Edit):
 
 
 class ResetServerState(_Edit):
-    """Show a server as in error, or as active again; nothing is done to its guest or volumes."""
+    """Show a server as in error, or as active again; its guest and volumes do not change."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         super().add_arguments(parser)
-        parser.add_argument("--state", required=True, choices=["active", "error"], help="which")
+        parser.add_argument(
+            "--state", required=True, choices=["active", "error"], help="the state to show"
+        )
 
     def asked(self, parsed_args: argparse.Namespace) -> dict[str, Any]:
         return {"os-resetState": {"state": parsed_args.state}}

@@ -14,11 +14,11 @@ PLAN_COLUMNS = ("Server", "What would be done", "Evidence", "Why not")
 
 
 class ForgetServers(OfMany):
-    """Forget servers whose guests have vanished: release what they have, delete no volume.
+    """Forget servers whose guests have vanished: release their attachments, delete no volume.
 
-    Two looks have to have confirmed it, and hosts say what they have.  Without --apply
-    it shows the plan and its evidence.  One row per server; the exit code is the worst
-    of all.
+    Two looks must have confirmed that the guest is missing, and the hosts report what they have.
+    Without --apply it shows the plan and its evidence.  One row per server; the exit code is the
+    worst of all.
     """
 
     act, which = "forget", "a guest that has vanished"
@@ -35,7 +35,7 @@ class ForgetServers(OfMany):
         parser.add_argument(
             "--reason", required=True, metavar="TEXT", help="why; stored permanently in the history"
         )
-        add("--apply", action="store_true", help="do it; else nothing is changed")
+        add("--apply", action="store_true", help="do it; without it nothing is changed")
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         if parsed_args.apply:

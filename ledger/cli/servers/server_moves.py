@@ -59,7 +59,7 @@ class ListServerMigrations(Lister):
 
 
 class ShowServerMigration(ShowOne):
-    """Show a live migration under way, and how far it has come."""
+    """Show a live migration in progress."""
 
     about = "server"
 
@@ -72,7 +72,7 @@ class ShowServerMigration(ShowOne):
 
 
 class AbortServerMigration(OfServer):
-    """End a live migration: the guest stays where it is, unless it has moved already."""
+    """Abort a live migration: the guest stays on its host, unless it has already moved."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         super().add_arguments(parser)
@@ -87,7 +87,7 @@ class AbortServerMigration(OfServer):
 
 
 class ListServerEvents(Lister):
-    """List what was asked to be done to a server, newest first."""
+    """List the requests for a server, newest first."""
 
     every_cell = True
     brief = ("Request", "Action", "Message", "Start")
@@ -105,7 +105,7 @@ class ListServerEvents(Lister):
 
 
 class ShowServerEvent(ShowOne):
-    """Show one of them, with the result of each step."""
+    """Show one request for a server, with the result of each step."""
 
     about = "server"
 

@@ -24,7 +24,7 @@ COLUMNS: dict[str, Any] = {
 
 
 class ListVolumes(Lister):
-    """List volumes that are attached, or are being so: to which servers, and on which hosts."""
+    """List volumes that are attached or being attached: to which servers, on which hosts."""
 
     every_cell = True
     brief = ("Volume", "State", "Server", "Host", "Attachment", "Since")

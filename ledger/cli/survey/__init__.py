@@ -1,1 +1,1 @@
-"""`survey`: what differs beside a Nova that runs, without a ledger."""
+"""`survey`: the differences in a running Nova cloud, without a ledger."""

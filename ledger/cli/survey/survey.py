@@ -32,7 +32,7 @@ TOLD_MAX = 10
 
 
 class SurveyCloud(Lister):
-    """Compare Nova, Cinder and hosts of a running cloud, by their APIs alone; changes nothing.
+    """Compare Nova, Cinder and hosts of a running cloud, by GET requests alone; changes nothing.
 
     It exits with 8 if something differs.
     """
@@ -45,7 +45,7 @@ class SurveyCloud(Lister):
         add(
             "--os-cloud",
             metavar="NAME",
-            help="an administrator's cloud of clouds.yaml; without it OS_CLOUD, or OS_* alone",
+            help="an administrator's cloud in clouds.yaml (default: OS_CLOUD, else other OS_*)",
         )
         add(
             "--hosts",
@@ -53,23 +53,29 @@ class SurveyCloud(Lister):
             type=Path,
             default=[],
             metavar="FILE",
-            help="what 'attachment-ledger-agent survey' has printed on some hosts",
+            help="output of 'attachment-ledger-agent survey' on some hosts",
         )
-        add("--apart", type=_span, default="60s", metavar="TIME", help="between rounds (60s)")
+        add(
+            "--apart",
+            type=_span,
+            default="60s",
+            metavar="TIME",
+            help="time between the rounds (default 60s)",
+        )
         add(
             "--stuck",
             type=_span,
             default="15m",
             metavar="TIME",
-            help="how old a state that passes by itself has to be: 90s, 15m, 2h (15m)",
+            help="report a transient state that is at least so old, e.g. 90s, 2h (default 15m)",
         )
         add(
             "--every-mapping",
             action="store_true",
-            help="ask Nova for the attachments of each server, a request each: sees those that "
-            "were replaced by others",
+            help="ask Nova for the attachments of every server, one request each; this finds "
+            "mappings whose attachment was replaced",
         )
-        add("--html", type=Path, metavar="FILE", help="write all of it as one page, too")
+        add("--html", type=Path, metavar="FILE", help="also write the report as an HTML page")
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         from keystoneauth1 import exceptions

@@ -1,1 +1,1 @@
-"""Steps of the ledger itself that have a subject of their own (the others: ledger.core.effects)."""
+"""The effects of the ledger's own steps, by subject (others: ledger.core.effects)."""

@@ -1,1 +1,1 @@
-"""What a deployment asks: alive, ready, in numbers; and whether the neighbours are there."""
+"""Health checks: alive, ready, metrics, and whether the neighbours answer."""

@@ -1,1 +1,1 @@
-"""/v1/drift: what differs, looks, repairs, and what acts left behind."""
+"""/v1/drift: findings, looks, repairs, and remnants."""

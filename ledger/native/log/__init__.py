@@ -1,1 +1,1 @@
-"""/v1/events and what is found by it: histories, the feed, ids, refused requests."""
+"""/v1/events and searches: histories, the feed, ids, refused requests."""

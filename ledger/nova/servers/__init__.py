@@ -1,1 +1,1 @@
-"""/v2.1/servers: servers as Nova shows them, creates, edits and acts on them."""
+"""/v2.1/servers: show, list, create and change servers in Nova's form."""

@@ -154,7 +154,7 @@ async def _rebuild(call: Call, row: Row, asked: schemas.Rebuild) -> Row:
     mappings = await call.components.queries.mappings(str(row["server_id"]))
     root = next((m["volume_id"] for m in mappings if m["boot_index"] == 0 and m["volume_id"]), None)
     if root is None:
-        text = "This server has no root volume: there are no images here to rebuild it with."
+        text = "This server has no root volume: the ledger has no images to rebuild it with."
         raise ApiError(400, "image", text)
     written = await call.ask_cinder(lambda: sources.refuse_on_root(call, image_id, str(root)))
     return {"flow": "reimage", "image": image_id} if written else {}
@@ -260,21 +260,21 @@ def _not_here(why: str, *names: str) -> dict[str, str]:
 
 #: Nova's other actions, and why there are none of them here.
 NOT_HERE: dict[str, str] = {
-    **_not_here("guests are paused, stopped or shelved here", "suspend", "resume"),
-    **_not_here("there are no images here", "createImage", "createBackup", "rescue", "unrescue"),
-    **_not_here("there is no soft deletion", "forceDelete", "restore"),
+    **_not_here("use pause, stop or shelve", "suspend", "resume"),
+    **_not_here("the ledger has no images", "createImage", "createBackup", "rescue", "unrescue"),
+    **_not_here("the ledger has no soft deletion", "forceDelete", "restore"),
     **_not_here(
-        "networks are not known here",
+        "the ledger has no networks",
         *("addFixedIp", "removeFixedIp", "addFloatingIp", "removeFloatingIp"),
         *("addSecurityGroup", "removeSecurityGroup", "resetNetwork", "injectNetworkInfo"),
     ),
     **_not_here(
-        "consoles are the host's",
+        "consoles belong to the host",
         *("os-getConsoleOutput", "os-getVNCConsole", "os-getSPICEConsole"),
         *("os-getSerialConsole", "os-getRDPConsole"),
     ),
     **_not_here(
-        "nothing inside of a guest is reached from here",
+        "the ledger changes nothing inside a guest",
         *("changePassword", "trigger_crash_dump"),
     ),
 }

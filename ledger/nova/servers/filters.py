@@ -83,7 +83,7 @@ def _sort_key(call: Call, name: str) -> str:
             raise ApiError(403, "forbidden", message)
         return "host"
     if name not in SORT_KEYS:
-        raise invalid("sort_key", name, "Servers are not sorted by that here.")
+        raise invalid("sort_key", name, "Servers cannot be sorted by this key.")
     return name
 
 
@@ -114,7 +114,9 @@ def _scope(call: Call) -> Mapping[str, Any]:
 def _another_project(call: Call, name: str) -> ApiError:
     if not call.identity.everywhere:
         return reserved(name)
-    return invalid(name, call.request.query[name], "Another project's are listed with all_tenants.")
+    return invalid(
+        name, call.request.query[name], "To list another project's servers, use all_tenants."
+    )
 
 
 # ------------------------------------------------------------------------------- readers
@@ -129,7 +131,7 @@ def _pattern(call: Call, name: str, text: str) -> Fields:
     if len(text) > PATTERN_CHARS_MAX:
         raise invalid(name, text, f"A pattern has at most {PATTERN_CHARS_MAX} characters.")
     if _BACK_REFERENCE.search(text):
-        raise invalid(name, text, "Patterns with back references are not looked for.")
+        raise invalid(name, text, "Patterns with back references are not supported.")
     return {name: text}
 
 
@@ -167,7 +169,7 @@ def _flavor(call: Call, name: str, text: str) -> Fields:
 def _power_state(call: Call, name: str, text: str) -> Fields:
     del call
     if not re.fullmatch(r"\d{1,2}", text, re.ASCII):
-        raise invalid(name, text, "A number is wanted, such as 1 of a server that runs.")
+        raise invalid(name, text, "It must be a number, such as 1 (running).")
     return {"power_state": int(text)}
 
 

@@ -74,31 +74,32 @@ def refused(name: str, why: str) -> ApiError:
 BODY: Properties = (
     *_of("the server", "server"),
     *_of(
-        "a host is chosen by the number of its guests alone; who may names one in "
+        "the ledger chooses the host by its number of guests; name a host in "
         "`availability_zone` or `host`",
         *("os:scheduler_hints", "OS-SCH-HNT:scheduler_hints"),
         accepted=EMPTY,
     ),
 )
 
-_NO_NETWORKS = "networks are not known here, and no server has any: leave it out"
+_NO_NETWORKS = "the ledger has no networks: leave it out"
 _NOT_INSIDE = (
-    "nothing inside of a guest is reached from here, and it has no metadata service: put it into "
-    "the volume"
+    "the ledger changes nothing inside a guest and has no metadata service: put it into the volume"
 )
 
 #: What is kept of a server and shown, given to a new one or later.
 _KEPT: Properties = (
-    *_of("1 to 255 characters, no space at either end; no guest is renamed", "name"),
-    *_of("kept and shown, up to 255 characters", "description", since=v.DESCRIPTION),
+    *_of("1 to 255 characters, no space at either end; guests are not renamed", "name"),
+    *_of("stored and shown, up to 255 characters", "description", since=v.DESCRIPTION),
     *_of(
-        "kept and shown, and no address that is known here; empty: none", "accessIPv4", "accessIPv6"
+        "stored and shown; the ledger does not use the address; empty: none",
+        "accessIPv4",
+        "accessIPv6",
     ),
     *_of(
-        "kept and shown as `AUTO` or `MANUAL`, which are one: partitions are the volume's",
+        "stored and shown as `AUTO` or `MANUAL`, without effect: partitions are the volume's",
         "OS-DCF:diskConfig",
     ),
-    *_of("kept and shown; a guest names itself", "hostname", since=v.HOSTNAME),
+    *_of("stored and shown; the guest sets its own name", "hostname", since=v.HOSTNAME),
 )
 
 SERVER: Properties = (
@@ -107,8 +108,13 @@ SERVER: Properties = (
         "flavorRef",
     ),
     *_of("its disks, all of them volumes; one has `boot_index` 0", "block_device_mapping_v2"),
-    *_of("`nova`; `nova:HOST`, and `:HOST`, name a host for who may", "availability_zone"),
-    *_of("a host, for who may", "host", "hypervisor_hostname", since=v.HOST_REQUESTED),
+    *_of(
+        "`nova`; `nova:HOST` and `:HOST` name a host, where the policy allows it",
+        "availability_zone",
+    ),
+    *_of(
+        "a host, where the policy allows it", "host", "hypervisor_hostname", since=v.HOST_REQUESTED
+    ),
     *_of(
         "disks are volumes here: leave it empty, and give the image in `block_device_mapping_v2` "
         "(`source_type` image, `destination_type` volume, `volume_size`; openstack: "
@@ -117,35 +123,43 @@ SERVER: Properties = (
         accepted=EMPTY,
     ),
     *_of(
-        "that is the form of before 2013: give the same in `block_device_mapping_v2`",
+        "a form from before 2013: use `block_device_mapping_v2`",
         "block_device_mapping",
         accepted=EMPTY,
     ),
     *_of(_NO_NETWORKS, "networks", accepted=EMPTY, until=v.NETWORKS_REQUIRED),
     *_of(
-        "networks are not known here, and no server has any: say `none`, or `auto`, which finds "
-        "none to take",
+        "the ledger has no networks: use `none`, or `auto`, which finds none",
         "networks",
         accepted=("none", "auto", []),
         since=v.NETWORKS_REQUIRED,
     ),
     *_of(
-        f"{_NO_NETWORKS}; `default` alone is taken",
+        f"{_NO_NETWORKS}; only `default` is accepted",
         "security_groups",
         accepted=(None, [], [{"name": "default"}]),
     ),
     *_KEPT,
     *_of(
-        "a request makes one server: send one for each", "min_count", "max_count", accepted=(1, "1")
+        "a request creates one server: send one request for each",
+        "min_count",
+        "max_count",
+        accepted=(1, "1"),
     ),
-    *_of("a request makes one server, and has no other id", "return_reservation_id", accepted=NO),
+    *_of(
+        "a request creates one server, and has no id of its own",
+        "return_reservation_id",
+        accepted=NO,
+    ),
     *_of(_NOT_INSIDE, "key_name", "user_data", "adminPass", accepted=EMPTY),
     *_of(_NOT_INSIDE, "personality", accepted=EMPTY, until=v.WITHOUT_PERSONALITY),
     *_of("a guest has volumes and no other drives", "config_drive", accepted=NO),
-    *_of("kept and shown, 128 at most; nothing of it reaches the guest", "metadata"),
-    *_of("kept, shown, and listed by; 50 at most", "tags", since=v.TAGS_OF_NEW),
+    *_of("stored and shown, 128 at most; the guest does not get it", "metadata"),
     *_of(
-        "Cinder makes volumes of images, and checks no certificates",
+        "stored and shown, lists can be filtered by them; 50 at most", "tags", since=v.TAGS_OF_NEW
+    ),
+    *_of(
+        "Cinder creates volumes from images and checks no certificates",
         "trusted_image_certificates",
         accepted=EMPTY,
         since=v.TRUSTED_CERTIFICATES,
@@ -163,7 +177,7 @@ UPDATE: Properties = (
     ),
 )
 
-_BY_UUID = "say which by `uuid`, and what it is by `source_type`"
+_BY_UUID = "use `uuid` and `source_type`"
 
 #: Of each of `block_device_mapping_v2`.
 DISK: Properties = (
@@ -171,20 +185,20 @@ DISK: Properties = (
     *_of("the id of that volume, snapshot or image", "uuid"),
     *_of("`volume`; there are no others", "destination_type"),
     *_of("0 is the root; -1 and null are not booted from", "boot_index"),
-    *_of(
-        "in GiB, of a volume to be made; of a snapshot as large if it is not given", "volume_size"
-    ),
-    *_of("the type of a volume to be made", "volume_type", since=v.VOLUME_TYPE),
-    *_of("whether the volume goes with its server", "delete_on_termination"),
-    *_of("`/dev/vdX` or `/dev/sdX`; else the next that is free", "device_name"),
+    *_of("in GiB, of a new volume; default for a snapshot: its size", "volume_size"),
+    *_of("the type of a new volume", "volume_type", since=v.VOLUME_TYPE),
+    *_of("whether the volume is deleted with the server", "delete_on_termination"),
+    *_of("`/dev/vdX` or `/dev/sdX`; default: the next free one", "device_name"),
     *_of("`virtio` (the default) or `scsi`", "disk_bus"),
-    *_of("by which the guest knows it", "tag", since=v.TAG_OF_DISK, until=v.TAG_OF_DISK_LOST),
-    *_of("by which the guest knows it", "tag", since=v.TAG_OF_DISK_AGAIN),
+    *_of(
+        "the guest identifies the disk by it", "tag", since=v.TAG_OF_DISK, until=v.TAG_OF_DISK_LOST
+    ),
+    *_of("the guest identifies the disk by it", "tag", since=v.TAG_OF_DISK_AGAIN),
     *_of("a volume is a disk", "device_type", accepted=(*EMPTY, "disk")),
     *_of("it is for local disks, and there are none", "guest_format", accepted=EMPTY),
     *_of("images have no disks of their own that could be left out", "no_device", accepted=NO),
     *_of(_BY_UUID, "volume_id", "snapshot_id", "image_id", accepted=EMPTY),
-    *_of("Cinder tells it", "connection_info", accepted=EMPTY),
+    *_of("Cinder provides it", "connection_info", accepted=EMPTY),
     *_of("it is for local disks, and there are none", "virtual_name", accepted=EMPTY),
 )
 

@@ -123,7 +123,7 @@ async def _theirs(call: Call, nova: Nova) -> web.StreamResponse | list[Row]:
         request = call.request.clone(
             rel_url=call.request.rel_url.update_query(marker=listed[-1]["id"])
         )
-    raise ApiError(502, "nova_broken", "Nova's list does not come to an end.")
+    raise ApiError(502, "nova_broken", "Nova's list of servers does not end.")
 
 
 async def _rows(call: Call, marker: str | None, limit: int) -> tuple[list[Row], bool]:
@@ -277,7 +277,7 @@ def metadata_of(call: Call, row: Row) -> dict[str, str]:
 def refuse_own_metadata(metadata: Iterable[str]) -> None:
     """Raises ApiError 400 for a key that only this service says something by."""
     if own := [key for key in metadata if key.startswith(OWN_METADATA)]:
-        raise ApiError(400, "invalid", f"Metadata {own[0]} is said by this service alone.")
+        raise ApiError(400, "invalid", f"Metadata {own[0]} can only be set by this service.")
 
 
 def _state(row: Row) -> Row:

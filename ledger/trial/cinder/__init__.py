@@ -1,1 +1,1 @@
-"""Simulated surroundings: what `sim`, the demo and the tests run instead of a cloud."""
+"""The simulated Cinder of `sim`, the demo and the tests."""
