@@ -72,6 +72,11 @@ class Places:
         """How many are inside."""
         return self._inside.total()
 
+    def is_late(self, asker: str) -> bool:
+        """Whether of this asker's the first that waits is late: more comes than can be done."""
+        first = next((each for each in self._waiting if each.asker == asker), None)
+        return first is not None and first.late_at <= asyncio.get_running_loop().time()
+
     async def enter(self, asker: str, place_s: float | None, *, first: bool = False) -> None:
         """Wait for a place; `leave` it afterwards.  `first`: by turns, and before all who are not.
 

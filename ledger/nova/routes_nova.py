@@ -82,6 +82,7 @@ _VERSIONS_AND_VOLUMES = (
         body=schemas_nova.AttachBody,
         answers={200: schemas_nova.VolumeAttachmentAnswer, 202: None},
         headers=IDEMPOTENT,
+        asks_cinder=True,
         rules=("os_compute_api:os-volumes-attachments:create",),
     ),
     read(
@@ -111,6 +112,7 @@ _VERSIONS_AND_VOLUMES = (
         handler=volume_attachments.volume_attachment_delete,
         answers={202: None},
         headers=IDEMPOTENT,
+        asks_cinder=True,
         rules=("os_compute_api:os-volumes-attachments:delete",),
     ),
 )
