@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 #: Who waits so long for a place, of those who do not wait for ever, is late: longer than a burst,
 #: or a Cinder that is slow for a moment, keeps anybody.
-LATE_S = 5.0
+LATE_S = 2.0
 
 
 class FullError(Exception):

@@ -356,7 +356,7 @@ def _refuse_too_much(app: web.Application, route: Route, identity: Identity) -> 
         return
     if app[COMPONENTS].turns.is_late(""):
         raise NoTurnError("others wait for a turn to read")
-    if route.asks_cinder:
+    if route.gives_way:
         app[BULKHEADS].cinder.refuse_late(identity.actor.project_id or identity.actor.name)
 
 

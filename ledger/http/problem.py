@@ -36,7 +36,7 @@ from projections.reads.database_trouble import is_away
 
 RETRY_AFTER_S = "2"
 #: What it says where it is too much: from and to, so that not all come again at once.
-BUSY_AFTER_S = (5, 15)
+BUSY_AFTER_S = (2, 10)
 #: Who is refused because it is too much.  A line of the log for each would be too much, too; they
 #: are counted (`ledger_http_requests_total`).
 BUSY = frozenset({"service_busy", "cinder_busy"})

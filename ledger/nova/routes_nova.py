@@ -82,7 +82,7 @@ _VERSIONS_AND_VOLUMES = (
         body=schemas_nova.AttachBody,
         answers={200: schemas_nova.VolumeAttachmentAnswer, 202: None},
         headers=IDEMPOTENT,
-        asks_cinder=True,
+        gives_way=True,
         rules=("os_compute_api:os-volumes-attachments:create",),
     ),
     read(
@@ -112,7 +112,6 @@ _VERSIONS_AND_VOLUMES = (
         handler=volume_attachments.volume_attachment_delete,
         answers={202: None},
         headers=IDEMPOTENT,
-        asks_cinder=True,
         rules=("os_compute_api:os-volumes-attachments:delete",),
     ),
 )

@@ -68,7 +68,7 @@ async def test_a_turn_that_came_to_nothing_is_anothers(monkeypatch: pytest.Monke
         await line.getconn()
     failure = explain(found.value, "req-1", None)
     assert (failure.status, failure.code) == (503, "service_busy")
-    assert 5 <= int(failure.headers["Retry-After"]) <= 15
+    assert 2 <= int(failure.headers["Retry-After"]) <= 10
     await line.putconn(held)
     monkeypatch.setattr(pool, "getconn", _away, raising=False)
     with pytest.raises(PoolTimeout, match="away"):
