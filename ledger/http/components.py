@@ -19,6 +19,7 @@ from ledger.core.images import Images
 from ledger.core.requests import Requests
 from ledger.core.service import Service
 from ledger.core.wakeups import Subscription, Wakeups
+from ledger.http.limits.reading import UserQueries
 from ledger.http.problem import RETRY_AFTER_S, ApiError
 from ledger.log.clock import DatabaseClock
 from ledger.log.writer import Writer
@@ -53,7 +54,7 @@ class Components:
     service: Service
     findings: Findings
     writer: Writer
-    queries: Queries
+    queries: UserQueries
     inner: Queries
     wakeups: Wakeups
     runner: ProjectionRunner
