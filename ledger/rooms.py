@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 #: Who waits so long for a place, of those who do not wait for ever, is late: longer than a burst,
 #: or a Cinder that is slow for a moment, keeps anybody.
-LATE_S = 5.0
+LATE_S = 2.0
 
 
 class FullError(Exception):
@@ -71,6 +71,11 @@ class Places:
     def inside(self) -> int:
         """How many are inside."""
         return self._inside.total()
+
+    def is_late(self, asker: str) -> bool:
+        """Whether of this asker's the first that waits is late: more comes than can be done."""
+        first = next((each for each in self._waiting if each.asker == asker), None)
+        return first is not None and first.late_at <= asyncio.get_running_loop().time()
 
     async def enter(self, asker: str, place_s: float | None, *, first: bool = False) -> None:
         """Wait for a place; `leave` it afterwards.  `first`: by turns, and before all who are not.

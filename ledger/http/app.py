@@ -26,14 +26,16 @@ from host_agent.shared.platform.text import is_showable, one_line
 from ledger.agents.batches import AGENT_BATCHER, AgentBatcher
 from ledger.auth.tls import certificate_of
 from ledger.auth.tokens import NOBODY, Identity, RequestSender
+from ledger.config import Role
 from ledger.http import microversions
 from ledger.http.call import READ_AFTER, WRITTEN, Call, answer, caught_up, refuse_unless
 from ledger.http.components import COMPONENTS, HOLDS, Components, Holds, is_gone
 from ledger.http.limits.bulkheads import BULKHEADS, Bulkheads
 from ledger.http.limits.connections import CONNECTIONS, Connections, address_of, sender_of
+from ledger.http.limits.reading import NoTurnError
 from ledger.http.probes.health import METRICS_PAGE, READINESS, Readiness, metrics_page
 from ledger.http.probes.metrics import METRICS, Metrics
-from ledger.http.problem import ApiError, Failure, as_nova, as_problem, explain
+from ledger.http.problem import BUSY, ApiError, Failure, as_nova, as_problem, explain
 from ledger.http.route import Route, also_at, is_nova
 from ledger.http.routes import ROUTES
 from ledger.native.log.feed import FEED, Feed
@@ -52,6 +54,8 @@ BODY_BYTES_MAX = 64 * 1024 * 1024
 #: In metrics alone, as nginx counts it: the client was gone before there was an answer.
 CLIENT_CLOSED_REQUEST = 499
 
+#: Roles of those who are let in while it is too much.
+_LET_IN = frozenset({Role.AGENT, Role.SERVICE})
 #: Methods of requests that change nothing anyway.
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 
@@ -238,7 +242,7 @@ async def _explained(request: web.Request, handler: Handler) -> web.StreamRespon
             return web.Response(status=CLIENT_CLOSED_REQUEST)
         failure = explain(error, request[REQUEST_ID], request.get(IDENTITY))
         _note_refusal(request, failure)
-        if failure.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        if failure.status >= HTTPStatus.INTERNAL_SERVER_ERROR and failure.code not in BUSY:
             _log.error(
                 "request_failed",
                 method=request.method,
@@ -334,12 +338,26 @@ async def _authenticated(request: web.Request, handler: Handler) -> web.StreamRe
         connections.known(request.transport, identity)
     if route is not None:
         refuse_unless(components.policy, identity, route.rules)
+        _refuse_too_much(request.app, route, identity)
     bind(**_of_log(identity))
     connections.began(identity)
     try:
         return await handler(request)
     finally:
         connections.ended(identity)
+
+
+def _refuse_too_much(app: web.Application, route: Route, identity: Identity) -> None:
+    """A user's request, while those before it wait too long: nothing is read for it, nor begun.
+
+    Agents, services and operators are let in.  Raises NoTurnError, ApiError 503 (decision 0112).
+    """
+    if identity.everywhere or not identity.roles.isdisjoint(_LET_IN):
+        return
+    if app[COMPONENTS].turns.is_late(""):
+        raise NoTurnError("others wait for a turn to read")
+    if route.gives_way:
+        app[BULKHEADS].cinder.refuse_late(identity.actor.project_id or identity.actor.name)
 
 
 def _asked(request: web.Request) -> RequestSender:

@@ -26,6 +26,7 @@ from ledger.nova_beside.adopting import Adopting
 from ledger.nova_beside.passing import Nova
 from ledger.reconcile.asking import LookRequests
 from ledger.reconcile.findings import Findings
+from ledger.rooms import Places
 from projections.reads.queries import Queries
 from projections.running.runner import ProjectionRunner
 
@@ -40,7 +41,7 @@ SWEEP_INTERVAL_S = 1.0
 class Components:
     """One process's parts.
 
-    `inner` are the `queries` of what is no user's request: they go first.
+    `inner` are the `queries` of what is no user's request: they go first; `turns` are both's.
     `runner` must be started and `wakeups` entered.  `cinder` is only asked whose a volume
     or a snapshot is, and whether it knows the new flow.  `checks` are what /readyz asks beside
     database and projections, by name (dispatcher, Cinder); what `warnings` find keeps nobody from
@@ -55,6 +56,7 @@ class Components:
     writer: Writer
     queries: Queries
     inner: Queries
+    turns: Places
     wakeups: Wakeups
     runner: ProjectionRunner
     cinder: Cinder

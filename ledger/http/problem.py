@@ -7,6 +7,7 @@ foresaw becomes a 500 that names the request id and nothing of its content.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -32,9 +33,13 @@ from ledger.http import redaction
 from ledger.http.limits.reading import NoTurnError
 from ledger.log.writer import UnknownOutcomeError
 from projections.reads.database_trouble import is_away
-from projections.reads.queries import POOL_WAIT_S
 
 RETRY_AFTER_S = "2"
+#: What it says where it is too much: from and to, so that not all come again at once.
+BUSY_AFTER_S = (2, 10)
+#: Who is refused because it is too much.  A line of the log for each would be too much, too; they
+#: are counted (`ledger_http_requests_total`).
+BUSY = frozenset({"service_busy", "cinder_busy"})
 #: Of a refused value, so many characters are repeated to the caller.
 VALUE_CHARS_MAX = 100
 
@@ -85,6 +90,11 @@ class Failure:
     operation: str | None = None
     blocked_by: Mapping[str, Any] | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
+
+
+def some_time() -> str:
+    """A Retry-After where it is too much."""
+    return str(random.randint(*BUSY_AFTER_S))  # noqa: S311 - jitter
 
 
 def not_found(code: str, message: str) -> ApiError:
@@ -193,7 +203,7 @@ def _explain_inside(error: Exception, request_id: str) -> Failure:
                 code="service_busy",
                 detail="More is asked of this process of the service than it can answer.",
                 hint="Try again later; with an Idempotency-Key a request can be repeated safely.",
-                headers={"Retry-After": f"{POOL_WAIT_S:.0f}"},  # as long as it has waited
+                headers={"Retry-After": some_time()},
             )
         case _ if isinstance(error, persistence.OperationalError) or is_away(error):
             return Failure(

@@ -37,6 +37,8 @@ class Route:
     `answers`: the model of the body by status, None for an empty one, or a media type.  `formats`:
     other media types of an answer with 200.  `query`: what /v1 may be asked with, if a reading call
     takes anything; `parameters`: what a reading call of Nova's form may be.
+    `gives_way`: it is refused at once while those before it wait too long for Cinder; what frees
+    something waits with them.
     """
 
     name: str
@@ -50,6 +52,7 @@ class Route:
     body: Model | tuple[Model, Model] | None = None
     headers: tuple[str, ...] = field(default=())
     formats: tuple[str, ...] = ()
+    gives_way: bool = False
 
     async def answer(self, call: Call) -> web.StreamResponse:
         """What the handler says to a request whose query parameters are the route's.

@@ -82,6 +82,7 @@ _VERSIONS_AND_VOLUMES = (
         body=schemas_nova.AttachBody,
         answers={200: schemas_nova.VolumeAttachmentAnswer, 202: None},
         headers=IDEMPOTENT,
+        gives_way=True,
         rules=("os_compute_api:os-volumes-attachments:create",),
     ),
     read(

@@ -24,7 +24,7 @@ from uuid import NAMESPACE_URL, uuid4, uuid5
 from tests.benchmarks.figures import Figure, Size, percentile
 from tests.benchmarks.hosts import names, servers_of
 from tests.benchmarks.line import Line
-from tests.benchmarks.region import ADMIN, Region, Shape, region
+from tests.benchmarks.region import USER, Region, Shape, region
 
 SHAPE = Shape(200, 10)
 #: Seconds: of the search for what it can do, of what is usual before, of too much.
@@ -120,7 +120,7 @@ class Clients:
 
     async def _cycle(self, server: str, seen: Seen) -> None:
         line, volume = (
-            self._lines.pop() if self._lines else Line(self._port, ADMIN),
+            self._lines.pop() if self._lines else Line(self._port, USER),
             volume_of(server),
         )
         path = f"/v2.1/servers/{server}/os-volume_attachments"
@@ -167,6 +167,8 @@ class Clients:
                 if status == 200 and told["state"] == "finished":
                     assert told["outcome"] == "completed", told
                     return
+            if wait_s := float(line.said(b"retry-after") or 0):
+                await asyncio.sleep(wait_s * random.uniform(1, 1.5))
 
 
 def volume_of(server: str) -> str:

@@ -29,7 +29,7 @@ from tests.benchmarks.servers import server
 from tests.stack import Process, eventually, free_port
 from tests.tokens import token_of, write_private
 
-ADMIN = token_of("admin")
+ADMIN, USER = token_of("admin"), token_of("user")
 DEADLINE_S = 3_600.0
 SEEDED_AT_ONCE = 2_000
 SAMPLE_S = 0.1
@@ -92,7 +92,9 @@ class Region:
             f"[listen]\nport = {self.port}\n"
             f'[cinder]\nendpoint = "{self.cinder}"\n'
             f'[[tokens]]\nname = "admin"\ntoken = "{ADMIN}"\nuser_id = "admin"\n'
-            f'project_id = "bench"\nroles = ["admin"]\n{"".join(tokens)}'
+            f'project_id = "bench"\nroles = ["admin"]\n'
+            f'[[tokens]]\nname = "user"\ntoken = "{USER}"\nuser_id = "user"\n'
+            f'project_id = "bench"\nroles = ["member"]\n{"".join(tokens)}'
         )
 
     def ready(self) -> bool:

@@ -194,6 +194,40 @@ async def test_a_place_that_is_given_up_is_anothers() -> None:
     room.close()
 
 
+async def test_attaches_of_a_project_that_waits_too_long_are_refused_at_once_and_nothing_else(
+    api: Api, hanging: Hanging, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rooms, "LATE_S", 0.0)
+    room = api.http.app[BULKHEADS].cinder = CinderRoom(per_project=1)
+    ours, theirs = guest(), guest(project_id="another-project")
+    await api.register(ours, theirs)
+    server, volumes, before = ours["server_id"], [api.volume() for _ in range(3)], await api.head()
+    hang(monkeypatch, hanging)
+    attaches = [asyncio.create_task(api.attach(server, volumes[0], who="member"))]
+    await so(lambda: hanging.asked == 1, "the first asks")
+    attaches.append(asyncio.create_task(api.attach(server, volumes[1], who="member")))
+    await so(lambda: room.waiting == 1, "the second waits")
+
+    refused = await api.attach(server, volumes[2], who="member")
+    assert refused.status == 503
+    assert "waits for Cinder" in await refused.text()
+    assert 2 <= int(refused.headers["Retry-After"]) <= 10
+    assert (hanging.asked, room.waiting, await api.head()) == (1, 1, before)
+
+    assert await api.get(f"/v2.1/servers/{server}/os-volume_attachments", "member")
+    stranger = api.attach(theirs["server_id"], api.volume("another-project"), who="stranger")
+    attaches.append(asyncio.create_task(stranger))
+    await so(lambda: hanging.asked == 2, "another project's is let in")
+    path = f"/v2.1/servers/{server}/os-volume_attachments/{volumes[2]}"
+    detach = asyncio.create_task(api.ask("DELETE", path, "member", "2.89"))
+    await so(lambda: room.waiting == 2, "what frees something waits")
+    attaches.append(asyncio.create_task(api.attach(server, api.volume())))
+    await so(lambda: room.waiting == 3, "an operator's waits")
+    hanging.go_on()
+    assert {answer.status for answer in await asyncio.gather(*attaches)} == {200}
+    assert (await detach).status == 404
+
+
 @pytest.mark.parametrize(
     ("late_s", "place_s", "order"),
     [(60.0, 60.0, "abcd"), (0.0, 60.0, "adcb"), (0.0, None, "abcd")],

@@ -16,7 +16,7 @@ from typing import ParamSpec, TypeVar
 
 from aiohttp import web
 
-from ledger.http.problem import RETRY_AFTER_S, ApiError
+from ledger.http.problem import RETRY_AFTER_S, ApiError, some_time
 from ledger.rooms import FullError, Room, in_thread
 
 P = ParamSpec("P")
@@ -53,14 +53,23 @@ class CinderRoom(Room):
         try:
             return await self.let_in(project, ask, place_s=CINDER_PLACE_S, ask_s=CINDER_ASK_S)
         except FullError as full:
-            raise ApiError(
-                503,
-                "cinder_busy",
-                f"The service waits for Cinder: {full.share} requests of this project, "
-                f"and {full.total} in all, are not answered by it yet. Nothing was done.",
-                hint="Try again in a moment; the check 'cinder' of /readyz says how Cinder is.",
-                Retry_After=RETRY_AFTER_S,
-            ) from None
+            raise _cinder_busy(full) from None
+
+    def refuse_late(self, project: str) -> None:
+        """Raises the same ApiError if those of the project who wait already wait too long."""
+        if self.is_late(project):
+            raise _cinder_busy(FullError(self._inside[project], self.inside))
+
+
+def _cinder_busy(full: FullError) -> ApiError:
+    return ApiError(
+        503,
+        "cinder_busy",
+        f"The service waits for Cinder: {full.share} requests of this project, "
+        f"and {full.total} in all, are not answered by it yet. Nothing was done.",
+        hint="Try again in a moment; the check 'cinder' of /readyz says how Cinder is.",
+        Retry_After=some_time(),
+    )
 
 
 class LargeBodies:

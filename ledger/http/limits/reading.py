@@ -48,7 +48,8 @@ class InTurn:
             self._places.leave("")
 
 
-def readers(pool: AsyncConnectionPool[Any]) -> tuple[Queries, Queries]:
-    """For requests of users, and for all that goes before them."""
-    places = Places(pool.max_size, pool.max_size)
-    return Queries(InTurn(pool, places, first=False)), Queries(InTurn(pool, places, first=True))
+def readers(pool: AsyncConnectionPool[Any]) -> tuple[Queries, Queries, Places]:
+    """For requests of users, and for all that goes before them; and the turns of both."""
+    turns = Places(pool.max_size, pool.max_size)
+    requests, inner = (InTurn(pool, turns, first=first) for first in (False, True))
+    return Queries(requests), Queries(inner), turns
