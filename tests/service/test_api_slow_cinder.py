@@ -222,7 +222,7 @@ async def test_attaches_of_a_project_that_waits_too_long_are_refused_at_once_and
     detach = asyncio.create_task(api.ask("DELETE", path, "member", "2.89"))
     await so(lambda: room.waiting == 2, "what frees something waits")
     attaches.append(asyncio.create_task(api.attach(server, api.volume())))
-    await so(lambda: room.waiting == 3, "an operator's waits")
+    await so(lambda: room.waiting == 3, "an administrator's waits")
     hanging.go_on()
     assert {answer.status for answer in await asyncio.gather(*attaches)} == {200}
     assert (await detach).status == 404

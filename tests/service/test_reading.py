@@ -92,7 +92,7 @@ async def test_users_are_refused_at_once_while_others_wait_too_long_to_read(
 
     path = f"/v2.1/servers/{server}/os-volume_attachments"
     let_in = []
-    for who, asked in (("admin", path), ("cinder", f"{path}/{volume}"), ("agent-1", COMMANDS)):
+    for who, asked in (("operator", path), ("cinder", f"{path}/{volume}"), ("agent-1", COMMANDS)):
         waiting = turns.waiting
         let_in.append(asyncio.create_task(api.ask("GET", asked, who)))
         await so(lambda waiting=waiting: turns.waiting > waiting, f"{who} waits for a turn")
