@@ -163,7 +163,7 @@ async def running(
         clock = await asyncio.to_thread(DatabaseClock.of, dsn)
         renewal = Renewal(settings, clock, again)
         wakeups = await stack.enter_async_context(Wakeups(dsn, clock, listens=works))
-        service, (queries, inner, turns) = Service(ledger, cinder, clock), readers(pool)
+        service, (queries, inner) = Service(ledger, cinder, clock), readers(pool)
         listener = stack.enter_context(_listening_socket(settings))
         registry = registry_of(ledger.log_recorder.writer, ledger.steps, calls)
         looks, checks, dispatcher = LookRequests(dsn), {**neighbours.checks(settings, stack)}, None
@@ -188,7 +188,6 @@ async def running(
             writer=ledger.log_recorder.writer,
             queries=queries,
             inner=inner,
-            turns=turns,
             wakeups=wakeups,
             runner=runner,
             cinder=cinder,

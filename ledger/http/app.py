@@ -354,7 +354,7 @@ def _refuse_too_much(app: web.Application, route: Route, identity: Identity) -> 
     """
     if identity.everywhere or not identity.roles.isdisjoint(_LET_IN):
         return
-    if app[COMPONENTS].turns.is_late(""):
+    if app[COMPONENTS].queries.turns.is_late(""):
         raise NoTurnError("others wait for a turn to read")
     if route.gives_way:
         app[BULKHEADS].cinder.refuse_late(identity.actor.project_id or identity.actor.name)

@@ -19,6 +19,7 @@ from ledger.core.images import Images
 from ledger.core.requests import Requests
 from ledger.core.service import Service
 from ledger.core.wakeups import Subscription, Wakeups
+from ledger.http.limits.reading import UserQueries
 from ledger.http.problem import RETRY_AFTER_S, ApiError
 from ledger.log.clock import DatabaseClock
 from ledger.log.writer import Writer
@@ -26,7 +27,6 @@ from ledger.nova_beside.adopting import Adopting
 from ledger.nova_beside.passing import Nova
 from ledger.reconcile.asking import LookRequests
 from ledger.reconcile.findings import Findings
-from ledger.rooms import Places
 from projections.reads.queries import Queries
 from projections.running.runner import ProjectionRunner
 
@@ -41,7 +41,7 @@ SWEEP_INTERVAL_S = 1.0
 class Components:
     """One process's parts.
 
-    `inner` are the `queries` of what is no user's request: they go first; `turns` are both's.
+    `inner` are the `queries` of what is no user's request: they go first.
     `runner` must be started and `wakeups` entered.  `cinder` is only asked whose a volume
     or a snapshot is, and whether it knows the new flow.  `checks` are what /readyz asks beside
     database and projections, by name (dispatcher, Cinder); what `warnings` find keeps nobody from
@@ -54,9 +54,8 @@ class Components:
     service: Service
     findings: Findings
     writer: Writer
-    queries: Queries
+    queries: UserQueries
     inner: Queries
-    turns: Places
     wakeups: Wakeups
     runner: ProjectionRunner
     cinder: Cinder

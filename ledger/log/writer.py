@@ -68,7 +68,8 @@ _TRY_AGAIN = ("08", "40", "53", "57", "25006", "55P03")
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 SIZES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000)
 
-_APPEND = sql.query("log", "append")
+#: Of a batch without new persons, and with some: most have none (decision 0130).
+_APPEND, _APPEND_MET = (sql.query("log", name) for name in ("append", "append_met"))
 _NOTHING: Mapping[uuid.UUID, int] = {}
 _ROWS = ("appended_stream", "appended_event")
 
@@ -314,7 +315,8 @@ class Writer:
         for append in batch:
             append.sent = True
         connection.answer_s = self._patience_s(batch)
-        answer = connection.execute(_APPEND, self._parameters(batch), prepare=True)
+        text = _APPEND_MET if any(append.persons for append in batch) else _APPEND
+        answer = connection.execute(text, self._parameters(batch), prepare=True)
         [(head, refused, stored_at)] = answer.fetchall()
         old = dict(zip(refused or (), stored_at or (), strict=True))
         position = head + 1

@@ -1,8 +1,11 @@
 -- The log: append and read.
 
 -- name: append
--- Stores a batch of appends; see functions/append_events.sql.  With those that are not refused go
--- the rows of persons whom no event had yet.  One round trip, one commit.
+-- Stores a batch of appends; see functions/append_events.sql.  One round trip, one commit.
+SELECT head, refused, stored_at FROM append_events(%(streams)b, %(events)b);
+
+-- name: append_met
+-- The same; with those that are not refused go the rows of persons whom no event had yet.
 WITH stored AS MATERIALIZED (
     SELECT head, refused, stored_at FROM append_events(%(streams)b, %(events)b)),
 met AS (

@@ -376,7 +376,7 @@ async def running_api(
         cinder = DirectCinder(model, faults)
         asked: Any = AskedInTime(cinder)
         looker = AskedLooks()
-        reads, inner, turns = readers(await stack.enter_async_context(read_pool(dsn)))
+        reads, inner = readers(await stack.enter_async_context(read_pool(dsn)))
         runner = ProjectionRunner(dsn, ALL)
         runner.start()
         stack.callback(runner.stop)
@@ -390,7 +390,6 @@ async def running_api(
             writer=log.log_recorder.writer,
             queries=reads,
             inner=inner,
-            turns=turns,
             wakeups=wakeups,
             runner=runner,
             cinder=asked,

@@ -87,7 +87,7 @@ async def test_users_are_refused_at_once_while_others_wait_too_long_to_read(
     monkeypatch.setattr(rooms, "LATE_S", 0.0)
     monkeypatch.setattr(reading, "POOL_WAIT_S", 1_000.0)  # who reads is not answered here
     server, volume, before = await api.server(), api.volume(), await api.head()
-    turns, connections = api.components.turns, api.http.app[CONNECTIONS]
+    turns, connections = api.components.queries.turns, api.http.app[CONNECTIONS]
     for _ in range(READ_CONNECTIONS_MAX):
         await turns.enter("", None)
     user = asyncio.create_task(turns.enter("", 1_000.0))

@@ -48,8 +48,15 @@ class InTurn:
             self._places.leave("")
 
 
-def readers(pool: AsyncConnectionPool[Any]) -> tuple[Queries, Queries, Places]:
-    """For requests of users, and for all that goes before them; and the turns of both."""
+class UserQueries(Queries):
+    """What is read for requests of users; `turns` are all who read."""
+
+    def __init__(self, pool: AsyncConnectionPool[Any], turns: Places) -> None:
+        super().__init__(InTurn(pool, turns, first=False))
+        self.turns = turns
+
+
+def readers(pool: AsyncConnectionPool[Any]) -> tuple[UserQueries, Queries]:
+    """For requests of users, and for all that goes before them."""
     turns = Places(pool.max_size, pool.max_size)
-    requests, inner = (InTurn(pool, turns, first=first) for first in (False, True))
-    return Queries(requests), Queries(inner), turns
+    return UserQueries(pool, turns), Queries(InTurn(pool, turns, first=True))
