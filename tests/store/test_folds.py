@@ -373,6 +373,8 @@ def test_an_adopted_host_is_one_before_its_agent_comes_and_none_once_it_is_back(
     host.fence("dead", "ipmi says off")
     [row] = rows()
     assert (row["service_version"], row["epoch"], row["fenced"]) == (7, 1, True)
+    host.unfence("it is back")
+    host.report_leftovers([], [], all_decided=True)
     host.hand_back("not yet")
     assert rows() == []
     host.adopt("now")
