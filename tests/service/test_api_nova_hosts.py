@@ -106,7 +106,7 @@ async def test_services_are_listed_by_host_and_binary(api: Api) -> None:
 NOT_TOLD: list[tuple[str, str, dict[str, Any], int, str]] = [
     ("2.53", str(host_uuid(HOST)), {}, 400, "No updates were requested"),
     ("2.53", str(host_uuid(HOST)), {"status": "gone"}, 400, "status"),
-    ("2.53", str(host_uuid(HOST)), {"forced_down": True}, 403, "Fence it with evidence"),
+    ("2.53", str(host_uuid(HOST)), {"forced_down": True}, 403, "Fence the host with evidence"),
     (
         "2.53",
         str(host_uuid(HOST)),
