@@ -104,6 +104,16 @@ def test_an_answer_that_is_no_json_is_no_traceback(
     assert "does not answer in JSON: is this the ledger?" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "url", ["http://[", "ledger:8790", "http://", "ftp://ledger", "http://a:99999", "http://a,b"]
+)
+def test_a_url_that_is_none_is_told(url: str, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--url", url, "host", "list") == 1
+    said = capsys.readouterr().err
+    assert "is no URL of a ledger" in said
+    assert "https://ledger:8790" in said
+
+
 def test_an_unexpected_error_says_how_to_see_more(
     run: Run, stub: Stub, capsys: pytest.CaptureFixture[str]
 ) -> None:
