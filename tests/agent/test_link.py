@@ -357,7 +357,10 @@ def test_a_fault_in_a_look_at_this_host_ends_nothing(
 
 
 def test_a_fault_in_taking_a_command_ends_nothing(
-    agent: Agent, fake_ledger: FakeLedger, caplog: pytest.LogCaptureFixture
+    agent: Agent,
+    fake_ledger: FakeLedger,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     submit, faults = agent.executor.submit, iter([RuntimeError("a bug")])
 
@@ -366,7 +369,7 @@ def test_a_fault_in_taking_a_command_ends_nothing(
             raise fault
         return submit(given, resumed=resumed)
 
-    agent.executor.submit = fails  # type: ignore[method-assign]
+    monkeypatch.setattr(agent.executor, "submit", fails)
     finished(fake_ledger, fake_ledger.give(command(agent.bench.lane())))
     assert "a bug" in caplog.text
 
