@@ -18,6 +18,7 @@ from host_agent.line.client import LinkSettings
 from host_agent.line.credentials import Files
 from host_agent.shared.cinder.settings import CinderSettings
 from host_agent.shared.platform import settings
+from host_agent.shared.platform.addresses import is_http
 from host_agent.shared.platform.settings import ConfigError, Must, Positive, Seconds, Source
 from host_agent.shared.platform.tls import is_loopback
 from host_agent.storage.keys import Barbican, KeyManagers
@@ -65,9 +66,9 @@ class LedgerSection:
     inventory_interval_s: Seconds = 30.0
 
     def __post_init__(self) -> None:
-        urls = [urlsplit(each) for each in self.url.split(",")]
-        if any(each.scheme not in {"http", "https"} or not each.hostname for each in urls):
+        if not all(map(is_http, self.url.split(","))):
             raise ValueError("'url' has the form https://host:port, or several with commas")
+        urls = [urlsplit(each) for each in self.url.split(",")]
         if len({each.scheme for each in urls}) > 1:
             raise ValueError("'url' has http:// and https://: it is one ledger")
         self._refuse_open_lines(urls)

@@ -4,6 +4,10 @@ While it was away its guests were rebuilt elsewhere, and their attachments given
 The ledger says what of all that this host shows is to go: first the guests, for nothing
 is disconnected under one, then the connections, by this host's own records, for Cinder
 has forgotten them or knows the other host's only.
+
+While Cinder is away the guests go, and the connections stay: only Cinder knows by which target a
+volume comes now, and a disconnect without that lock may take paths that another run is connecting
+(S3; LP 1961102).  Most commands would wait for Cinder as well.
 """
 
 from __future__ import annotations

@@ -16,14 +16,17 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from enum import Enum, auto
+
+import structlog
 
 from host_agent.clock import Stopping
 from host_agent.shared.contract.messages import Command, Report, StepResult
 
 #: How long a result may wait for others to be delivered with.
 REPORT_AFTER_S = 0.5
+
+_LOG = structlog.get_logger(__name__)
 
 
 class Verdict(Enum):
@@ -99,5 +102,9 @@ def deliver_in_time(
             continue
         due_at, first = min(waiting, key=lambda pair: pair[0])
         if not stop.wait(due_at - time.monotonic()):
-            with suppress(Stopping):  # the run hears of it, too
+            try:
                 first.deliver()
+            except Stopping:
+                pass  # the run hears of it, too
+            except Exception:  # noqa: BLE001 - its run tells it later; others wait for this thread
+                _LOG.exception("late_report_failed")

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 from handlers.drift import automatic
 from host_agent.shared.cinder.settings import CinderSettings
 from host_agent.shared.platform import settings
+from host_agent.shared.platform.addresses import is_http
 from host_agent.shared.platform.masking import masked
 from host_agent.shared.platform.settings import Must, Positive, Seconds, Source
 from host_agent.shared.platform.tls import is_loopback
@@ -58,6 +59,10 @@ TOKEN_KINDS_MIN = 8
 
 _CELL = re.compile(r"[A-Za-z0-9][\w.-]{0,49}\Z", re.ASCII)
 _ORIGIN = re.compile(r"https?://[^/?#@\s]+/?\Z")
+
+
+def _is_origin(url: str) -> bool:
+    return is_http(url) and bool(_ORIGIN.match(url))
 
 
 class AuthMode(StrEnum):
@@ -130,8 +135,8 @@ class Listen:
             raise ValueError("'client_ca_file' needs TLS: 'certificate_file' and 'key_file'")
         if self.plain_http and self.certificate_file:
             raise ValueError("'plain_http' and 'certificate_file' contradict each other")
-        if self.public_url and not self.public_url.startswith(("http://", "https://")):
-            raise ValueError("'public_url' begins with http:// or https://")
+        if self.public_url and not is_http(self.public_url):
+            raise ValueError("'public_url' has the form https://host:port")
 
     @property
     def is_loopback(self) -> bool:
@@ -222,7 +227,7 @@ class CellSettings:
     def __post_init__(self) -> None:
         if not _CELL.match(self.name):
             raise ValueError("'name' has letters, digits, '_', '.' and '-', at most 50")
-        if not _ORIGIN.match(self.url):
+        if not _is_origin(self.url):
             raise ValueError("'url' is that ledger's address without a path: https://south:8790")
         object.__setattr__(self, "url", self.url.rstrip("/"))
 
@@ -247,7 +252,7 @@ class Tracing:
     endpoint: str | None = None
 
     def __post_init__(self) -> None:
-        if self.endpoint is not None and not self.endpoint.startswith(("http://", "https://")):
+        if self.endpoint is not None and not is_http(self.endpoint):
             raise ValueError("'endpoint' is a collector's URL: http://host:4318/v1/traces")
 
 
@@ -324,7 +329,7 @@ class Observe:
     insecure: bool = False
 
     def __post_init__(self) -> None:
-        if self.pass_on_to is not None and not _ORIGIN.match(self.pass_on_to):
+        if self.pass_on_to is not None and not _is_origin(self.pass_on_to):
             raise ValueError(
                 "'pass_on_to' is Nova's own address without a path: http://nova.internal:8774"
             )

@@ -250,8 +250,7 @@ class Link:
             wait(lines, return_when=FIRST_COMPLETED)
             self.close()
         for line in lines:
-            with suppress(Stopping):
-                line.result()
+            line.result()
 
     def close(self) -> None:
         """End `run`; reports still undelivered raise Stopping in their threads."""
@@ -287,6 +286,10 @@ class Link:
                 continue
             except Stopping:  # while leftovers were cleared: reports may still be delivered
                 self._closing.wait()
+            except Exception:  # noqa: BLE001 - a restart would end what runs, and mend as little
+                _LOG.exception("registration_failed")
+                self._closing.wait(backoff.next_s())
+                continue
             if self._wanted.wait(self._settings.inventory_interval_s):
                 self._closing.wait(INVENTORY_PAUSE_S)  # a burst of events is one change
 
@@ -385,6 +388,12 @@ class Link:
                 if life == self._life:  # else it was ended by whoever lost the ledger
                     self._lost()
                     self._pause(error, backoff)
+            except Stopping:
+                return
+            except Exception:  # noqa: BLE001 - as of a registration
+                _LOG.exception("poll_failed")
+                self._lost()
+                self._closing.wait(backoff.next_s())
 
     def _poll(self, runner: CommandRunner, life: int, after: int) -> None:
         wait_s, epoch = self._polls.poll_s(), self._epoch

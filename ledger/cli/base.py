@@ -228,6 +228,12 @@ class Lister(_Tables, lister.Lister):
             return each, names, [(cell, *row) for row in rows]
         except ClientError as error:
             raise from_client(error, {**HINTS, "url": None}) from None
+        except (LookupError, TypeError, AttributeError, ValueError) as error:
+            raise CliError(
+                f"its answer lacks what a ledger's has ({error!r}): is this the ledger?",
+                ExitCode.UNEXPECTED,
+                f"The same with --cell {cell} --debug shows where.",
+            ) from error
 
     def is_brief(self, parsed_args: argparse.Namespace) -> bool:
         """Whether a person reads it, who asked for no columns."""

@@ -19,7 +19,7 @@ from typing import Any
 
 from keystoneauth1 import adapter, exceptions, noauth, session, token_endpoint
 
-from host_agent.shared.platform.addresses import Endpoint, endpoints
+from host_agent.shared.platform.addresses import Endpoint, endpoints, is_http
 
 DEFAULT_URL = "http://127.0.0.1:8790"
 TIMEOUT_S = 30.0
@@ -31,6 +31,7 @@ COMPUTE = {"OpenStack-API-Version": "compute 2.105"}
 STREAM_SILENCE_S = 90.0  # the feed sends a comment more often than this when nothing happens
 PAGE_ITEMS = 100
 PAGES_MAX = 1000
+_FORM = "It has the form https://ledger:8790: --url, or the environment's LEDGER_URL."
 _CACERT = "Name the authority that signed its certificate: --cacert FILE, or LEDGER_CACERT."
 
 
@@ -72,11 +73,14 @@ class Client:
         """`url`: or several with commas, or a name with several addresses, of processes of one
         ledger: the first alive is asked.
 
-        `cacert`: a file of authorities to believe.  Raises ClientError if it is none.
+        `cacert`: a file of authorities to believe.  Raises ClientError if it is none, or no URL.
         """
         if cacert and not Path(cacert).is_file():
             raise ClientError(f"There is no file {cacert}.", _CACERT)
-        endpoint = _first_alive(_endpoints(url.split(",")), cacert)
+        urls = url.split(",")
+        if wrong := [each for each in urls if not is_http(each)]:
+            raise ClientError(f"{wrong[0]!r} is no URL of a ledger.", _FORM)
+        endpoint = _first_alive(_endpoints(urls), cacert)
         self.url = endpoint.url.rstrip("/")
         auth = token_endpoint.Token(self.url, token) if token else noauth.NoAuth(self.url)
         self._adapter = _adapter(

@@ -58,7 +58,7 @@ class HookStoppedError(Exception):
 
 @dataclass(frozen=True)
 class HookRun:
-    """How a program ended; `code` None: it could not be started, or had to be killed."""
+    """How a program ended; `code` None: it could not be run, or had to be killed."""
 
     code: int | None
     said: str
@@ -169,10 +169,10 @@ def run_hook(
     """Run a program to its end, without a shell, in a group of its own, and without our settings in
     its environment.  Raises HookStoppedError.
     """
-    with TemporaryFile() as given, TemporaryFile() as said:
-        given.write(told + b"\n")
-        given.seek(0)
-        try:
+    try:
+        with TemporaryFile() as given, TemporaryFile() as said:
+            given.write(told + b"\n")
+            given.seek(0)
             process = subprocess.Popen(
                 program,
                 stdin=given,
@@ -182,10 +182,10 @@ def run_hook(
                 env={"PATH": os.environ.get("PATH", os.defpath)},
                 start_new_session=True,
             )
-        except OSError as error:
-            return HookRun(None, f"It cannot be started: {error}")
-        code = _ended(process, deadline_s, stop)
-        end = _end_of(said)
+            code = _ended(process, deadline_s, stop)
+            end = _end_of(said)
+    except OSError as error:  # of the program, or of a temporary place that is full
+        return HookRun(None, f"It cannot be run: {error}")
     if code is None:
         end = f"{end}\nIt was killed after {deadline_s:g} s.".strip()
     return HookRun(code, visible(end))

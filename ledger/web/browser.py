@@ -31,7 +31,7 @@ def cookie(*, secure: bool) -> str:
 def over_tls(request: web.Request) -> bool:
     """Whether browsers come by https: to us, or to a proxy that the settings say is before us."""
     public_url = request.app[COMPONENTS].settings.listen.public_url
-    return request.secure or public_url.startswith("https://")
+    return request.secure or public_url.lower().startswith("https://")
 
 
 def session_name(request: web.Request) -> str:

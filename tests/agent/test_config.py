@@ -120,6 +120,7 @@ def test_guests_can_migrate_to_a_host_that_says_how(tmp_path: Path) -> None:
         ("url = 'http://127.0.0.1'\nca_file = 'a'", "are for TLS"),
         ("url = 'https://a'\ncertificate_file = 'a'", "need each other"),
         ("url = 'ledger.example:8790'", "has the form"),
+        ("url = 'https://a:70000'", "has the form"),
     ],
 )
 def test_what_of_the_line_does_not_fit_is_refused(tmp_path: Path, ledger: str, said: str) -> None:

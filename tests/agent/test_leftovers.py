@@ -125,6 +125,22 @@ def test_clearing_is_repeated_until_it_works(bench: Bench, tmp_path: Path) -> No
     assert connected_paths(bench.store) == set()
 
 
+def test_while_cinder_is_away_the_guest_goes_and_nothing_is_disconnected(
+    bench: Bench, tmp_path: Path
+) -> None:
+    """By which target the volume comes, and so which lock it needs, only Cinder knows."""
+    lane = bench.attached()
+    clearing = leftovers(bench, tmp_path)
+    bench.faults.replace([{"call": "volume_show", "do": "fail"}])
+    with pytest.raises(PortError):
+        clearing.clear(of(lane))
+    assert bench.store.read()["guests"] == {}
+    assert len(connected_paths(bench.store)) == 1
+    clearing.clear(of(lane))
+    assert bench.records == {}
+    assert connected_paths(bench.store) == set()
+
+
 # --- over the line ------------------------------------------------------------------------
 
 

@@ -19,7 +19,7 @@ from host_agent.line import link
 from host_agent.line.client import LinkSettings
 from host_agent.line.link import Link
 from host_agent.locks import Locks
-from host_agent.shared.contract.messages import ErrorKind, Guest, PowerState, Registration
+from host_agent.shared.contract.messages import Command, ErrorKind, Guest, PowerState, Registration
 from host_agent.shared.contract.ports import PortError
 from host_agent.shared.contract.survey import Survey
 from host_agent.shared.contract.wire import plain
@@ -336,6 +336,42 @@ def test_inventory_that_cannot_be_read_is_not_sent(
         eventually(lambda: fake_ledger.registrations, "a registration")
     assert len(fake_ledger.registrations[0].guests) == 1
     assert "libvirt is down" in caplog.text
+
+
+def test_a_fault_in_a_look_at_this_host_ends_nothing(
+    bench: Bench, fake_ledger: FakeLedger, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    agent = Agent(bench, fake_ledger, tmp_path)
+    failures = iter([OSError("the disk is full"), RuntimeError("a bug")])
+
+    def describe() -> Registration:
+        if (fault := next(failures, None)) is not None:
+            raise fault
+        return agent._describe()
+
+    agent.describe = describe
+    with agent.running():
+        eventually(lambda: fake_ledger.registrations, "a registration")
+    assert "the disk is full" in caplog.text
+    assert "a bug" in caplog.text
+
+
+def test_a_fault_in_taking_a_command_ends_nothing(
+    agent: Agent,
+    fake_ledger: FakeLedger,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    submit, faults = agent.executor.submit, iter([RuntimeError("a bug")])
+
+    def fails(given: Command, *, resumed: bool = False) -> bool:
+        if (fault := next(faults, None)) is not None:
+            raise fault
+        return submit(given, resumed=resumed)
+
+    monkeypatch.setattr(agent.executor, "submit", fails)
+    finished(fake_ledger, fake_ledger.give(command(agent.bench.lane())))
+    assert "a bug" in caplog.text
 
 
 def test_ledger_outage_of_a_run_is_survived_without_running_a_step_twice(

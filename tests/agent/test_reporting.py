@@ -112,6 +112,35 @@ def test_a_long_step_does_not_hide_what_came_before_it(
         assert reports.steps() == ["attachment_update", "volume_wait_ready"]
 
 
+def test_a_fault_in_a_late_report_ends_no_later_one_and_the_run_tells_what_it_lost(
+    bench: Bench, reports: Reports, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reporting, "REPORT_AFTER_S", 0.05)
+    failed, release, connect = threading.Event(), threading.Event(), bench.brick.connect
+
+    def report(said: Report) -> Verdict:
+        if not failed.is_set():
+            failed.set()
+            raise RuntimeError("a bug")
+        return reports(said)
+
+    def held_back(info: Any) -> Any:
+        assert release.wait(WAIT_S)
+        return connect(info)
+
+    bench.brick.connect = held_back  # type: ignore[method-assign]
+    with running_executor(bench.world(), tmp_path, report) as executor:
+        executor.submit(together(command(bench.lane())))
+        assert failed.wait(WAIT_S)
+        release.set()
+        reports.wait(len(ATTACH))
+        assert reports.steps() == [verb.value for verb in ATTACH]
+        release.clear()
+        executor.submit(together(command(bench.lane())))
+        reports.wait(len(ATTACH) + 2)
+        release.set()
+
+
 def test_nothing_is_begun_while_a_result_is_overdue(
     bench: Bench, reports: Reports, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

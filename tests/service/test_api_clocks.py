@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -11,7 +12,8 @@ import psycopg
 import pytest
 import structlog
 
-from handlers.engine.verbs import PUT_OFF_MAX_S
+from handlers.engine.verbs import PUT_OFF_MAX_S, VERBS
+from host_agent.shared.contract.messages import Verb
 from host_agent.shared.platform.clocks import AHEAD_HEADER, SKEW_MAX_S, TIME_HEADER
 from ledger.agents.batches import AGENT_BATCHER
 from ledger.core import wakeups
@@ -181,7 +183,12 @@ async def counted(api: Api, name: str) -> None:
     await eventually(one, f"{name} is 1")
 
 
-async def test_an_operator_may_retry_what_is_put_off(api: Api) -> None:
+async def test_an_operator_may_retry_what_is_put_off(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = VERBS[Verb.ATTACHMENT_UPDATE]
+    longest = replace(spec.retry, first_s=spec.retry.max_s)  # or it is due before it is asked for
+    monkeypatch.setitem(VERBS, Verb.ATTACHMENT_UPDATE, replace(spec, retry=longest))
     answer = await api.attach(await api.server(), api.volume())
     path = answer.headers["X-Attachment-Ledger-Operation"]
     after = 0

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from ledger.cli import cells, shell
 from ledger.cli.cliff_parts import CommandTable
@@ -81,6 +82,24 @@ def test_a_cell_that_refuses_is_named_and_the_others_rows_are_printed(
     said = capsys.readouterr()
     assert said.out == "north\n"
     assert f"cell south gave no answer: {trouble[2]}" in said.err
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["<html>It works!</html>", '{"versions": []}', "[1]", "null", '{"operations": [{"a": 1}]}'],
+)
+def test_a_cell_where_no_ledger_answers_is_named_and_the_others_rows_are_printed(
+    text: str, run: Run, stub: Stub, south: Stub, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def other(_request: web.Request) -> web.Response:
+        return web.Response(text=text)
+
+    stub.answers[LISTED], south.answers[LISTED] = operations(), other
+    assert run("--cell", "all", "operation", "list", "-f", "value", "-c", "Cell") == 9
+    said = capsys.readouterr()
+    assert said.out == "north\n"
+    assert "cell south gave no answer: " in said.err
+    assert "is this the ledger?" in said.err
 
 
 def test_a_history_is_told_of_each_cell_that_knows_the_thing(

@@ -104,6 +104,16 @@ def test_an_answer_that_is_no_json_is_no_traceback(
     assert "does not answer in JSON: is this the ledger?" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "url", ["http://[", "ledger:8790", "http://", "ftp://ledger", "http://a:99999", "http://a,b"]
+)
+def test_a_url_that_is_none_is_told(url: str, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--url", url, "host", "list") == 1
+    said = capsys.readouterr().err
+    assert "is no URL of a ledger" in said
+    assert "https://ledger:8790" in said
+
+
 def test_an_unexpected_error_says_how_to_see_more(
     run: Run, stub: Stub, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -466,12 +476,17 @@ def test_a_host_that_may_hold_what_is_not_its_any_more_is_suspect_and_tells_what
 # --- the live feed -------------------------------------------------------------------------------
 
 
-def test_tail_resumes_where_a_broken_stream_ended(
-    run: Run, stub: Stub, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     from ledger.cli.log import event as events
 
     monkeypatch.setattr(events, "RECONNECT_S", 0.0)
+
+
+@pytest.mark.usefixtures("_at_once")
+def test_tail_resumes_where_a_broken_stream_ended(
+    run: Run, stub: Stub, capsys: pytest.CaptureFixture[str]
+) -> None:
     starts: list[str | None] = []
 
     async def feed(request: web.Request) -> web.StreamResponse:
@@ -487,8 +502,29 @@ def test_tail_resumes_where_a_broken_stream_ended(
         await response.write(b"data: %s\n\n" % data.model_dump_json().encode())
         return response
 
+    stub.answers["GET /v1/events"] = page(event(6, "Volume.Held", {"server_id": SERVER}))
     stub.answers["GET /v1/events/stream"] = feed
     assert run("event", "tail", "-f", "json") == 4
     told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [each["position"] for each in told] == [7, 9]
-    assert starts == [None, "7", "7", "9"]
+    assert starts == ["6", "7", "7", "9"]
+
+
+@pytest.mark.usefixtures("_at_once")
+def test_tail_resumes_a_stream_that_broke_before_its_first_event(run: Run, stub: Stub) -> None:
+    """From where it began: what was written meanwhile is not passed over."""
+    stub.answers["GET /v1/events"] = page(event(6, "Volume.Held", {"server_id": SERVER}))
+    stub.answers["GET /v1/events/stream"] = [
+        refusing(503, "away", "Not now."),
+        refusing(403, "forbidden", "That is all."),
+    ]
+    assert run("event", "tail") == 4
+    [newest, *streams] = stub.asked
+    assert newest.query == {"order": "desc", "limit": "1"}
+    assert [each.query for each in streams] == [{"after": "6"}, {"after": "6"}]
+
+
+def test_tail_of_a_ledger_that_is_away_ends_at_once(run: Run, stub: Stub) -> None:
+    stub.answers["GET /v1/events"] = refusing(503, "away", "Not now.")
+    assert run("event", "tail") == 1
+    assert len(stub.asked) == 1

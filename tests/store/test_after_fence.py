@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import tempfile
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -165,6 +166,19 @@ async def test_what_fails_is_run_again_after_a_pause_by_whoever_is_there(world: 
         await after._due()
         assert await after.check() is None, "nobody is warned of what has passed"
     assert world.host.hook_failures == 2
+
+
+async def test_a_process_without_a_temporary_place_has_failed_and_waits_and_it_is_told(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = world.program("print('blocked')")
+    world.fence()
+    monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
+    async with world.process(settings) as after:
+        await world.until(lambda: world.host.hook_failures == 1, "it failed")
+        assert await after._due() == [], "it is not run again before its time"
+        assert "compute-1" in (await after.check() or "")
+    assert world.runs[0].output.startswith("It cannot be run: [Errno 2] No such file")
 
 
 async def test_a_host_whose_program_has_ended_well_is_not_read_again_before_its_next_fence(

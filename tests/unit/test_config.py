@@ -102,6 +102,7 @@ def test_flags_win_over_environment_over_file_over_defaults(file: Path) -> None:
         ("[cinder]\nconnect_timeout_s = 'long'", "cinder.connect_timeout_s: expected a number"),
         ("auth = 'king'", "auth: expected one of noauth, tokens"),
         ("[limits]\npage_items_max = 1001", "is 1001, expected a whole number from 1 to 1000"),
+        ("[tracing]\nendpoint = 'http://['", "'endpoint' is a collector's URL"),
         ("[limits]\npage_items_max = 5", "'page_items_default' is above 'page_items_max'"),
     ],
 )
@@ -137,6 +138,8 @@ def test_what_is_novas_is_passed_on_where_keystone_says_who_asks(file: Path, aut
         "http://a@nova",
         "http://nova?x",
         "ftp://nova",
+        "http://[",
+        "http://nova:70000",
     ):
         text = f"{keystone}[observe]\npass_on_to = '{wrong}'\n"
         assert "without a path: http://nova.internal:8774" in refused(file, text)
@@ -158,7 +161,8 @@ def test_off_loopback_plain_http_has_to_be_asked_for(file: Path) -> None:
         ("key_file = 'a'", "need each other"),
         ("client_ca_file = 'a'", "needs TLS"),
         ("certificate_file = 'a'\nkey_file = 'b'\nplain_http = true", "contradict"),
-        ("public_url = 'ledger.example'", "begins with http"),
+        ("public_url = 'ledger.example'", "has the form https://host:port"),
+        ("public_url = 'http://['", "has the form https://host:port"),
     ],
 )
 def test_what_of_tls_does_not_fit_is_refused(file: Path, listen: str, said: str) -> None:

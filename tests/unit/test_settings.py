@@ -124,6 +124,29 @@ def test_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (f"text = {'[' * 5_000}", "is no TOML: it is nested too deeply"),
+        (f"section.{'x.' * 5_000}x = 1", "is no TOML: it is nested too deeply"),
+        (f"section.number = {'9' * 5_000}", "is no TOML: Exceeds the limit (4300 digits)"),
+        (f"section.number = {2**63}", "section.number: expected a whole number of 64 bits"),
+        (f"section.wait_s = {10**400}", "section.wait_s: expected a number of 64 bits"),
+        (f"section.inner.depth = 0x{'f' * 5_000}", "section.inner.depth: expected a whole number"),
+    ],
+    ids=["brackets", "keys", "digits", "65 bits", "no float", "of base 16"],
+)
+def test_what_is_too_much_for_a_value_is_refused(tmp_path: Path, text: str, says: str) -> None:
+    (line,) = refused(tmp_path, text)
+    assert line.startswith(f"{tmp_path / 'usual.toml'}: {says}")
+
+
+@pytest.mark.parametrize("value", ["[" * 5_000, "9" * 5_000], ids=["brackets", "digits"])
+def test_so_it_is_in_a_variable(tmp_path: Path, value: str) -> None:
+    (line,) = refused(tmp_path, "", P_SECTION__NUMBER=value)
+    assert line.endswith("section.number: expected a whole number, not a text")
+
+
+@pytest.mark.parametrize(
     ("key", "value", "expected"),
     [
         ("text", "5", Tree(text="5")),

@@ -42,6 +42,15 @@ class Endpoint(NamedTuple):
         return parts._replace(netloc=netloc).geturl()
 
 
+def is_http(url: str) -> bool:
+    """Whether it is a URL of HTTP, with a host, and a port that there can be."""
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+
+
 def endpoints(urls: Iterable[str]) -> tuple[Endpoint, ...]:
     """All that there are now, at least one of each URL."""
     return tuple(dict.fromkeys(each for url in urls for each in _endpoints(url)))

@@ -109,16 +109,19 @@ def _from_file(source: Source, file: Path | None, environ: Mapping[str, str]) ->
         return
     try:
         with regular_file(path) as same, same.open("rb") as opened:
-            given = tomllib.load(opened)
-            if holds_secret(given):
-                refuse_readable(path, os.fstat(opened.fileno()))
+            given, status = tomllib.load(opened), os.fstat(opened.fileno())
+        secret, node = holds_secret(given), _node(given, str(path))
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file") from None
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except RecursionError:
+        raise ConfigError(f"{path}: is no TOML: it is nested too deeply") from None
+    except ValueError as error:  # also of a number of too many digits
         raise ConfigError(f"{path}: is no TOML: {error}") from None
-    yield _node(given, str(path))
+    if secret:
+        refuse_readable(path, status)
+    yield node
 
 
 def refuse_readable(path: Path, status: os.stat_result) -> None:
@@ -269,7 +272,7 @@ def _as_in_a_file(kind: type, node: _Node) -> Any:
         return node.value
     try:
         return _node(tomllib.loads(f"x = {node.value}")["x"], node.where).value
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return node.value
 
 
@@ -282,6 +285,8 @@ def _wrong(kind: type, value: Any, musts: list[Must]) -> str:
     if given is not written and (given, written) != (int, float):
         others = (words for each, words in _TOML.values() if each is given)
         return f"expected {name}, not {next(others, 'a date')}"
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:  # TOML 1.0, Integer
+        return f"expected {name} of 64 bits"
     broken = next((must.words for must in musts if not must.holds(value)), None)
     shown = f"is {value}, " if isinstance(value, (int, float)) else ""
     return f"{shown}expected {name} {broken}" if broken else ""

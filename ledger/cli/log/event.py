@@ -76,14 +76,16 @@ class TailEvents(PlainCommand):
         from ledger.cli.client import ClientError
         from ledger.cli.operations.waiting import is_outage
 
-        began = False
+        if after is None:
+            newest = self.client.get("/v1/events", order="desc", limit=1)["events"]
+            after = newest[0]["position"] if newest else 0
         while True:
             try:
                 for event in self.client.stream("/v1/events/stream", after=after):
-                    after, began = event["position"], True
+                    after = event["position"]
                     yield event
             except ClientError as error:
-                if not is_outage(error) or (not began and after is None):
+                if not is_outage(error):
                     raise
                 note(f"{error} Trying again.")
             time.sleep(RECONNECT_S)
