@@ -1,9 +1,9 @@
-"""Clears leftovers: what a host that was fenced still has and must release (decision 0027).
+"""Clears leftovers: what a fenced host still has and must release (decision 0027).
 
-While it was away its guests were rebuilt elsewhere, and their attachments given up.
-The ledger says what of all that this host shows is to go: first the guests, for nothing
-is disconnected under one, then the connections, by this host's own records, for Cinder
-has forgotten them or knows the other host's only.
+While the host was fenced, its guests were rebuilt elsewhere and their attachments deleted.  The
+ledger says what to remove of all that this host shows.  First the guests, because no volume is
+disconnected under a guest.  Then the connections, by this host's own records, because Cinder has
+deleted them, or has only those of the other host.
 """
 
 from __future__ import annotations

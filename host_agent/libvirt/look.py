@@ -1,4 +1,4 @@
-"""What all rules about guests share: read the guest, request one change, read again.
+"""What all changes of guests share: read the guest, request one change, read again.
 
 A guest has up to two copies of its devices: the live one while it runs, and the
 definition it is started from the next time, if it is persistent.

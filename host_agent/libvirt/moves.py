@@ -1,4 +1,4 @@
-"""Live migration: before and after it a guest is on exactly one host, and we know on which.
+"""Live migration: before and after it a guest is on exactly one host, and that host is known.
 
 Theory of operation.  libvirt moves a guest in one blocking call, made in a thread of its
 own here, while another follows the job's progress and ends it if told to.  What the call

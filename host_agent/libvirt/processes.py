@@ -1,4 +1,4 @@
-"""Processes of guests, as the kernel shows them: libvirt may have lost sight of one.
+"""Processes of guests, as the kernel shows them: libvirt may have lost one.
 
 A daemon that is started without its state (/run emptied, a host's root file system put back) knows
 nothing of the QEMU processes of before, which run on and write.

@@ -1,4 +1,4 @@
-"""How large the disks of running guests are, all in one call.
+"""The sizes of the disks of all running guests, in one call.
 
 Each QEMU is asked for its own.  libvirt passes over a guest that is busy with something else; one
 whose QEMU does not answer keeps whoever asks.  What is not told of a disk is not known.

@@ -1,4 +1,4 @@
-"""Files of a running disk: put one above the present one, or the data of one into another.
+"""Files of a running disk: add one above the present one, or merge one into another.
 
 Theory of operation.  A volume that is a file may be a chain of files beside each other: the guest
 writes to the first, and reads from the next one what that lacks.  Cinder names the files; QEMU,

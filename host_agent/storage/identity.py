@@ -1,4 +1,4 @@
-"""Whether a SCSI disk is still the volume that the kernel took it for.
+"""Checks whether a SCSI disk is still the volume that the kernel has recorded for it.
 
 The kernel asks a disk once who it is, when it finds it, and keeps the answer.  If the storage gives
 the number of the LUN to another volume meanwhile, all that the host knows (WWID, size, names in

@@ -1,4 +1,4 @@
-"""Names of devices that stay theirs.
+"""Stable names of devices.
 
 The kernel's own (/dev/dm-0, /dev/nvme0n1, /dev/sdb) are numbered as devices come, so after a reboot
 of the host they may be other volumes', and a guest's definition outlives that.  udev's names below

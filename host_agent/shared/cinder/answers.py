@@ -1,4 +1,4 @@
-"""Whether an answer is Cinder's own, and about what it was asked for.
+"""Checks that an answer is Cinder's own, and about the requested object.
 
 Between Cinder and us are load balancers, proxies and gateways, and each has pages of its own:
 a 404 for a backend it has lost, a 400 for a header it does not like, a 200 that asks for a

@@ -1,4 +1,4 @@
-"""The published language between ledger and host agents.
+"""The messages between ledger and host agents, as a published contract.
 
 Both sides import this module and nothing else of each other's protocol, so that
 either can be upgraded first.

@@ -1,4 +1,4 @@
-"""A survey: what a host shows when it is asked what it has (decision 0056).
+"""A survey: what a host has, when the ledger asks (decision 0056).
 
 A guest's disks, live and as defined; the host's own records of what it has connected; what its
 storage shows of sessions, maps, mounts, loops and dm-crypt; the hypervisor's secrets.  Made by

@@ -1,4 +1,4 @@
-"""The processes behind URLs: a name has as many as it has addresses.
+"""The processes behind URLs: one for each address of a name.
 
 A process that is paused still takes connections, so a library that tries a name's addresses in
 turn, each until one connects, stays with it.  Here each address is asked by itself, and by its

@@ -1,4 +1,4 @@
-"""The clock of another machine, told by what that machine says and by our monotonic clock.
+"""The clock of another machine, computed from the time that it sends and our monotonic clock.
 
 Theory of operation.  An answer that carries the other's time was written after we had sent the
 request and before we had the answer.  So "its time less our monotonic time" lies in an

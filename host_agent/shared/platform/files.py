@@ -1,4 +1,4 @@
-"""Files that others put there while a program runs: settings, tokens, certificates, a policy.
+"""Files that are replaced while a program runs: settings, tokens, certificates, a policy.
 
 Only a regular file is read, whatever else stands in its place for a moment.  A FIFO lets whoever
 opens it wait for somebody who writes, perhaps for ever; a device may act when it is opened.  A link

@@ -1,4 +1,4 @@
-"""One HTTP call over kept connections: what the agent talks to the ledger and Cinder with.
+"""One HTTP call over kept connections: how the agent calls the ledger and Cinder.
 
 urllib3's pools, without what a browser needs: a call is sent once, and nothing is followed.
 Its errors are told apart by what they say about the world: `NotConnectedError` - nothing was
