@@ -55,7 +55,7 @@ class Instance(Claimable):
         volumes: list[str]  # as the disks' serials tell
 
     class InstanceObserved(Event):
-        """A host shows another name, power state or set of disks than before, or another host."""
+        """Name, host, power state or disk targets of the guest differ from before."""
 
         name: str
         host: str
@@ -128,12 +128,12 @@ class Instance(Claimable):
         epoch: int  # of the host then
 
     class GuestLeft(Event):
-        """The guest counts as removed from a fenced host; the host may have it when it returns."""
+        """A fence counts as proof of the guest's removal; a returning host may still have it."""
 
         host: str
 
     class SeenElsewhere(Event):
-        """A host shows a guest of a server that is not on that host."""
+        """A host shows the guest, although the server is not on that host."""
 
         host: str
         power_state: str

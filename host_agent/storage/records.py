@@ -2,7 +2,7 @@
 
 A record is written before os-brick connects.  The step that ends the attachment on this host
 removes it after a proven disconnect; a step that disconnects to connect anew keeps it, without
-connections. With it the host can disconnect a volume even if Cinder has deleted the attachment
+connections.  With it the host can disconnect a volume even if Cinder has deleted the attachment
 while the host was down, or if it was reset by an administrator, or has another connection now.  It
 has no secrets: os-brick needs none to disconnect.
 """
