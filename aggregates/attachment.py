@@ -1,8 +1,9 @@
-"""One attachment of one volume to one server, on at most one host; Cinder's row, our truth.
+"""One attachment of one volume to one server, on at most one host: Cinder's attachment, with the
+ledger's evidence.
 
-Invariant: an attachment that may be connected on a host is never `Deleted`
-before that host proved its disconnect, or an operator waived the proof
-(CVE-2023-2088, LP 1765742).  The state machine below is that sentence.
+Invariant: an attachment that may be connected on a host is never `Deleted` before that host has
+proved its disconnect, or an operator has waived the proof (CVE-2023-2088, LP 1765742).  The state
+machine below enforces this.
 """
 
 from __future__ import annotations
@@ -31,9 +32,10 @@ class Attachment(Aggregate):
     """The aggregate's id is Cinder's attachment id."""
 
     class AttachmentCreated(Event):
-        """Cinder reserved the volume for the server (`adopted`: found, not created).
+        """Cinder has reserved the volume for the server.
 
-        `legacy`: by Cinder's old calls, which know no attachment; the id is our own (S1).
+        `adopted`: the ledger found the attachment in Cinder and did not create it.  `legacy`:
+        reserved by Cinder's old calls, which have no attachments; the id is the ledger's own (S1).
         """
 
         volume_id: str
@@ -43,9 +45,10 @@ class Attachment(Aggregate):
         access_mode: str | None = None
 
     class ConnectorUpdated(Event):
-        """Cinder has the connector of this host; `target_digest` identifies the target.
+        """Cinder has the connector of this host.
 
-        `access_mode`: "ro" or "rw"; None: as in Cinder, not stored.
+        `target_digest` identifies the target.  `access_mode`: "ro" or "rw"; None: not stored, see
+        Cinder.
         """
 
         host: str
@@ -54,17 +57,18 @@ class Attachment(Aggregate):
         access_mode: str | None = None
 
     class Connected(Event):
-        """The host sees the volume (os-brick)."""
+        """The host has connected the volume (os-brick)."""
 
         device_path: str | None = None
 
     class Completed(Event):
-        """Cinder was told that the attachment is in use."""
+        """Cinder has been told that the host uses the volume (`os-complete`)."""
 
     class Disconnected(Event):
-        """The host released the volume; `waived` is an operator's reason to do without proof.
+        """The host has disconnected the volume.
 
-        `converted_to`: it did not; this attachment stands for the same connection from here on.
+        `waived`: the operator's reason to accept this without proof.  `converted_to`: the host did
+        not disconnect it; from now on the attachment with this id has the same connection.
         """
 
         shared: bool = False
@@ -72,40 +76,42 @@ class Attachment(Aggregate):
         converted_to: str | None = None
 
     class VolumeRenamed(Event):
-        """Cinder's migration gave the volume behind this attachment another id.
+        """A migration in Cinder has changed the id of the attachment's volume.
 
-        `former_volume_id`: the one it had.
+        `former_volume_id`: the id before.
         """
 
         volume_id: str
         former_volume_id: str
 
     class Deleted(Event):
-        """The attachment was deleted in Cinder; `converted_to`: see Disconnected."""
+        """The attachment is deleted in Cinder; `waived`, `converted_to`: see Disconnected."""
 
         waived: str | None = None
         converted_to: str | None = None
 
     class Adopted(Event):
-        """It was Nova's, and is the ledger's from here on (decision 0114)."""
+        """Nova managed the attachment; from now on the ledger does (decision 0114)."""
 
     class HandedBack(Event):
-        """It is Nova's again."""
+        """Nova manages the attachment again."""
 
         to: str
 
     class Renamed(Event):
-        """It has not ended, but has another id here from now on (`now`).
+        """The attachment has another id from now on (`now`); it has not ended.
 
-        An attachment by Cinder's old calls has the id of Cinder's row while it is observed, and an
-        id of its own while it is the ledger's (S1): it is renamed at adoption and hand-back.
+        An attachment by Cinder's old calls has the id of Cinder's row while the ledger observes
+        it, and an id of the ledger's own while the ledger manages it (S1).  So it is renamed at
+        adoption and at hand-back.
         """
 
         now: str
 
     class Disowned(Event):
-        """Cinder created it, and no step uses it: `why`.  From here on no operation may adopt it,
-        and one that finds it deletes it.
+        """Cinder has created the attachment, but no step uses it; `why` says the reason.
+
+        From now on no operation may adopt it; an operation that finds it deletes it.
         """
 
         volume_id: str
@@ -168,7 +174,7 @@ class Attachment(Aggregate):
                 self.volume_id = event.volume_id
 
     def record(self, kind: type[Event], **fields: Any) -> None:
-        """One host at a time: whoever had it has proven, or an operator vouched, that it let go."""
+        """One host at a time: the one before has proved, or an operator vouched, its disconnect."""
         if kind is self.ConnectorUpdated and self.may_be_connected and fields["host"] != self.host:
             raise errors.SecondHostError(
                 id=str(self.id), state=self.state, host=self.host, other=fields["host"]

@@ -1,12 +1,11 @@
 """What all aggregates share: explicit events in, state out.
 
-An event is a frozen dataclass of JSON-native values; what its class declares is
-exactly what is stored.  An aggregate changes only in `apply`, which is called
-for new events (`record`) and for stored ones (`evolve`) alike, so that a rebuilt
-aggregate equals the one that recorded the events.
+An event is a frozen dataclass of JSON-native values; exactly the fields of its class are stored.
+An aggregate changes only in `apply`, which is called for new events (`record`) and for stored ones
+(`evolve`), so that a rebuilt aggregate equals the one that recorded the events.
 
-Stored names (`TOPIC`) are for ever.  A new meaning is a new class.  A field that is
-added has a default, which stored events that lack it are read with (`complete`).
+Stored names (`TOPIC`) never change.  A new meaning is a new class.  A field that is added has a
+default, which is used for stored events without it (`complete`).
 Any other new form of the same meaning raises `class_version` and adds
 `upcast_v1_v2(state)`, as the eventsourcing library defines it.
 """
@@ -55,8 +54,8 @@ _RECORDED = count(1)
 
 @dataclass(frozen=True, kw_only=True)
 class NovaTold:
-    """What a notification of Nova's said of it: the kind of event, when it was by Nova's clock (ISO
-    8601), and who asked for it by which request.
+    """A notification of Nova about the event: its type, its time by Nova's clock (ISO 8601), the
+    user, project and id of the request.
     """
 
     event: str
@@ -68,11 +67,11 @@ class NovaTold:
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """That something was seen, and not done by us: at whose (`origin`), and in which interval it
-    became so, not before `after` (None: nobody knows) and not after `before`.  ISO 8601.
+    """Marks an event as seen at a Nova (`origin`), not done by the ledger.  It happened not before
+    `after` (None: unknown) and not after `before`; ISO 8601.
 
-    `claimed`: when it was, as whoever did it says; `told`: what else they said.  An event keeps
-    this beside its own fields, as `stored`; it was known when the event was recorded.
+    `claimed`: its time as Nova reports it; `told`: the rest of that report.  An event stores this
+    beside its own fields (`stored`); it is known since the event was recorded.
     """
 
     origin: str
@@ -89,9 +88,9 @@ class Seen:
 
 @dataclass(frozen=True, kw_only=True)
 class Actor:
-    """Who asked.  `name` is for people; the ids are Keystone's, or a static token's.
+    """The user of a request.  `name` is for people; the ids are Keystone's, or a static token's.
 
-    `known_as`: what is stored in place of a person's name and id (projections.reads.persons).
+    `known_as`: stored instead of a person's name and id (projections.reads.persons).
     """
 
     name: str
@@ -122,11 +121,11 @@ class Actor:
 class EventContext:
     """Why events are recorded: stored as metadata beside each of them.
 
-    `cause` says what led to the change in a word or two: "api", if not something else did:
-    "report", "dispatcher", "registration", "operator", "observation".
+    `cause`: what led to the change: "api", "report", "dispatcher", "registration", "operator",
+    "observation".
 
-    `sender`: from where a person or a program asked, {"address", "agent"}; None: we did, or a host.
-    `persons`: their rows, if no event is of theirs yet: stored with the first, beside the log.
+    `sender`: the client of the request, {"address", "agent"}; None: the ledger itself, or a host.
+    `persons`: the rows of persons without an event yet; stored with their first, outside the log.
     """
 
     actor: Actor
@@ -150,7 +149,7 @@ class EventContext:
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """Something that happened.  Subclasses are frozen dataclasses, inside their aggregate."""
+    """A change that happened.  Subclasses are frozen dataclasses, inside their aggregate."""
 
     originator_id: UUID
     originator_version: int
@@ -176,7 +175,7 @@ class Event:
 
 
 def complete(kind: Any, body: dict[str, Any]) -> None:
-    """Give a stored event of a class the fields that it has gained since, by their defaults."""
+    """Give a stored event the fields that its class has gained since, with their defaults."""
     for each in _with_default(kind):
         if each.name not in body:
             make = each.default_factory
@@ -221,9 +220,9 @@ class Aggregate(ABC):
         """Change state by one event; never refuses and has no other effect."""
 
     def record(self, kind: type[Event], **fields: Any) -> None:
-        """Let an event happen.
+        """Record an event and apply it.
 
-        Raises IllegalTransitionError if the state machine has no place for it now.
+        Raises IllegalTransitionError if the state machine does not allow it now.
         """
         if kind in self.TRANSITIONS and self.state not in self.TRANSITIONS[kind][0]:
             raise IllegalTransitionError(event=kind.TOPIC, id=str(self.id), state=self.state)
@@ -252,11 +251,11 @@ class Aggregate(ABC):
 
     @classmethod
     def evolve(cls, id: UUID, events: Iterable[Any]) -> Self:  # noqa: A002
-        """The aggregate as its events left it; version 0 if there are none."""
+        """The aggregate after its events; version 0 if there are none."""
         return cls(id).follow(events)
 
     def follow(self, events: Iterable[Any]) -> Self:
-        """Go on by events that are stored already; returns itself."""
+        """Apply events that are already stored; returns itself."""
         for event in events:
             self._advance(event)
         return self

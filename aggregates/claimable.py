@@ -1,6 +1,6 @@
-"""Who works on a server, what of that is parked, and the errors that it shows.
+"""The claims of operations on a server, and the errors (faults) that the server shows.
 
-The events are Instance's; what is said of them is here.
+The events are Instance's; this class keeps their state.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Claimable(Aggregate):
         self._refuse(in_the_way(self.claims, exclusive=exclusive, beside_parked=beside_parked))
 
     def refuse_parked(self) -> None:
-        """Raises ClaimedError if the server is half way through something that is parked."""
+        """Raises ClaimedError if a parked operation has changed the server halfway."""
         self._refuse(op for op, claim in self.claims.items() if claim.parked and claim.exclusive)
 
     def _refuse(self, claimants: Iterable[str]) -> None:
@@ -69,7 +69,7 @@ class Claimable(Aggregate):
         self.record(self.Claimed, claimant=operation_id, exclusive=exclusive, **facts)
 
     def resume(self, operation_id: str) -> None:
-        """A parked operation goes on.  Raises ClaimedError if an exclusive one began since."""
+        """A parked operation continues.  Raises ClaimedError if an exclusive one began since."""
         if operation_id not in self.claims or not self.claims[operation_id].parked:
             return
         exclusive = (op for op, claim in self.claims.items() if claim.exclusive)

@@ -1,8 +1,8 @@
-"""A finding: a difference between two parties about one subject, from first sight to end.
+"""A finding: one difference between two parties about one subject, from first sight to end.
 
-Its id follows from the class of drift and the subject, so the same difference is the same finding
-for ever, however often it comes and goes.  Invariant: a finding is confirmed only by a second
-look, and only what is confirmed may be repaired.
+Its id is derived from the class of drift and the subject, so a difference that returns is the same
+finding.  Invariant: only a second look confirms a finding, and only a confirmed one may be
+repaired.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class Finding(Aggregate):
     """`differs`: what each party says, by party and name; only what is needed to see it."""
 
     class DriftFound(Event):
-        """A look saw it, judged as of a `position` of the log.
+        """A look has found a difference, as of the position `at_position` of the log.
 
-        `subject`, `key`: what differs (handlers.drift.rows.Key).  `seen_on`: the hosts by whose
-        word it does, each with the `boot_id` and `epoch` of its survey, and `age_s`, how old that
-        was; only a look at the same lives confirms.  `boot_id`, `epoch`: those of `host`.
+        `subject`, `key`: what differs (handlers.drift.rows.Key).  `seen_on`: the hosts whose
+        surveys show it, each with the `boot_id` and `epoch` of its survey and its age (`age_s`);
+        only a look with the same boot ids and epochs confirms it.  `boot_id`, `epoch`: of `host`.
         """
 
         drift_class: str
@@ -60,7 +60,7 @@ class Finding(Aggregate):
         seen_on: dict[str, Any] = field(default_factory=dict)
 
     class DriftConfirmed(Event):
-        """A second look saw the same, and nothing about the subject has happened in between."""
+        """A second look has found the same difference, without an event of its subject between."""
 
         look_id: str
         at_position: int
@@ -76,24 +76,24 @@ class Finding(Aggregate):
         seen_on: dict[str, Any] = field(default_factory=dict)
 
     class DriftGone(Event):
-        """A look that asked every host that reported it no longer sees it; no repair is running."""
+        """A look that read every host of `seen_on` no longer finds it; no repair is running."""
 
         look_id: str
         at_position: int
 
     class DriftIgnored(Event):
-        """An operator accepts it; `until`: seconds since the epoch, None: permanently."""
+        """An operator ignores the finding, `until` then (seconds since 1970); None: permanently."""
 
         reason: str
         until: float | None = None
 
     class DriftHeeded(Event):
-        """It is no longer ignored: its time is over, or an operator ended it."""
+        """The finding is no longer ignored: its time is over, or an operator has ended it."""
 
         reason: str
 
     class RepairBegun(Event):
-        """An operation is to repair it."""
+        """An operation has started to repair the finding."""
 
         repair: str
         by_operation: str
@@ -101,12 +101,12 @@ class Finding(Aggregate):
         automatic: bool = False
 
     class DriftRepaired(Event):
-        """The operation has repaired it."""
+        """The operation has repaired the finding."""
 
         by_operation: str
 
     class RepairFailed(Event):
-        """The operation has ended and changed nothing, or the finding no longer held."""
+        """The operation has ended without a repair (`why`); the finding may no longer hold."""
 
         by_operation: str
         why: str

@@ -1,12 +1,10 @@
-"""A hypervisor host: what its agent can do, and its epoch.
+"""A hypervisor host: the capabilities of its agent, and its epoch.
 
-Invariant: results and commands of an older epoch are refused on both sides.
-Fencing, an operator's act with reason and evidence, raises the epoch (decision 0027).
-Contact times are no facts of the ledger and live outside the log.
+Invariant: service and agent refuse results and commands of an older epoch.  Fencing, an operator's
+act with reason and evidence, raises the epoch (decision 0027).  Contact times are not in the log.
 
-In a ledger that was restored from an older backup a host is *unvouched* until a person has looked
-at it: what the log says of it may be over.  It gets no work, and no fence of before counts
-(decision 0109).
+After a restore from an older backup a host is *unvouched* until an operator has checked it, because
+the log may be out of date about it.  It gets no work, and no earlier fence counts (decision 0109).
 """
 
 from __future__ import annotations
@@ -40,8 +38,9 @@ class Host(Aggregate):
         return host_uuid(key)
 
     class HostRegistered(Event):
-        """An agent came, or came back with other abilities; `connector`: what storage knows
-        the host by (None: it has not said).
+        """An agent has registered, for the first time or with other capabilities.
+
+        `connector`: the host's connector for storage; None: not reported.
         """
 
         name: str
@@ -50,8 +49,9 @@ class Host(Aggregate):
         connector: dict[str, Any] | None = None
 
     class Fenced(Event):
-        """An operator vouches that nothing on this host accesses volumes any more; or a
-        `controller` of high availability does (its user's id), which has powered the host off.
+        """An operator vouches that nothing on this host accesses volumes any more.
+
+        `controller`: the user id of an HA controller that has powered the host off and says so.
         """
 
         epoch: int
@@ -60,13 +60,15 @@ class Host(Aggregate):
         controller: str | None = None
 
     class Unfenced(Event):
-        """An operator lets the host work again, in the epoch that fencing began."""
+        """An operator lets the host work again, in the epoch that the fence began."""
 
         reason: str
 
     class HookRan(Event):
-        """The site's program after the fence of this epoch has ended, or was ended (`code` None);
-        `output`: the end of what it said; `next_at`: when it is run again, if it failed.
+        """The site's program after the fence (`fencing.hook`) has ended, or was ended.
+
+        `of_epoch`: the epoch that the fence began.  `code`: its exit code; None: it was ended.
+        `output`: the end of its output.  `next_at`: when it runs again, if it failed.
         """
 
         of_epoch: int
@@ -75,21 +77,23 @@ class Host(Aggregate):
         next_at: float | None  # seconds since 1970, by the database's clock
 
     class Disabled(Event):
-        """An operator wants no new servers on this host; those that are there stay."""
+        """An operator has disabled the host: it gets no new servers; those on it stay."""
 
         reason: str | None
 
     class Enabled(Event):
-        """Servers may come to the host again."""
+        """The host may get new servers again."""
 
     class HostSeen(Event):
-        """Nova has servers here, and attaches their volumes: the ledger changes nothing here."""
+        """A Nova has servers on this host and attaches their volumes; the ledger observes it."""
 
         name: str
 
     class Adopted(Event):
-        """The ledger takes over a host of Nova's (`came_from`): an agent may register, and servers
-        are adopted one by one.  `epoch`: that in which it was handed back before.
+        """The ledger takes over a host of a Nova (`came_from`).
+
+        An agent may register; the host's servers are adopted one by one.  `epoch`: the epoch in
+        which the host was handed back before.
         """
 
         name: str
@@ -98,15 +102,16 @@ class Host(Aggregate):
         epoch: int = 0
 
     class HandedBack(Event):
-        """The host is Nova's again, and the ledger changes nothing here: all is over that was said
-        of it as the ledger's, but for its epoch.
+        """Nova manages the host again; the ledger observes it.
+
+        All state of the host as the ledger's own has ended, except its epoch.
         """
 
         to: str
         reason: str
 
     class LeftoversFound(Event):
-        """The host came back after a fence and has leftovers to release."""
+        """The host has returned after a fence, and has leftovers to release."""
 
         guests: list[str]
         attachments: list[str]
@@ -115,8 +120,10 @@ class Host(Aggregate):
         """The host has released its leftovers."""
 
     class Restored(Event):
-        """The ledger was restored from a backup, whose log ended at `position`: what came after
-        that is lost, so this host may know more.  No command from before `epoch` counts.
+        """The ledger was restored from a backup whose log ends at `position`.
+
+        Later events are lost, so the host may have more than the log says.  Commands and reports
+        of an older epoch than `epoch` are refused.
         """
 
         epoch: int
@@ -124,12 +131,12 @@ class Host(Aggregate):
         reason: str
 
     class Vouched(Event):
-        """An operator has checked the host: the ledger trusts its log about it again."""
+        """An operator has checked the host after a restore: the log counts for it again."""
 
         reason: str
 
     class DisksSeen(Event):
-        """Of the volumes that it shows in a guest, those that the server is not to have there."""
+        """The volumes that the host shows in a guest and that its server must not have there."""
 
         server_id: str
         volumes: list[str]
@@ -311,7 +318,7 @@ class Host(Aggregate):
             self.record(self.DisksSeen, server_id=server_id, volumes=sorted(volumes))
 
     def unfence(self, reason: str) -> None:
-        """Unfencing a host that is not fenced records nothing."""
+        """End the fence; on a host that is not fenced this records nothing."""
         if self.fenced:
             self.record(self.Unfenced, reason=reason)
 

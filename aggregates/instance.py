@@ -1,12 +1,12 @@
-"""A server: where it is, whether it runs, which device names it has given away.
+"""A server: its host, its power state, and the device names that are in use.
 
-Invariants: at most one live mapping per (server, volume) (LP 1937375); a device
-name is given away once; an exclusive claim stands alone; only flows move a guest
-from host to host, whatever hosts show.  The epoch of its host in which it came there, or
-began to run there, is known: a fence says nothing of what comes after it.
+Invariants: at most one live mapping per (server, volume) (LP 1937375); one device per name; no
+other claim beside an exclusive one; only flows move a guest from host to host, whatever hosts show.
+The server has the epoch of its host in which its guest arrived or started there: a fence covers
+only guests from before it.
 
-A server of somebody else's is only watched (`origin`), until it is adopted (decision 0114).  Then
-nothing is done with it before its host has shown its guest with the volumes that it is to have.
+A server of a Nova (`origin`) is only observed until it is adopted (decision 0114).  After that no
+operation may change it until its host has shown its guest with its volumes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Instance(Claimable):
     """The aggregate's id is the server id."""
 
     class InstanceRegistered(Event):
-        """A host showed this guest for the first time."""
+        """A host has shown this guest for the first time."""
 
         name: str
         host: str
@@ -55,7 +55,7 @@ class Instance(Claimable):
         volumes: list[str]  # as the disks' serials tell
 
     class InstanceObserved(Event):
-        """Name, host, power state or disk targets differ from what was known."""
+        """Name, host, power state or disk targets of the guest differ from before."""
 
         name: str
         host: str
@@ -66,7 +66,7 @@ class Instance(Claimable):
         restarted: bool = False  # it runs although its host was said to be off since
 
     class ServerSeen(Event):
-        """A server of Nova's, as it is there now: it is only observed."""
+        """A server of an observed Nova, as Nova has it now."""
 
         name: str
         host: str | None
@@ -76,8 +76,10 @@ class Instance(Claimable):
         user_id: str | None
 
     class ActionsSeen(Event):
-        """What was asked of it before it was watched, as far back as Nova still knows (its instance
-        actions, which name no volume): those that touch volumes, the oldest first.
+        """What was requested of the server before it was observed: its instance actions in Nova.
+
+        Only those that Nova still has and that concern volumes, the oldest first.  An instance
+        action names no volume.
         """
 
         actions: list[dict[str, Any]]  # as NovaTold; `event` ends with .error if it failed
@@ -85,20 +87,20 @@ class Instance(Claimable):
         whole: bool  # one of them made the server: none is missing before it
 
     class Adopted(Event):
-        """It was Nova's (`came_from`), and is the ledger's from here on."""
+        """A Nova (`came_from`) managed the server; from now on the ledger does."""
 
         came_from: str
         reason: str
         epoch: int  # of the host then
 
     class HandedBack(Event):
-        """It is Nova's again, and only observed."""
+        """Nova manages the server again; the ledger observes it."""
 
         to: str
         reason: str
 
     class Defined(Event):
-        """A user requested this server; `host` is where it will be built."""
+        """A user has requested this server; it is to be built on `host`."""
 
         name: str
         host: str
@@ -110,7 +112,10 @@ class Instance(Claimable):
         description: str | None = None
 
     class DefinitionChanged(Event):
-        """What a host needs to define the guest; `dropped`: what only its own would do for it."""
+        """The domain definition of the guest has changed.
+
+        `dropped`: its parts that work only on its present host, and are left out elsewhere.
+        """
 
         definition: str
         dropped: list[str] | None = None
@@ -123,12 +128,12 @@ class Instance(Claimable):
         epoch: int  # of the host then
 
     class GuestLeft(Event):
-        """A fence vouched for the guest's removal: should the host come back, it may have it."""
+        """A fence counts as proof of the guest's removal; a returning host may still have it."""
 
         host: str
 
     class SeenElsewhere(Event):
-        """A host shows the guest, and the server is not on that host."""
+        """A host shows the guest, although the server is not on that host."""
 
         host: str
         power_state: str
@@ -136,27 +141,27 @@ class Instance(Claimable):
         epoch: int  # of the host then
 
     class GoneElsewhere(Event):
-        """The host does not show it any more."""
+        """That host no longer shows the guest."""
 
         host: str
 
     class Resized(Event):
-        """The guest was moved or resized; `source` keeps the former one for a revert."""
+        """The guest is moved or resized; `source` keeps the guest of before for a revert."""
 
         source: str
         source_definition: str
 
     class ResizeSettled(Event):
-        """The move was confirmed, or reverted."""
+        """The resize or migration is confirmed or reverted."""
 
     class Offloaded(Event):
-        """The guest is on no host any more (shelve)."""
+        """The server is shelved and offloaded: its guest is on no host."""
 
     class Deleted(Event):
-        """The server is deleted; the release of what it had continues without it."""
+        """The server is deleted; the operation still releases its volumes."""
 
     class DeletionAwaited(Event):
-        """A deletion waits for a running operation; its own begins when that has ended."""
+        """A requested deletion waits for this running operation to end, and starts then."""
 
         operation_id: str
         request_id: str  # these five: as the operation's own start has them
@@ -166,7 +171,7 @@ class Instance(Claimable):
         traceparent: str | None
 
     class DeviceReserved(Event):
-        """A device name is given to a volume; from now on the pair exists once."""
+        """A volume gets a device name: from now on the server has this name and volume once."""
 
         bdm_id: str
         volume_id: str
@@ -174,48 +179,51 @@ class Instance(Claimable):
         serial: str | None = None
 
     class DeviceVolumeSet(Event):
-        """Another volume, or none, is behind the device (swap, root detach and attach)."""
+        """The device has another volume, or none (swap; detach and attach of the root volume)."""
 
         bdm_id: str
         volume_id: str | None
         serial: str | None = None  # if it is another disk for the guest
 
     class DeviceReleased(Event):
-        """The device name, and the pair, are free again."""
+        """The device name is free again, and the volume may be attached again."""
 
         bdm_id: str
         volume_id: str | None
 
     class Claimed(Event):
-        """An operation works on this server; `exclusive` lets no other in."""
+        """An operation works on this server; `exclusive`: no other may at the same time."""
 
         claimant: str
         exclusive: bool
         flow: str | None = None
 
     class ClaimReleased(Event):
-        """The operation is over."""
+        """The operation has ended."""
 
         claimant: str
 
     class Faulted(Event):
-        """An operation parked: the server shows ERROR until an operator resolves it (S1)."""
+        """An operation is parked: the server shows ERROR until an operator resolves it (S1)."""
 
         claimant: str
         message: str
 
     class ClaimResumed(Event):
-        """A parked operation runs again; the fault stays until it is over."""
+        """A parked operation runs again; the server's fault stays until the operation ends."""
 
         claimant: str
 
     class FaultCleared(Event):
-        """The operation that had parked is over."""
+        """The operation that was parked has ended."""
 
         claimant: str
 
     class GrowthAwaited(Event):
-        """An extension that Cinder reported waits; `waiting`: Cinder wants to know the end."""
+        """Cinder has reported an extended volume, which waits for a running operation.
+
+        `waiting`: Cinder waits for the result.
+        """
 
         volume_id: str
         waiting: bool
@@ -223,29 +231,32 @@ class Instance(Claimable):
         actor: dict[str, Any]
 
     class GrowthBegun(Event):
-        """Its operation runs now; None: there is nothing left to do."""
+        """The extension has its operation now; `by_operation` None: nothing is left to do."""
 
         volume_id: str
         by_operation: str | None
 
     class Described(Event):
-        """Of what is kept of the server and shown, these have changed (`name`, and those of
-        `aggregates.server.DEFAULT_DETAILS`).
+        """These properties of the server have changed: `name`, or those of
+        `aggregates.server.DEFAULT_DETAILS`.
         """
 
         changed: dict[str, Any]
 
     class Locked(Event):
-        """Only operators change the server; `by`: "owner", of its project, or "admin"."""
+        """The server is locked: only operators may change it.
+
+        `by`: "owner" (a user of its project), or "admin".
+        """
 
         by: str
         reason: str | None
 
     class Unlocked(Event):
-        """All users who may change the server can do so again."""
+        """The server is unlocked."""
 
     class StateReset(Event):
-        """An operator says that the server is in "error", or that what it shows is no error."""
+        """An operator has reset the state of the server (`os-resetState`): "error", or "active"."""
 
         state: str
 
@@ -347,7 +358,7 @@ class Instance(Claimable):
                 self._passed(event)
 
     def _passed(self, event: Event) -> None:
-        """Whose it is."""
+        """Its origin."""
         match event:
             case self.ServerSeen():
                 self.origin = event.origin
@@ -392,7 +403,7 @@ class Instance(Claimable):
         self._has_power(event.power_state)
 
     def _is_as_adopted(self, shown: Iterable[str]) -> bool:
-        """Whether these are the volumes that its guest is to have, and no others."""
+        """Whether these are exactly the volumes that its guest must have."""
         return set(shown) == {device.serial for device in self.devices.values()}
 
     def _has_power(self, power_state: str) -> None:
@@ -401,15 +412,15 @@ class Instance(Claimable):
         self._vm_state = VM_STATE_OF.get(power_state, self._vm_state)
 
     def refuse_observed(self) -> None:
-        """Raises ObservedServerError if the server is only watched."""
+        """Raises ObservedServerError if the server is only observed."""
         if self.origin is not None:
             origin = self.origin.capitalize()
             raise errors.ObservedServerError(server_id=str(self.id), origin=origin)
 
     def record(self, kind: type[Event], **fields: Any) -> None:
-        """Of a server that is only watched, only what is seen: no claim, so no operation.
+        """Of an observed server, record only what is seen: no claim, so no operation.
 
-        Nor of one that is adopted, before its host has shown it: UnshownServerError.
+        The same for an adopted server until its host has shown it: UnshownServerError.
         """
         if fields.get("seen") is None and kind is not self.Adopted:
             self.refuse_observed()
@@ -424,7 +435,7 @@ class Instance(Claimable):
 
     @property
     def own_state(self) -> VmState:
-        """Whichever operation is parked: this and the claims say what may be done (0054)."""
+        """The state without parked operations: this and the claims say what is allowed (0054)."""
         if self.deleted:
             return VmState.DELETED
         if self.origin is not None:

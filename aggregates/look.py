@@ -34,12 +34,12 @@ class Look(Aggregate):
         reason: str | None = None
 
     class LookStopped(Event):
-        """An operator wants it to stop where it is."""
+        """An operator has stopped the look."""
 
         reason: str
 
     class LookResumed(Event):
-        """It is to continue where it was stopped."""
+        """The look continues where it was stopped."""
 
         reason: str
 

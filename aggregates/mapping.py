@@ -1,8 +1,8 @@
-"""One block device mapping: a volume as a device of a server, from bind to unbind.
+"""One block device mapping: a volume as a device of a server, from attach to detach.
 
-A mapping exists only complete: `MappingCreated` already carries the attachment
-id, so no reader ever sees one without (LP 2160224).  The one exception is S2's: a
-root mapping outlives its volume, so that the server keeps its place for one.
+A mapping is complete from its first event: `MappingCreated` has the attachment id, so no reader
+sees a mapping without one (LP 2160224).  The only exception is S2's: a root mapping stays when its
+volume is detached, so that another root volume can take its place.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class BlockDeviceMapping(Aggregate):
     """
 
     class MappingCreated(Event):
-        """The server has this volume, through this attachment, as this device."""
+        """The server has this volume as this device, by this attachment."""
 
         server_id: str
         volume_id: str
@@ -51,7 +51,7 @@ class BlockDeviceMapping(Aggregate):
         access_mode: str | None = None
 
     class AccessModeLearned(Event):
-        """How the server has the volume, as a host was told when it connected it: "ro", "rw"."""
+        """The access mode that Cinder returned when a host connected the volume: "ro" or "rw"."""
 
         access_mode: str
 
@@ -62,15 +62,18 @@ class BlockDeviceMapping(Aggregate):
         bus: str | None = None
 
     class DeviceUnplugged(Event):
-        """The guest released the disk; `waived` is an operator's reason to do without proof."""
+        """The guest has released the disk.
+
+        `waived`: the operator's reason to accept this without proof.
+        """
 
         waived: str | None = None
 
     class AttachmentSwitched(Event):
-        """The server has the volume through another attachment: it moved, or was swapped.
+        """The mapping has another attachment: the server has moved, or the volume was swapped.
 
-        `kept` is the former one, if it stays until a resize is confirmed or reverted; or what
-        has taken its place since.
+        `kept`: the attachment before, or the one that has replaced it since, if it stays until a
+        resize is confirmed or reverted.
         """
 
         volume_id: str
@@ -79,13 +82,13 @@ class BlockDeviceMapping(Aggregate):
         legacy: bool = False
 
     class RootDetached(Event):
-        """The root volume is gone, and which one it was; its place, boot_index 0, stays (S2)."""
+        """This root volume is detached; its place, boot_index 0, stays (S2)."""
 
         volume_id: str
         attachment_id: str
 
     class RootAttached(Event):
-        """A root volume has taken the vacant place (S2, `is_root`)."""
+        """A root volume is attached in the vacant place (S2, `is_root`)."""
 
         volume_id: str
         attachment_id: str
@@ -102,10 +105,10 @@ class BlockDeviceMapping(Aggregate):
         delete_on_termination: bool
 
     class Adopted(Event):
-        """It was Nova's, and is the ledger's from here on (decision 0114)."""
+        """Nova managed the mapping; from now on the ledger does (decision 0114)."""
 
     class HandedBack(Event):
-        """It is Nova's again."""
+        """Nova manages the mapping again."""
 
         to: str
 
@@ -146,7 +149,7 @@ class BlockDeviceMapping(Aggregate):
         return About(attachment_id=attachment_id, volume_id=volume_id, server_id=self.server_id)
 
     def detach_root(self) -> None:
-        """The root volume goes, its place stays."""
+        """Detach the root volume; its place stays."""
         self.record(self.RootDetached, volume_id=self.volume_id, attachment_id=self.attachment_id)
 
     def apply(self, event: Any) -> None:
@@ -191,11 +194,11 @@ class BlockDeviceMapping(Aggregate):
         return self.state not in {None, MappingState.ENDED}
 
     def learn_access_mode(self, reported: str | None) -> None:
-        """Take the mode that a host reports; one that is known, or wider, records nothing."""
+        """Take the mode that a host reports; a known mode, or a wider one, records nothing."""
         if self.live and reported is not None and self.access_mode not in {reported, "ro"}:
             self.record(self.AccessModeLearned, access_mode=reported)
 
     def set_delete_on_termination(self, value: bool) -> None:
-        """Change the flag; saying what is already so records nothing."""
+        """Change the flag; the same value again records nothing."""
         if value != self.delete_on_termination:
             self.record(self.DeleteOnTerminationSet, delete_on_termination=value)

@@ -1,17 +1,15 @@
-"""A running flow: its plan, the started steps, their results, its outcome.
+"""An operation: its plan, the started steps, their results, its outcome.
 
-The plan is stored whole in the first event, so that editing a flow never changes
-an operation that runs.  Intent (`RunStarted`) is durable before any effect,
-results after it: whatever a crash leaves, the next reader knows what may have
-happened and what certainly has.
+The first event stores the whole plan, so that a change of a flow never changes a running
+operation.  The intent (`RunStarted`) is durable before any effect, the results after it: after a
+crash the log shows what may have happened, and what has happened for certain.
 
-A *run* is a contiguous stretch of steps of one lane, done in one place: by a
-dispatcher of the ledger, or as one command by a host's agent.  A lane has at
-most one active run; a failed, or to be retried, step ends its run.  Steps for the
-whole server are done in a lane of their own, `SERVER`.
+A *run* is a sequence of consecutive steps of one lane in one place: a dispatcher of the ledger
+does them, or a host's agent as one command.  A lane has at most one active run.  A step that fails,
+or is to be retried, ends its run.  Steps for the whole server have their own lane, `SERVER`.
 
-A lane that moves, or is swapped, has two *sides*: what the server has now, and what it is
-to have (host_agent.shared.contract.lane).  Each stage works on one of them.
+A lane that is moved or swapped has two *sides*: what the server has now, and what it will have
+(host_agent.shared.contract.lane).  Each stage works on one of them.
 """
 
 from __future__ import annotations
@@ -151,11 +149,11 @@ class Operation(Aggregate):
     """The process manager; the aggregate's id is the operation id."""
 
     class OperationStarted(Event):
-        """A request was accepted; `fingerprint` tells a repeated request from another.
+        """A request is accepted; `fingerprint` distinguishes its repetition from another request.
 
-        `global_request_id`: under which another service (Cinder) passed it on.  `finding`: of a
-        repair: {"id", "drift_class", "differs", "reason"}, the evidence by which it was accepted.
-        `traceparent`: the caller's span, if it said one (W3C Trace Context).
+        `global_request_id`: the id under which another service (Cinder) passed the request on.
+        `finding`: of a repair: {"id", "drift_class", "differs", "reason"}, the evidence for it.
+        `traceparent`: the span of the caller, if the request has one (W3C Trace Context).
         """
 
         flow: str
@@ -169,9 +167,9 @@ class Operation(Aggregate):
         traceparent: str | None = None
 
     class RunStarted(Event):
-        """Intent: these steps are about to be done (or undone), in this order.
+        """The intent: these steps are about to be done, or undone (`undo`), in this order.
 
-        `creates_at`: when, by the database's clock, if a volume is to be created by one of them.
+        `creates_at`: the time by the database's clock, if one of them creates a volume.
         """
 
         run: int
@@ -186,10 +184,10 @@ class Operation(Aggregate):
     class StepSucceeded(Event):
         """The step is done; its domain events are in the same transaction.
 
-        `occurred`, here and below: when its host says that it ended, by its own clock, and how
-        wrong that was (contract.Occurred); None: the ledger's own step, or not reported.
-        `host`: who did it; None: the ledger itself.
-        `cinder_requests`: the ids that Cinder gave to what it was asked to change for it.
+        `occurred`, here and below: when the step ended by its host's clock, and the error of that
+        clock (contract.Occurred); None: a step of the ledger, or not reported.
+        `host`: the host that did it; None: the ledger.
+        `cinder_requests`: the request ids of Cinder for the changes that the step made there.
         """
 
         run: int
@@ -203,9 +201,9 @@ class Operation(Aggregate):
         cinder_requests: list[str] = field(default_factory=list)
 
     class StepRetried(Event):
-        """The step failed, or its outcome is unknown; it will be done again.
+        """The step failed, or its outcome is unknown; it will be retried.
 
-        `further`: the steps of the run after it that may have begun.
+        `further`: the later steps of the run that may have begun.
         """
 
         run: int
@@ -238,12 +236,12 @@ class Operation(Aggregate):
         left: list[dict[str, Any]]
 
     class RetryRequested(Event):
-        """An operator retries the failed steps, or, while it runs, the delayed ones at once."""
+        """An operator retries the failed steps, or delayed ones at once if the operation runs."""
 
         reason: str
 
     class StepSkipped(Event):
-        """An operator vouches for a failed step; `reason` goes into the domain events."""
+        """An operator vouches for a failed step; the domain events have the `reason`, too."""
 
         lane: int
         step: str
@@ -251,12 +249,15 @@ class Operation(Aggregate):
         reason: str
 
     class UnwindRequested(Event):
-        """A user or operator wants the operation undone."""
+        """A user or an operator has requested to undo the operation."""
 
         reason: str
 
     class OperationFinished(Event):
-        """The claims are released; `error` is the first one, never a later one (LP 1812969)."""
+        """The operation has ended, and its claims are released.
+
+        `error`: the first error, never a later one (LP 1812969).
+        """
 
         outcome: str
         error: dict[str, Any] | None

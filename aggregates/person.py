@@ -1,4 +1,4 @@
-"""That a person was erased.  Who persons are is beside the log (projections.reads.persons)."""
+"""The erasure of a person.  Names are stored outside the log (projections.reads.persons)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Person(Aggregate):
     """The aggregate's id is random, and says nothing of who it was."""
 
     class Erased(Event):
-        """It is no longer possible to tell which person has these hashes in the log."""
+        """The name and id of a person were erased: the log has only these hashes of them."""
 
         known_as: list[str]
         reason: str

@@ -1,8 +1,8 @@
 """What an operator's act may have left behind: listed until an operator acknowledges it.
 
-Who skips a step, or gives an operation up, vouches for what nobody has done.  What that may
-leave in Cinder or on a host is a fact of its own: it outlives the operation, and is over only
-when somebody says so.
+An operator who skips a step, or gives an operation up, vouches for work that was not done.  What
+this may leave in Cinder or on a host is recorded apart from the operation: it stays after the
+operation has ended, until an operator acknowledges it.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class Remnant(Aggregate):
     """The aggregate's id follows from the operation and the step that was passed over."""
 
     class RemnantLeft(Event):
-        """`act` (skip, give_up) passed over a step that would have removed this.
+        """An operator's act (`act`: skip, give_up) left out a step that would have removed this.
 
-        `what`: a RemnantKind.  `host` None: it is in Cinder.  `attachment_id` None for an
-        attachment: its id is not known.
+        `what`: a RemnantKind.  `host` None: it is in Cinder.  `attachment_id` None, if it is an
+        attachment: its id is unknown.
         """
 
         what: str
@@ -53,7 +53,7 @@ class Remnant(Aggregate):
         host: str | None
 
     class RemnantAcknowledged(Event):
-        """An operator has checked it: it is gone, or may stay; `reason` says which."""
+        """An operator has checked the remnant: it is gone, or may stay; `reason` says which."""
 
         reason: str
 

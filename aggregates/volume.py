@@ -1,8 +1,8 @@
-"""A volume: which servers hold it, through which attachments, and who works on it.
+"""A volume: the servers that hold it, their attachments, and the operations that work on it.
 
-Invariants: at most one operation works on a volume for a server, one reserves it, and on
-each host either one connects it anew or any number let it go (decision 0042); at most one
-server holds a volume that is not multi-attach, whatever Cinder's status says (LP 1908075,
+Invariants: for each server at most one operation works on a volume.  At most one reserves it.  On
+each host either one operation connects it anew, or any number disconnect it (decision 0042).  At
+most one server holds a volume that is not multi-attach, whatever its status in Cinder (LP 1908075,
 LP 1762687).
 """
 
@@ -50,7 +50,10 @@ class Volume(Aggregate):
     """The aggregate's id is the volume id."""
 
     class Claimed(Event):
-        """An operation works on this volume, for this server; see Claim."""
+        """An operation works on this volume, for this server.
+
+        `shared`, `reserves`, `takes`, `hosts`: what it does with the volume (VolumeClaim).
+        """
 
         claimant: str
         server_id: str
@@ -61,17 +64,17 @@ class Volume(Aggregate):
         hosts: list[str] = field(default_factory=list)
 
     class ClaimNarrowed(Event):
-        """The operation is parked: it will not connect anything from here on."""
+        """The operation is parked: it connects nothing from now on."""
 
         claimant: str
 
     class ClaimReleased(Event):
-        """The operation is over."""
+        """The operation has ended."""
 
         claimant: str
 
     class Held(Event):
-        """The server holds the volume through this attachment."""
+        """The server holds the volume by this attachment."""
 
         server_id: str
         attachment_id: str
@@ -79,7 +82,7 @@ class Volume(Aggregate):
     class Released(Event):
         """The attachment no longer holds the volume.
 
-        `renamed_to`: it does, but Cinder's migration gave the volume this other id.
+        `renamed_to`: it still does, but a migration in Cinder has given the volume this id.
         """
 
         server_id: str
@@ -87,34 +90,36 @@ class Volume(Aggregate):
         renamed_to: str | None = None
 
     class VolumeMade(Event):
-        """We have created it in Cinder for a disk of this server; the mapping's id is its mark
-        there (metadata), which was in the log before.
+        """The ledger has created the volume in Cinder for a disk of this server.
+
+        `mark`: the id of the mapping, which the volume has in its metadata in Cinder.  The log had
+        it before the volume was created.
         """
 
         server_id: str
         mark: str
 
     class VolumeDeleted(Event):
-        """The ledger has deleted it in Cinder, or is about to: no operation may use it any more."""
+        """The ledger has deleted the volume in Cinder, or is about to: no operation may use it."""
 
         server_id: str
         why: str
 
     class VolumeDeletionRefused(Event):
-        """Cinder refused to delete it: `why`.  It stays."""
+        """Cinder has refused to delete the volume (`why`); it stays."""
 
         server_id: str
         why: str
 
     class SeenInGuest(Event):
-        """A host shows it in a guest of a server that does not have it, or not there."""
+        """A host shows the volume in the guest of a server that does not have it, or not there."""
 
         server_id: str
         host: str
         epoch: int  # of the host then
 
     class GoneFromGuest(Event):
-        """The host does not show it there any more."""
+        """The host no longer shows the volume there."""
 
         server_id: str
         host: str
@@ -167,12 +172,12 @@ class Volume(Aggregate):
                 self.shown.pop((event.host, event.server_id), None)
 
     def see(self, server_id: str, host: str, epoch: int) -> None:
-        """A host shows it in a guest that is not to have it; what is known records nothing."""
+        """A host shows it in a guest that must not have it; a known sighting records nothing."""
         if self.shown.get((host, server_id)) != epoch:
             self.record(self.SeenInGuest, server_id=server_id, host=host, epoch=epoch)
 
     def miss(self, server_id: str, host: str) -> None:
-        """The host does not show it there any more."""
+        """The host no longer shows it there."""
         if (host, server_id) in self.shown:
             self.record(self.GoneFromGuest, server_id=server_id, host=host)
 
@@ -192,9 +197,8 @@ class Volume(Aggregate):
         self._refuse(op for op, claim in self.claims.items() if claim.excludes(wanted))
 
     def refuse_leaving(self, server_id: str, *, shared: bool) -> None:
-        """Raises ClaimedError if the volume is on its way out of this server, or out of another
-        that alone can have it: that can be awaited, while whatever else it looks like now would
-        be told for good.
+        """Raises ClaimedError if the volume is being detached from this server, or from another
+        one that excludes this: the caller can wait for that.  Any other refusal would be final.
         """
         self._refuse(
             op

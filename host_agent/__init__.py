@@ -1,6 +1,6 @@
-"""The process on a hypervisor: it takes its host's commands and does them step by step.
+"""The agent on a hypervisor host: it fetches the host's commands and does them step by step.
 
-`line` talks to the ledger, `executor` runs commands under `locks`, `verbs` are the steps,
-`storage` and `libvirt` are the host, `simulated` stands in for both.  `leftovers` clears
-what a fenced host holds and must release.  Others may import `shared`, and nothing else.
+`line` is the connection to the ledger, `executor` runs commands under `locks`, `verbs` are the
+steps, `storage` and `libvirt` are the host; `simulated` replaces both.  `leftovers` clears what a
+fenced host must release.  Other packages may import only `shared`.
 """

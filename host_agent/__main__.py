@@ -1,4 +1,4 @@
-"""attachment-ledger-agent: the process on a hypervisor that does the host's part."""
+"""attachment-ledger-agent: the agent on a hypervisor host, which does the host's steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Time for runs, and what ends their waiting."""
+"""The clock of runs, and the ways to end their waits."""
 
 from __future__ import annotations
 

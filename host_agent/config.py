@@ -1,4 +1,4 @@
-"""The agent's settings (host_agent/shared/platform/settings.py says how they are given)."""
+"""The agent's settings (host_agent/shared/platform/settings.py reads them)."""
 
 from __future__ import annotations
 

@@ -1,24 +1,22 @@
 """Runs commands: in order, one per (server, volume) at a time, each step reported.
 
-Theory of operation.  Commands wait in a bounded queue; a bounded number of worker
-threads take the first whose (server, volume) is not being worked on.  A command for a
-whole server waits for all of its volumes', and they for it.  So runs of one pair keep
-the ledger's order, and others overtake freely.  A command is known by id and epoch: one
-that is queued, running, or finished lately is not taken again, however often it is
-handed out.
+Theory of operation.  Commands wait in a bounded queue.  A bounded number of worker threads take the
+first command whose (server, volume) is free.  A command for a whole server waits for the commands
+of all its volumes, and they wait for it.  So the runs of one pair keep the ledger's order, and the
+others do not wait for each other.  A command is identified by id and epoch: one that is queued,
+running, or recently finished is not taken again, however often the ledger sends it.
 
-A command that is handed out again with `cancel` ends early what is under way, as far as
-its verb can.  One that has not begun here is not begun: its first step has failed.  Only
-verbs whose work goes on by itself are asked all the same: it may have been begun by an
-agent before us, and they end it.
+A command that is sent again with `cancel` ends a run in progress early, as far as its verb can.  A
+run that has not begun here does not begin: its first step fails.  Only verbs whose work continues
+by itself are called anyway, because an earlier agent process may have begun it; they end it.
 
-A run holds its locks (locks.py) from before its first step until after its last
-report.  Reports are delivered for as long as it takes, and when is said in reporting.py.
-The first failing step ends the run; what to do about it is the ledger's decision.
+A run holds its locks (locks.py) from before its first step until after its last report.  Reports
+are retried until they are delivered (reporting.py).  The first failing step ends the run; the
+ledger decides what follows.
 
-No run is kept on disk.  Killed at any point, the agent is handed the unfinished
-command again, and the verbs find out what is done.  A run that the ledger does not
-know any more (`STALE`) is forgotten at once, so that it may be handed out anew.
+No run is stored on disk.  If the agent is killed at any point, the ledger sends the unfinished
+command again, and the verbs find out what is done.  A run that the ledger no longer knows
+(`STALE`) is forgotten at once, so that the ledger can send it anew.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Clears leftovers: what a host that was fenced still has and must release (decision 0027).
+"""Clears leftovers: what a fenced host still has and must release (decision 0027).
 
-While it was away its guests were rebuilt elsewhere, and their attachments given up.
-The ledger says what of all that this host shows is to go: first the guests, for nothing
-is disconnected under one, then the connections, by this host's own records, for Cinder
-has forgotten them or knows the other host's only.
+While the host was fenced, its guests were rebuilt elsewhere and their attachments deleted.  The
+ledger says what to remove of all that this host shows.  First the guests, because no volume is
+disconnected under a guest.  Then the connections, by this host's own records, because Cinder has
+deleted them, or has only those of the other host.
 
-While Cinder is away the guests go, and the connections stay: only Cinder knows by which target a
-volume comes now, and a disconnect without that lock may take paths that another run is connecting
-(S3; LP 1961102).  Most commands would wait for Cinder as well.
+While Cinder does not answer, the guests are removed and the connections stay: only Cinder knows the
+target of a volume, and a disconnect without that lock may remove paths that another run is connecting
+(S3; LP 1961102).
 """
 
 from __future__ import annotations

@@ -1,27 +1,25 @@
 """Locks between runs, across threads and across processes of one host.
 
-Theory of operation.  A lock is `flock` on a file of `lock_path`, opened afresh by
-each holder: flock belongs to the open file, so it excludes threads as well as
-processes, and the kernel releases it when its holder dies, however it dies.  (POSIX
-record locks belong to the process and would let two threads in; the field's bug
-here was LP 1947370, locks that were in-process only.)  Files are empty.  They are
-removed by whoever releases the lock, while holding it: so an opener that won the
-lock checks that the name still leads to the file it locked, and else opens again.
+Theory of operation.  A lock is `flock` on a file of `lock_path`.  Each holder opens the file
+itself: flock belongs to the open file, so it excludes threads as well as processes, and the kernel
+releases it however the holder dies.  (POSIX record locks belong to the process and would let two
+threads in; LP 1947370 was locks inside one process only.)  Files are empty.  The holder removes
+the file before it releases the lock.  So whoever acquires a lock checks that the name still leads
+to the locked file, and otherwise opens it again.
 
-Kinds, in the order in which they are taken; a run takes at most one of each, or several
-of a kind in the order of their names, so no two runs can wait for each other in a circle:
+Kinds, in the order of acquisition.  A run acquires at most one of each kind, or several of a kind
+in the order of their names, so there is no deadlock:
 
-1. `server-<id>-<volume id>`: runs of one (server, volume) pair exclude each other;
-   different volumes of one server go in parallel.  `server-<id>`: runs for the whole
-   server exclude each other; that none of its volumes' runs goes on beside them is the
-   executor's doing.
-2. `volume-<id>`, for multi-attach volumes: "is there another user on this host?" and
-   the disconnect that follows from the answer are one unit.
-3. `target-<service_uuid>`: the shared-target lock of S3, around all of Cinder's
-   update and delete and os-brick's calls of a run.  Tri-state `shared_targets`: false
-   means none is needed (os-brick 1800515), true and null mean it is (LP 1961102).
+1. `server-<id>-<volume id>`: runs of one (server, volume) pair exclude each other; different
+   volumes of one server run in parallel.  `server-<id>`: runs for the whole server exclude each
+   other; the executor ensures that none of its volumes' runs is in progress beside them.
+2. `volume-<id>`, for multi-attach volumes: "is there another user on this host?" and the
+   disconnect that depends on the answer are one critical section.
+3. `target-<service_uuid>`: the shared-target lock of S3, around all of a run's updates and deletes
+   in Cinder and its os-brick calls.  `shared_targets` has three values: false means that no lock
+   is needed (os-brick 1800515), true and null mean that it is (LP 1961102).
 
-`agent` is apart from these: one agent process per lock_path, held for its life.
+`agent` is separate: one agent process per lock_path holds it for its life.
 """
 
 from __future__ import annotations

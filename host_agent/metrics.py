@@ -1,6 +1,6 @@
-"""The agent's own numbers, as Prometheus reads them, over HTTP where the settings say.
+"""The agent's own metrics for Prometheus, over HTTP at the address in the settings.
 
-No ids, tokens or names of hosts, servers and volumes as labels.
+Labels have no ids, no tokens and no names of hosts, servers and volumes.
 """
 
 from __future__ import annotations

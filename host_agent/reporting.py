@@ -1,14 +1,14 @@
-"""The results of one run, on their way to the ledger.
+"""Delivers the results of one run to the ledger.
 
-Theory of operation.  Results wait here and travel together, in order.  They are delivered
-when the run ends or a step fails, before the next step where a result must be durable by
-then (CommandStep.durable), and otherwise when the first of them has waited for
-REPORT_AFTER_S: by the run itself if it is between two steps, else by the executor's own
-thread, so that a long step does not hide what came before it.  So a run that is cut off from
-the ledger begins nothing more after REPORT_AFTER_S.
+Theory of operation.  Results wait here and are reported together, in order.  They are delivered
+when the run ends or a step fails; before the next step, if a result must be durable by then
+(CommandStep.durable); and otherwise when the first of them has waited for REPORT_AFTER_S.  The run
+delivers them between two steps, the executor's own thread during a step, so that a long step does
+not delay the results before it.  So a run without a connection to the ledger begins nothing more
+after REPORT_AFTER_S.
 
-What has not been delivered when the agent dies is done again by its next life.  That one may
-then fail at a step that this one had left behind, so its reports say so (Report.further).
+If the agent dies, its next process repeats the steps without a delivered result.  It may then fail
+at a step that the process before had already passed, so its reports say so (Report.further).
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""Requests to Cinder that may still be carried out though nobody waits for their answer.
+"""Requests to Cinder that may still be carried out, although nobody waits for their answer.
 
-Whoever gives up waiting, or dies, does not take its request back: Cinder may carry it out
-after somebody has looked what came of it.  Then there is a second attachment, or one that is
-attached goes back to `attaching`.  So a request that takes effect each time it is made leaves
-a mark until it was answered, one empty file that outlives the agent; and whoever finds the
-mark lets LATE_S pass before it looks.
+A process that stops waiting, or dies, does not cancel its request: Cinder may carry it out after
+another process has looked for its effect.  Then there is a second attachment, or an attached one
+returns to `attaching`.  So a request that is not idempotent leaves a mark until it is answered: an
+empty file that outlives the agent.  A process that finds the mark waits for LATE_S before it looks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One step of a run: done, timed, traced, logged; whatever it raises is its result."""
+"""One step of a run: done, timed, traced and logged; an exception becomes its result."""
 
 from __future__ import annotations
 

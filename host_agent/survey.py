@@ -1,14 +1,14 @@
-"""Puts a survey together: what this host shows when it is asked what it has (decision 0056).
+"""Makes a survey: what this host has, when the ledger asks (decision 0056).
 
-Theory of operation.  Each part is looked at in a thread of its own, all at once, and what has not
-answered by the limit is blind: a hypervisor that hangs keeps nobody but the thread that asks it.
-While that thread is still there its part stays blind, so there is never more than one of each;
-what it brings at last is of another moment, and dropped.
+Theory of operation.  Each part is read in its own thread, all at once.  A part without an answer at
+the limit is unreadable (blind), so a hypervisor that hangs blocks only the thread that reads it.
+While that thread exists the part stays blind, so there is never more than one thread for each.
+What it returns at last is from another moment, and is dropped.
 
-Which record explains what storage shows, and what of it a guest uses, takes all three: if guests
-or records are blind, storage is.  Runs go on meanwhile.  A record is there from before its device
-is connected until after it is not any more, so records are read before storage, and again after
-it: what is connected while that is looked at is explained by one of them.
+To decide which record explains what storage shows, and which guest uses it, needs all three parts:
+if guests or records are blind, so is storage.  Runs continue meanwhile.  A record exists from
+before its device is connected until after it is disconnected.  So records are read before storage
+and again after it; then one of them explains what was connected in between.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How a run is followed, and ended, from outside (ports.Watch)."""
+"""Follows a run from outside, and ends it (ports.Watch)."""
 
 from __future__ import annotations
 

@@ -1,19 +1,18 @@
 """Changes of a disk's source while the disk stays: copy and switch, or a new path.
 
-Theory of operation.  A copy is a job of QEMU: it mirrors the live disk to the new
-volume, is *ready* once both hold the same, and from then on writes go to both before
-the guest is told of their end.  Then the guest is switched.  Live and definition cannot
-be switched at one instant, and a guest that stops in between would start again from its
-definition.  So the definition goes first, while the copy is ready and either volume
-holds everything, then the guest; if it is not switched after all, the definition goes
-back.  Therefore: while the guest runs its live disk tells what is true, and when it is
-off its definition does.
+Theory of operation.  A copy is a QEMU job: it mirrors the live disk to the new volume, and is
+*ready* when both have the same data.  From then on each write goes to both before the guest sees it
+complete.  Then the guest is switched.  The live disk and the definition cannot be switched at the
+same moment, and a guest that stops in between would start from its definition.  So the definition
+is switched first, while the copy is ready and both volumes have everything, then the guest.  If the
+guest is not switched, the definition is switched back.  Therefore the live disk is the truth while
+the guest runs, and the definition when it is off.
 
 A disk grows by whole GiB, as Cinder's volumes do: so what the guest has of it needs no look into
 the volume, be it all, or all but the head of LUKS, which QEMU alone reads (decision 0065).
 
-What is under way is read from the guest's XML (`<mirror>`), so a restarted agent finds
-its copy, and takes no other one for its own.
+A job in progress is read from the guest's XML (`<mirror>`), so a restarted agent finds its copy,
+and takes no other one for its own.
 """
 
 from __future__ import annotations

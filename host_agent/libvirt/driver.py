@@ -1,13 +1,13 @@
 """libvirt as a Hypervisor: one connection, kept alive and opened again when it breaks.
 
-Theory of operation.  libvirt's event loop runs in a thread of its own, from before the
-first connection.  All worker threads share one connection, which libvirt allows.  A
-call that finds the connection broken says so (LOST if something was asked to change,
-for it may have happened); the next call opens a new one, with the event callbacks
-registered again.  Events only ever wake somebody up: what is true is read from XML.
+Theory of operation.  libvirt's event loop runs in its own thread, from before the first connection.
+All worker threads share one connection, which libvirt allows.  A call on a broken connection fails
+(with LOST if it was to change something, because that may have happened).  The next call opens a
+new connection and registers the event callbacks again.  Events only wake waiting threads: the state
+is read from XML.
 
-No streams are used here: a thread blocked in one stalls the other calls of the same
-connection until its next keep-alive.
+No streams are used: a thread that blocks in a stream stalls the other calls of the same connection
+until its next keep-alive.
 """
 
 from __future__ import annotations

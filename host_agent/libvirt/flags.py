@@ -1,4 +1,4 @@
-"""How libvirt is asked: the flags of its calls."""
+"""The flags of libvirt calls."""
 
 from __future__ import annotations
 

@@ -2,17 +2,17 @@
 
 Theory of operation.  Both copies of a guest's devices must agree after every outcome.
 
-libvirt's detach returns success after 5 s although the guest has not let go of the
-disk; a detach during the guest's boot is lost; the guest may be started, stopped or
-gone between a look and an act.  So both calls are loops (see look.py).
+libvirt's detach returns success after 5 s, even if the guest has not released the disk.  A detach
+during the guest's boot is lost.  The guest may be started, stopped or removed between a look and a
+change.  So both calls are loops (see look.py).
 
-Unplug takes the live disk first.  A guest that refuses so leaves the definition
-untouched, and should it lack the disk (a former attempt, or somebody else), it gets
-it back.  A refused removal cannot be called back: should the guest let go later, the
-next inventory shows it, and a new unplug finds the disk missing, which is success.
+Unplug removes the live disk first.  If the guest refuses, the definition is unchanged; if the
+definition lacks the disk (an earlier attempt, or another program), the disk is added again.  A
+refused removal cannot be cancelled: if the guest releases the disk later, the next inventory shows
+it, and a new unplug finds the disk missing, which is success.
 
-What is done with whole guests is in power.py and moves.py, what changes behind a disk
-that stays in copies.py, what becomes of the files of a disk in snapshots.py.
+power.py and moves.py change whole guests, copies.py the source of a disk that stays, snapshots.py
+the files of a disk.
 """
 
 from __future__ import annotations

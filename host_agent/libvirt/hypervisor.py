@@ -1,6 +1,6 @@
 """The interface to a hypervisor: a thin layer over libvirt, or its simulation.
 
-`guests.py` decides; what stands behind this interface only does and tells.
+`guests.py` decides; the implementations of this interface only act and report.
 """
 
 from __future__ import annotations

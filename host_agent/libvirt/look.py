@@ -1,12 +1,12 @@
-"""What all rules about guests share: read the guest, request one change, read again.
+"""What all changes of guests share: read the guest, request one change, read again.
 
 A guest has up to two copies of its devices: the live one while it runs, and the
 definition it is started from the next time, if it is persistent.
 
-Nothing a hypervisor returns is believed.  So rules are loops: look (`Rules.look`), do
-the one thing that is missing (`asking`), look again, until the guest is as asked or the
-attempts are used up.  An error that only says that the world moved between look and
-act is none: the next look sees it.
+No return value of a hypervisor is trusted.  So rules are loops: look (`Rules.look`), request the
+one missing change (`asking`), look again, until the guest is as requested or the attempts are used
+up.  An error that only says that the guest changed between look and request is ignored: the next
+look sees the change.
 """
 
 from __future__ import annotations

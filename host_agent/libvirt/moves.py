@@ -1,10 +1,10 @@
-"""Live migration: before and after it a guest is on exactly one host, and we know on which.
+"""Live migration: before and after it a guest is on exactly one host, and that host is known.
 
-Theory of operation.  libvirt moves a guest in one blocking call, made in a thread of its
-own here, while another follows the job's progress and ends it if told to.  What the call
-returns is not believed: the connection may break while libvirtd goes on, and the agent
-may have been started again with the job under way.  So when there is no job any more we
-look where the guest is, on both sides (`_find`):
+Theory of operation.  libvirt moves a guest in one blocking call.  It has its own thread here, while
+another thread follows the progress of the job and aborts it if requested.  The return value of the
+call is not trusted: the connection may break while libvirtd continues, and the agent may have been
+restarted with the job in progress.  So when the job has ended, both sides are read to find where
+the guest is (`_find`):
 
     runs here                                 it never left
     off or gone here, arrived there           moved; what is left here is removed
@@ -13,9 +13,9 @@ look where the guest is, on both sides (`_find`):
     held here by the migration, not there     it never left, and runs again
     neither, or there cannot be asked         unknown: nothing is done
 
-"Arrived" is a domain that runs there and is not itself held by a migration: an incoming
-one is, until its end.  A guest that another user paused is no different from a running
-one in this, except that paused on both sides is unknown.
+"Arrived" is a domain that runs there and is not itself held by a migration; an incoming one is held
+until the migration ends.  A guest that another user paused counts like a running one here, except
+that paused on both sides is unknown.
 """
 
 from __future__ import annotations

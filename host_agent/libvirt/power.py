@@ -1,7 +1,7 @@
 """Defining, starting, stopping and removing whole guests: each an *ensure*.
 
-Every call looks first and returns at once if all is as asked; else it does the one next
-thing and looks again (see look.py).
+Every call looks first, and returns at once if the guest is as requested.  Otherwise it does the
+next change and looks again (see look.py).
 """
 
 from __future__ import annotations

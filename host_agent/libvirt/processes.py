@@ -1,8 +1,8 @@
-"""Processes of guests, as the kernel shows them: libvirt may have lost sight of one.
+"""Processes of guests, as the kernel shows them: libvirt may have lost one.
 
-A daemon that is started without its state (/run emptied, a host's root file system put back) knows
-nothing of the QEMU processes of before, which run on and write.
-libvirt gives each of them its domain's UUID.
+A libvirtd that starts without its state (/run is empty, or the host's root file system was
+restored) does not know the earlier QEMU processes, which continue to run and write.  libvirt gives
+each of them its domain's UUID.
 """
 
 from __future__ import annotations

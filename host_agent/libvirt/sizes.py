@@ -1,7 +1,7 @@
-"""How large the disks of running guests are, all in one call.
+"""The sizes of the disks of all running guests, in one call.
 
-Each QEMU is asked for its own.  libvirt passes over a guest that is busy with something else; one
-whose QEMU does not answer keeps whoever asks.  What is not told of a disk is not known.
+libvirt asks each QEMU for its own disks.  It skips a guest that is busy with another call; a guest
+whose QEMU does not answer blocks the caller.  A disk without an answer has an unknown size.
 """
 
 from __future__ import annotations

@@ -1,19 +1,20 @@
-"""Files of a running disk: put one above the present one, or the data of one into another.
+"""Files of a running disk: add one above the present one, or merge one into another.
 
-Theory of operation.  A volume that is a file may be a chain of files beside each other: the guest
-writes to the first, and reads from the next one what that lacks.  Cinder names the files; QEMU,
-which has them open, does the work, and libvirt's live XML shows the chain as it is now, with a
-number for each file.  So each call looks at that first, finds by names what is done already, and
-a restarted agent finds its job under way.
+Theory of operation.  A volume that is a file may be a chain of files in one directory: the guest
+writes to the first file, and reads missing data from the next one.  Cinder names the files.  QEMU,
+which has them open, does the work.  libvirt's live XML shows the present chain, with a number for
+each file.  So each call reads that first and finds by names what is already done; a restarted agent
+finds its job in progress.
 
-* A snapshot puts an empty file above the present one.  Both read alike until the guest writes.
-* To take it back, its data is put into the file below while the guest runs, and then the guest is
-  switched, as at the end of a copy (copies.py): libvirt shows it as one, `<mirror>`.
-* A merge takes a file out of the middle (commit: into the one below), or all files down to one
-  out from under the first (pull).  Broken off or crashed at any moment, it leaves the chain as it
-  was: what is in a lower file already, the upper one still covers.
+* A snapshot adds an empty file above the present one.  Both have the same data until the guest
+  writes.
+* Its undo merges the data into the file below while the guest runs, and then switches the guest, as
+  at the end of a copy (copies.py); libvirt shows it as one, `<mirror>`.
+* A merge removes a file from the middle (commit: into the one below), or all files below the first
+  down to a given one (pull).  If it is aborted or crashes at any moment, the chain is as before:
+  the upper file still covers what is already in a lower one.
 
-Libvirt lets the definition of the guest follow.  Only a running guest has all this done to it.
+libvirt updates the definition of the guest.  All this is done only to a running guest.
 """
 
 from __future__ import annotations

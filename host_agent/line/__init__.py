@@ -1,1 +1,1 @@
-"""The line to the ledger: registration, commands, reports."""
+"""The connection to the ledger ("line"): registration, commands, reports."""

@@ -1,4 +1,4 @@
-"""One HTTP request to the ledger: what is worth asking again, and what is an answer."""
+"""One HTTP request to the ledger: what is retried, and what is an answer."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""What this host shows the ledger: its token or its certificate, read again when they are renewed.
+"""The host's credentials for the ledger: a token or a certificate, reloaded when they are renewed.
 
-The files are looked at when something is sent, every few seconds at most.  What cannot be used
-changes nothing but the log; so the ledger's token may be replaced in its file while steps run.
+The files are checked when a request is sent, every few seconds at most.  A file that cannot be used
+is only logged, and the credentials of before stay.  So the token can be replaced in its file while
+steps run.
 """
 
 from __future__ import annotations

@@ -1,34 +1,32 @@
 """The agent's line to the ledger: registers, subscribes to commands, delivers reports.
 
-Theory of operation.  These go over the line, each retried for as long as it takes, with
-bounded exponential back-off and jitter:
+Theory of operation.  The line sends these, each retried until it succeeds, with bounded exponential
+back-off and jitter:
 
-- the registration (`PUT /v1/hosts/{host}`): who we are and the whole inventory, at
-  the start, after a lost connection, when the ledger says our epoch is stale, and now
-  and then.  In between only what has changed of it (`POST .../guests`).  Only one thread
-  sends either, so that an older inventory never overtakes a newer one.  What a run has changed
-  of its guest goes with the run's report, which its thread looks for and sends under `_showing`,
-  as the other does; if that is not free, or there is no answer, or an older ledger that does not
-  say that it took it, it is a change like any other.  An inventory that
-  could not be read is not sent, for a guest that is missing from it counts as gone.  The
-  answer may name leftovers (decision 0027): they are cleared, and shown to be, before any
-  command is asked for.
-- the subscription (`GET .../commands`, long poll): the cursor is the highest position
-  seen.  After every loss it goes back to 0 and the ledger tells all that is
-  unfinished; what is already under way is recognised by the executor.
+- the registration (`PUT /v1/hosts/{host}`): the host's identity and its whole inventory, at the
+  start, after a lost connection, when the ledger says that the epoch is stale, and periodically.
+  In between only the changes of the inventory (`POST .../guests`).  Only one thread sends either,
+  so an older inventory never overtakes a newer one.  What a run has changed of its guest goes with
+  the run's report; its thread reads and sends it under `_showing`, like the other thread.  It is a
+  change like any other if the lock is not free, if there is no answer, or if an older ledger does
+  not say that it took it.  An inventory that could not be read is not sent, because a guest that is
+  missing in it counts as gone.  The answer may name leftovers (decision 0027): they are cleared,
+  and reported as cleared, before the first poll for commands.
+- the subscription (`GET .../commands`, long poll): the cursor is the highest position seen.  After
+  each lost connection it returns to 0, and the ledger sends all unfinished commands; the executor
+  recognises those that are in progress.
 - the reports (`POST .../reports`), and the question who else uses a volume on this host
-  (`GET .../volumes/{id}/users`), each by the worker thread that has it and needs the answer.
+  (`GET .../volumes/{id}/users`), each by the worker thread that needs the answer.
 
-Progress (`POST .../progress`) is told once and may get lost.  A survey that the ledger wants is
-made and sent by a thread of its own (surveys.py).
+Progress (`POST .../progress`) is sent once and may be lost.  A separate thread makes and sends a
+survey that the ledger requests (surveys.py).
 
-Two threads of the line's own register and poll; nothing goes through an event loop, for
-each hand-over between threads costs more than the call.  What they share is under
-`_state`.  Whoever loses the ledger begins a new `_life`: a poll of a former one is ended,
-and what it brings does not move the cursor.
+Two threads of the line register and poll.  There is no event loop, because each hand-over between
+threads costs more than the call.  `_state` guards what they share.  A thread that loses the ledger
+begins a new `_life`: a poll of an earlier life is ended, and its result does not move the cursor.
 
-The memory used does not depend on how long the ledger is away: nothing is polled
-while the executor's queue is full, and each worker holds one report.
+The memory used does not depend on how long the ledger is down: nothing is polled while the
+executor's queue is full, and each worker holds one report.
 """
 
 from __future__ import annotations

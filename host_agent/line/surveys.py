@@ -1,9 +1,8 @@
-"""Surveys on the line: the ledger wants one, and gets it from a thread of its own.
+"""Surveys on the line: the ledger requests one, and a separate thread sends it.
 
-With its commands the ledger says which survey it wants (a token), and what the last one that it
-has is called (its digest).  One is made at a time, and the newest question counts; what was made is
-sent whole only if it is another one than the ledger has.  Commands and reports never wait for any
-of it.
+With its commands the ledger sends the token of the survey that it requests, and the digest of the
+last one that it has.  One survey is made at a time, for the newest request.  It is sent whole only
+if it differs from the ledger's.  Commands and reports never wait for it.
 """
 
 from __future__ import annotations

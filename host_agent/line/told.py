@@ -1,8 +1,8 @@
-"""The last that the ledger told this host: an epoch, and a position of its log.
+"""The last epoch and log position that the ledger has told this host.
 
-An agent says it when it registers.  A ledger that was restored from an older backup, and does not
-say so itself, is found out by that.  It is durable once the host is registered; what is told by
-polls after that is in memory alone, for no command is to wait for the disk.
+The agent sends them when it registers.  They show that a ledger was restored from an older backup,
+even if nobody has said so.  They are durable once the host is registered; later ones, from polls,
+are only in memory, because no command may wait for the disk.
 """
 
 from __future__ import annotations

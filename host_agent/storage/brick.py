@@ -1,19 +1,20 @@
 """The Brick port over os-brick.
 
-Theory of operation.  os-brick is loaded here and nowhere else, when the adapter is
-made: it takes most of a second.  As root its privileged functions run in this very
-process; otherwise a helper command (`privsep_helper`) starts its privileged daemon.
-It is called from plain threads, and nothing is ever monkey-patched.
+Theory of operation.  os-brick is imported only here, when the adapter is created, because the
+import takes most of a second.  As root its privileged functions run in this process; otherwise a
+helper command (`privsep_helper`) starts its privileged daemon.  It is called from plain threads,
+and nothing is monkey-patched.
 
-What a volume becomes for a guest depends on its protocol: RBD is a network disk that
-QEMU opens itself, so nothing is connected on the host; a file system's volume is a
-file below its mount point; everything else os-brick knows is a block device.  A guest gets that
-by a name that stays (names.py); what os-brick itself called it the record keeps for the disconnect.
-Connection information is given as a copy: of NVMe's older form os-brick takes keys out.
-Disconnecting never forces: a flush that failed means data not written yet, so the
-device stays and the error is reported (os-brick LP 1502534).  It is given the device that
-connecting returned, and the multipath choice of then: by them os-brick decides what is
-flushed, the multipath or a single path, which may be dead (LP 1785669).
+The protocol decides what a volume is for a guest.  RBD is a network disk that QEMU opens itself, so
+nothing is connected on the host.  A volume of a file system is a file below its mount point.
+Everything else is a block device.  A guest gets it by a stable name (names.py); the record keeps
+os-brick's own name for the disconnect.
+
+os-brick gets a copy of the connection information, because it removes keys from NVMe's older form.
+A disconnect never forces: a failed flush means that data is not written yet, so the device stays
+and the error is reported (os-brick LP 1502534).  It gets the device that the connect returned, and
+the multipath setting of that time: from these os-brick decides what to flush, the multipath or a
+single path, which may be dead (LP 1785669).
 """
 
 from __future__ import annotations

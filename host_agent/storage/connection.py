@@ -1,7 +1,7 @@
-"""Reading Cinder's connection information: what is where, and what a guest disk needs of it.
+"""Reads Cinder's connection information: its fields, and what a guest's disk needs of it.
 
-Pure.  The information is flat, as `attachment_update` answers it: the driver's own
-keys next to `driver_volume_type`, `access_mode`, `encrypted` and so on.
+Pure.  The information is flat, as in the answer of `attachment_update`: the driver's own keys
+beside `driver_volume_type`, `access_mode`, `encrypted` and so on.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the kernel's device mapper says of a multipath map, asked by one ioctl.
+"""The state of a multipath map in the kernel's device mapper, read by one ioctl.
 
 sysfs shows of a path the state of its SCSI device alone, and that stays "running" while the storage
 answers that there is no such LUN.  Which paths have failed dm-mpath knows: by a request

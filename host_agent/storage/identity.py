@@ -1,12 +1,13 @@
-"""Whether a SCSI disk is still the volume that the kernel took it for.
+"""Checks whether a SCSI disk is still the volume that the kernel has recorded for it.
 
-The kernel asks a disk once who it is, when it finds it, and keeps the answer.  If the storage gives
-the number of the LUN to another volume meanwhile, all that the host knows (WWID, size, names in
-/dev, the multipath map) stays the former one's, while every read and write goes to the other.
-os-brick takes such a disk for the one that it looks for (LP 1419577 and its kind).  So before a
-guest gets it, the disk is asked again, by the page that the kernel keeps (SPC-4, 7.8.5), and both
-are compared.  A disk that cannot be asked, and an agent that is not root, change nothing; one by
-which the kernel sends nothing now is not asked, for that would wait until it does.
+The kernel reads the identity of a disk once, when it finds the disk, and keeps the answer.  If the
+storage gives the number of the LUN to another volume later, everything on the host (WWID, size,
+names in /dev, the multipath map) stays that of the former volume, while every read and write goes
+to the new one.  os-brick takes such a disk for the requested one (LP 1419577 and similar).  So
+before a guest gets the disk, the agent reads the page that the kernel keeps (SPC-4, 7.8.5) from the
+disk again, and compares both.  If the disk cannot be read, or the agent is not root, nothing
+changes.  A disk to which the kernel sends nothing now is not read, because the call would wait
+until it does.
 """
 
 from __future__ import annotations

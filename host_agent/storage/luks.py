@@ -1,4 +1,4 @@
-"""The head of a LUKS volume: make it, by a private call of os-brick, and read it.
+"""The header of a LUKS volume: written by a private call of os-brick, and read.
 
 QEMU decrypts (decision 0021), so a new encrypted volume is to be formatted and not opened.
 os-brick's public `LuksEncryptor.attach_volume` does more: it opens the device, formats it if

@@ -1,8 +1,8 @@
-"""Names of devices that stay theirs.
+"""Stable names of devices.
 
-The kernel's own (/dev/dm-0, /dev/nvme0n1, /dev/sdb) are numbered as devices come, so after a reboot
-of the host they may be other volumes', and a guest's definition outlives that.  udev's names below
-/dev/disk/by-id are made of what the storage itself says of the volume.
+The kernel numbers its names (/dev/dm-0, /dev/nvme0n1, /dev/sdb) in the order in which devices
+appear.  After a reboot of the host such a name may be another volume's, but a guest's definition
+stays.  udev makes its names below /dev/disk/by-id from the storage's own identity of the volume.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Records of what this host has connected: one small file per attachment.
 
-Written before os-brick is asked to connect, removed after a proven disconnect by whoever ends
-the attachment here; who disconnects to connect anew keeps it, without connections.  With
-it the host can disconnect what Cinder has forgotten, or knows differently by now: its
-attachment was deleted while the host was down, reset by an administrator, or given
-another connection.  No secrets: os-brick needs none to disconnect.
+A record is written before os-brick connects.  The step that ends the attachment on this host
+removes it after a proven disconnect; a step that disconnects to connect anew keeps it, without
+connections.  With it the host can disconnect a volume even if Cinder has deleted the attachment
+while the host was down, or if it was reset by an administrator, or has another connection now.  It
+has no secrets: os-brick needs none to disconnect.
 """
 
 from __future__ import annotations

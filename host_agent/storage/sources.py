@@ -1,4 +1,4 @@
-"""Whether what a guest's disk reads and writes is what this host has connected for it.
+"""Checks whether a guest's disk uses the device that this host has connected for it.
 
 A label (the serial) says which volume a disk is to be, and anybody can copy it.  Where the data is
 says which one it is: the device, file or image that this host's record of the connection names, by

@@ -1,13 +1,12 @@
 """The verbs a host runs, each an *ensure*: probe, act, verify.
 
-A verb may be called when nothing, half or all of it has happened before: after a
-crash, a time-out, or a report that got lost.  It looks first, does what is missing,
-and looks again.  So running a verb after an unknown outcome is always right, and a
-second run of a finished one changes nothing.
+A verb may be called when nothing, half or all of it has happened before: after a crash, a time-out,
+or a lost report.  It looks first, does what is missing, and looks again.  So it is always right to
+run a verb after an unknown outcome, and a second run of a finished verb changes nothing.
 
-Verbs raise PortError only; what it means for the flow is the ledger's business.  The
-one exception is `Stopping`, raised by the clock and the watch while the agent shuts
-down: the run is dropped without a report, and the ledger hands it out again.
+Verbs raise only PortError; the ledger decides what it means for the flow.  The one exception is
+`Stopping`, which the clock and the watch raise while the agent shuts down: the run is dropped
+without a report, and the ledger sends it again.
 """
 
 from __future__ import annotations

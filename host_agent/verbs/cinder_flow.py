@@ -1,9 +1,9 @@
 """Cinder's two ways to attach a volume, behind one interface.
 
-`NewFlow` is attachments (Cinder 3.44 and later).  `OldFlow` is the volume actions of
-before (S1, old flow): Cinder then knows no attachment of a host, the ledger has given
-it an id of its own, and what `initialize_connection` answers is kept nowhere, so it is
-asked again whenever it is needed.  Only this module knows which lane has which.
+`NewFlow` uses attachments (Cinder 3.44 and later).  `OldFlow` uses the volume actions of before
+(S1, old flow): Cinder then has no attachment of a host, and the ledger gives it its own id.  The
+answer of `initialize_connection` is not stored, so it is requested again whenever it is needed.
+Only this module knows which lane has which flow.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What every verb is given, and the checks that several of them share.
+"""The context of every verb, and the checks that several verbs share.
 
 `RunContext` has the ports and the memory of one run; the functions read Cinder and the
 guest, and turn what they find into the errors that the verbs share.

@@ -1,4 +1,4 @@
-"""Verbs of repairs: what this host has of a volume and a server, and letting go of what is left.
+"""Verbs of repairs: report what this host has of a volume and a server, and release the rest.
 
 The ledger judges (handlers.drift.recheck); a host only says what it sees.  What takes something
 away looks once more, under the volume's locks, and refuses while a guest here has the disk, or a

@@ -1,4 +1,4 @@
-"""Encrypted volumes: who decrypts them, and where their key comes from.
+"""Encrypted volumes: what decrypts them, and the source of their key.
 
 Theory of operation.  QEMU decrypts LUKS itself, so nothing is set up on the host: no
 dm-crypt, no device of clear text.  Before the volume is connected Cinder tells whose key

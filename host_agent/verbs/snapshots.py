@@ -1,4 +1,4 @@
-"""Verbs for snapshots that Cinder has a running guest take and delete, of volumes that are files.
+"""Verbs for Cinder's assisted snapshots of file volumes, which a running guest takes and deletes.
 
 Cinder waits for them, and gives up at some time (its remotefs driver: ten minutes, two hours).  So
 each asks first whether it still does: nobody's snapshot is merged away that was given up.

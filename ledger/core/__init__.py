@@ -1,1 +1,1 @@
-"""What the service does: accept requests, run the ledger's own steps, wake who waits."""
+"""What the service does: accept requests, run the ledger's own steps, wake waiting requests."""

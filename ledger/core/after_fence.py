@@ -1,11 +1,11 @@
-"""Runs the site's own program after each fence: it shuts the host's storage, or cuts its power.
+"""Runs the site's own program after each fence: it closes the host's storage, or cuts its power.
 
-Theory of operation: which hosts wait for it is in the log (`Host.awaits_hook`), so nothing is
-forgotten when a process dies.  Each process looks now and then at the fenced hosts of which
-it has not read yet that the program ended well, and whoever is first has the host
-(ledger.upkeep.long_work): by a connection, which ends with that process.  What a program that was
-cut off had done, nobody knows, so it is run again, and has to bear that.  Each run's end is
-recorded; a failure says when the next one is, by the database's clock, whichever process does it.
+Theory of operation: the log has the hosts that wait for it (`Host.awaits_hook`), so the death of a
+process loses nothing.  Each process checks regularly the fenced hosts whose program has not yet
+succeeded as far as it knows.  The first process gets the host (ledger.upkeep.long_work), by a
+database connection that ends with the process.  The effect of a program that was cut off is
+unknown, so it runs again, and must be safe to repeat.  The end of each run is recorded; a failure
+has the time of the next run, by the database's clock, for any process.
 """
 
 from __future__ import annotations

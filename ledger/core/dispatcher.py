@@ -1,25 +1,25 @@
-"""Does the ledger's own part of operations: takes what is due, works until it waits.
+"""Does the ledger's own steps of operations: takes a due operation, and works until it waits.
 
-Theory of operation: an operation is due when a row of the `operations` projection
-says so.  Any number of dispatchers, in any number of processes, take due ones by
-a lease row; the lease only avoids double work.  Correctness rests on the log: an
-intent is stored before its effect, the effect is an ensure, and of two results
-for one intent the second finds the step done.  A dispatcher that dies leaves a
-lease that runs out; one that meets an unexpected error (a database restart, a bug)
-logs it and lets its lease run out, which is the pause before the next attempt.
+Theory of operation: an operation is due when its row in the `operations` projection says so.  Any
+number of dispatchers, in any number of processes, take due operations by a lease row; the lease
+only avoids double work.  Correctness depends on the log: an intent is stored before its effect, the
+effect is an ensure, and of two results for one intent the second finds the step done.  When a
+dispatcher dies, its lease expires.  After an unexpected error (a database restart, a bug) it logs
+the error and lets the lease expire, which is the pause before the next attempt.
 
-What is taken over from a holder that never gave it back is first ended in the log: if the
-other lives after all, its result is refused, and it undoes what it made (`undo_refused_result`).
-Then it is left alone for LATE_S, in which a request that the other has sent on its way arrives
-where the effects look for it (ledger.core.effects).  That pause takes no thread from others.
+When a dispatcher takes over an operation whose holder did not release it, it first ends the earlier
+attempt in the log.  If the other process still lives, its result is refused, and it undoes what it
+created (`undo_refused_result`).  Then the operation rests for LATE_S: a request that the other
+process has sent arrives in that time, and the effects find its result (ledger.core.effects).  That
+pause uses no thread.
 
-Leases are acquired and released in batches.  `concurrency_max` operations are worked
-on at once, as many again are held ready, and the next are asked for when those are used
-up, so that no thread waits for a query.  A lease is given back once the projection shows
-what was done, else its row would still say "due"; the thread is free before that.
+Leases are acquired and released in batches.  The dispatcher works on `concurrency_max` operations
+at once, holds as many again ready, and reads the next ones when those are used up, so no thread
+waits for a query.  A lease is released when the projection shows the result, because until then the
+row still says "due"; the thread is free before that.
 
-No project has all threads, for its storage may hang in them.  When it has its share, and as much
-again is held ready, what is due of others is asked for, each POLL_S.
+No project gets all threads, because they may hang in its storage.  When a project has its share,
+and as much again is held ready, due operations of other projects are read every POLL_S.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""What the ledger's own steps do outside, S1's "(api)" calls to Cinder, and how it is taken back.
+"""The effects of the ledger's own steps (S1's "(api)" calls to Cinder), and their undo.
 
-The functions are in `ledger.core.steps`, by their subjects.
+The functions are in `ledger.core.steps`, by subject.
 
-A lease only avoids double work: a process that is stopped between its look and its request,
-and goes on when its lease has long been another's, makes a second attachment in Cinder.  The
-log refuses its result, and with it the id would be lost, and the volume reserved for ever.
-So whoever is told that a step is done takes back what it made beside.
+A lease only avoids double work.  A process may stop between its look and its request, and continue
+when another process has the lease: then it creates a second attachment in Cinder.  The log refuses
+its result, so without an undo the id would be lost, and the volume reserved for ever.  So a process
+that learns that its step is already done deletes what it has created.
 
-Where the answer never came it may make it all the same, later.  Whoever releases a volume looks for
-reservations that nobody knows; for a volume that was made nobody would look any more (seed 255).
-One that may as well be a copy of the volume that the log has is left (handlers.results.made).
+A request without an answer may still be carried out later.  A step that releases a volume looks for
+unknown reservations; but nothing would look for a volume that was created (seed 255).  A volume
+that may be a copy of the one in the log is left (handlers.results.made).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Glance, as this service asks it whether somebody may have an image on a volume.
+"""Asks Glance whether a user may write an image to a volume.
 
-Cinder would write it with our user's rights, who as an administrator may read everybody's images.
-So Glance is asked first, with the token of whoever wants it: its own policy says what is public,
-shared or theirs.  The token is used for that one call, and kept nowhere.
+Cinder reads the image as the service's user, who as an administrator may read all images.  So the
+service asks Glance first, with the user's token: Glance's policy decides what is public, shared or
+the user's own.  The token is used for this one call, and is not stored.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What the ledger does when asked for something: load, decide, save - in one transaction.
+"""Accepts requests: load, decide, save - in one transaction.
 
-All functions here block (the eventsourcing library and cinderclient do) and run
-in worker threads.  A save that lost a race is decided again on fresh state, so a
-caller either gets an answer that was true when it was written, or a refusal.
+All functions here block (the eventsourcing library and cinderclient do) and run in worker threads.
+If a save loses a race, the decision is repeated on fresh state.  So a caller gets either an answer
+that was true when it was stored, or a refusal.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
 Everything here blocks, runs in worker threads, and is one transaction (ledger.log.unit).
 
-`perform` is the only place where the service itself acts on the world.  It records the result of
-the effect, never its absence: a crash leaves an intent without result, for the next dispatcher.
+`perform` is the only place where the service itself has effects outside the ledger.  It records
+the result of an effect, never its absence: a crash leaves an intent without a result, for the next
+dispatcher.
 """
 
 from __future__ import annotations

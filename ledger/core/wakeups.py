@@ -1,19 +1,18 @@
-"""Wake the coroutines that wait for a host's mailbox, or for an operation to get somewhere.
+"""Wakes the coroutines that wait for a host's mailbox, or for progress of an operation.
 
-One connection per process listens for projections that have advanced (every notification
-wakes every listening backend, so an agent must never have one of its own).  Each of them
-says what has changed, and only who waits for that is woken: a waiter costs nothing in
-between.  Where that was too much to be told, and every POLL_INTERVAL_S for what was not
-heard, a query asks what changed after the positions seen last.
+One connection per process listens for projections that have advanced.  (Every notification wakes
+every listening backend, so an agent must never have its own.)  A notification says what has
+changed, and only the coroutines that wait for that are woken; a waiting one costs nothing.  If the
+changes were too many for a notification, and every POLL_INTERVAL_S in case one was lost, a query
+reads what has changed after the last seen positions.
 
     with wakeups.watch(host_key(name)) as changed:
         while not (found := await look(name, after)):
             if not await changed.wait(timeout_s):
                 break
 
-`watch` begins before the question is asked, so nothing can fall in between; being woken
-means "look again", no more: it may happen for nothing, and after a lost connection it
-happens to everybody.
+`watch` begins before the first look, so no change is missed in between.  A wake-up only means "look
+again": it can be without a reason, and after a lost connection every coroutine gets one.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Whether an answer is Cinder's own, and about what it was asked for.
+"""Checks that an answer is Cinder's own, and about the requested object.
 
-Between Cinder and us are load balancers, proxies and gateways, and each has pages of its own:
-a 404 for a backend it has lost, a 400 for a header it does not like, a 200 that asks for a
-login.  Believed, such a 404 is an attachment that is gone, and the next step gives its volume
-away.  So a refusal counts only in Cinder's form, a fault by the name that its status has
-there (cinder.api.openstack.wsgi.Fault), and a 404 only if it names what was asked for.  A
-success is JSON, or nothing where Cinder says nothing.  All else says nothing about the world.
+Between Cinder and the ledger are load balancers, proxies and gateways with their own pages: a 404
+for a lost backend, a 400 for a header, a 200 with a login form.  If such a 404 were trusted, an
+attachment would count as deleted, and the next step would release its volume.  So a refusal counts
+only in Cinder's form: a fault with the name of its status (cinder.api.openstack.wsgi.Fault); a 404
+only if it names the requested object.  A success is JSON, or empty where Cinder's answer is empty.
+Any other answer says nothing about the state in Cinder.
 
-401 and 429 are said by others in Cinder's name, by right: whoever asks for a login or slows
-us down has not passed the request on.
+401 and 429 may come from a proxy: it asks for a login or limits the rate, and has not passed the
+request on.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What Cinder's failures mean, and how calls to it are tried again.
+"""What Cinder's failures mean, and how calls to it are retried.
 
 The mapping is by what a failure says about the world (contract.ErrorKind), and is
 the same for the HTTP adapter and for the in-process simulation.

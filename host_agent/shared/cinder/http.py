@@ -1,4 +1,4 @@
-"""How keystoneauth's calls of Cinder and Keystone go out: requests' session over our lines.
+"""The transport of keystoneauth's calls of Cinder and Keystone: requests' session over our lines.
 
 An adapter of requests (the way that it offers for another transport), so an answer is bounded in
 time and size as all others are (lines.py), is counted, and says whose request it serves.

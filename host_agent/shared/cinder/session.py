@@ -1,4 +1,4 @@
-"""Talking to Cinder: where it is, who we are, which microversion, which errors.
+"""The session with Cinder: endpoint, credentials, microversion, errors.
 
 A leaf below the adapter of the `Cinder` port (client.py), and what reads its lists (lists.py).
 

@@ -1,4 +1,4 @@
-"""Where Cinder is, who we are there, how its calls are tried again: the section [cinder]."""
+"""Cinder's endpoint, our credentials there, and the retries of its calls: the section [cinder]."""
 
 from __future__ import annotations
 

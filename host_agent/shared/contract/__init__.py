@@ -1,1 +1,1 @@
-"""What ledger and agents say to each other, and what a verb needs of the world."""
+"""The messages between ledger and agents, and the ports that a verb uses."""

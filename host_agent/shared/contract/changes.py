@@ -1,5 +1,5 @@
-"""What has changed of a host's guests, as its agent tells it between registrations: by itself, or
-of one guest in the report of the run that changed it.
+"""Changes of a host's guests between registrations, as its agent sends them: separately, or for one
+guest in the report of the run that changed it.
 """
 
 from __future__ import annotations

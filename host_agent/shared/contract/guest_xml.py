@@ -1,4 +1,4 @@
-"""Of a guest's definition, what a host may decide for another: an allow-list, as data.
+"""The parts of a guest's definition that one host may set for another: an allow-list, as data.
 
 A definition comes from the host that has the guest, and is executed by the next one.  If that
 first host is compromised, whatever it wrote would be done there: an emulator to run, a file to

@@ -1,4 +1,4 @@
-"""A lane: one volume of one server, as requests, plans, commands and host agents speak of it.
+"""A lane: one volume of one server, in requests, plans, commands and host agents.
 
 One type from the request that names a volume to the command that a host gets.  It is the
 leaf that aggregates, handlers and agents share; its JSON is stored in the log and sent.

@@ -1,12 +1,12 @@
-"""The published language between ledger and host agents.
+"""The messages between ledger and host agents, as a published contract.
 
 Both sides import this module and nothing else of each other's protocol, so that
 either can be upgraded first.
 
 A *command* is a contiguous run of host steps of one lane (one volume of one server).
-The agent runs the steps in order under one shared-target lock.  Their results travel
-together in a *report*; the first failed step ends the run.  Running a command again is
-always right: every verb looks before it acts.
+The agent runs the steps in order under one shared-target lock, and sends their results together in
+a *report*; the first failed step ends the run.  It is always right to run a command again: every
+verb looks before it acts.
 
 Each type is a message, or a part of one, as JSON (`wire.read`, `wire.plain`), with its limits.
 """

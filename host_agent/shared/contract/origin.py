@@ -1,4 +1,4 @@
-"""Where a volume comes from, as Cinder tells it: by it one that we made is known.
+"""The origin of a volume in Cinder, by which a volume that the ledger created is recognised.
 
 Most of it can be copied.  A restored backup has all metadata of its volume, the target of a
 migration has its other fields, too, and whoever owns a volume writes its metadata.  Who created it

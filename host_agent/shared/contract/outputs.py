@@ -1,4 +1,4 @@
-"""What a host finds out in a step, as a report says it: facts that are no secrets.
+"""The outputs of a step that a host reports: facts that are no secrets.
 
 Which verb says what: `attachment_update`: driver, target_digest, access_mode, connector_host (whose
 connector Cinder was given, if it was); `attachment_create`: these and attachment_id;

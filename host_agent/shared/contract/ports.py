@@ -1,4 +1,4 @@
-"""What the agent's verbs need of the world: storage control, host storage, hypervisor.
+"""The ports that the agent's verbs use: storage control, host storage, hypervisor.
 
 Each port has a real adapter and a simulated one, and one set of contract tests
 holds both to the same behaviour.  All calls block (os-brick, libvirt and

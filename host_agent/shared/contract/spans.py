@@ -1,4 +1,4 @@
-"""Which trace a step belongs to, in the form of W3C's Trace Context.
+"""The trace of a step, in the format of W3C's Trace Context.
 
 No span is kept here: the log has every step, and the service makes the spans from it
 (`ledger.traces`).  A span's id follows from its parent's and its name, so each process that

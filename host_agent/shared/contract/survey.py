@@ -1,9 +1,9 @@
-"""A survey: what a host shows when it is asked what it has (decision 0056).
+"""A survey: what a host has, when the ledger asks (decision 0056).
 
 A guest's disks, live and as defined; the host's own records of what it has connected; what its
-storage shows of sessions, maps, mounts, loops and dm-crypt; the hypervisor's secrets.  Made by
-looking alone: nothing is changed, nothing is forked, and no secret and no connection information
-is in it.  What could not be looked at is said (`blind`); of that nothing is known.
+storage shows of sessions, maps, mounts, loops and dm-crypt; the hypervisor's secrets.  A survey
+only reads: it changes nothing, forks nothing, and contains no secret and no connection information.
+It lists what it could not read (`blind`); the state of that is unknown.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the status of a volume in Cinder tells, and how a volume is let go of without harm to it.
+"""What the status of a volume in Cinder means, and how a volume is released safely.
 
 A backup or a retype keeps the status from before (`previous_status`) and writes it back at its
 end, whatever happened meanwhile; a migration keeps it `in-use`.  Cinder's attachment_delete asks

@@ -1,4 +1,4 @@
-"""What ledger and agents send each other: each message is one type, which says all of it.
+"""The wire format of ledger and agents: each message is one type, which defines all of it.
 
 A type names the keys and their limits; msgspec reads a message by it and refuses what it does not
 allow, and the OpenAPI document is made of it.  A `dataclass` is an object in the code, too; a

@@ -1,1 +1,1 @@
-"""What both programs run on: settings, logs, TLS, lines; nothing of the domain."""
+"""The platform of both programs: settings, logs, TLS, HTTP connections; nothing of the domain."""

@@ -1,8 +1,8 @@
-"""The processes behind URLs: a name has as many as it has addresses.
+"""The processes behind URLs: one for each address of a name.
 
-A process that is paused still takes connections, so a library that tries a name's addresses in
-turn, each until one connects, stays with it.  Here each address is asked by itself, and by its
-name: as `Host` (RFC 9110, 7.2), and as the name that its certificate has to have (RFC 6066, 3).
+A paused process still accepts connections, so a library that tries a name's addresses in turn until
+one connects stays with that process.  Here each address is tried separately, but under its name: as
+`Host` (RFC 9110, 7.2), and as the name that its certificate must have (RFC 6066, 3).
 """
 
 from __future__ import annotations

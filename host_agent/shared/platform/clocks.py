@@ -1,14 +1,14 @@
-"""The clock of another machine, told by what that machine says and by our monotonic clock.
+"""The clock of another machine, computed from the time that it sends and our monotonic clock.
 
-Theory of operation.  An answer that carries the other's time was written after we had sent the
-request and before we had the answer.  So "its time less our monotonic time" lies in an
-interval as wide as the round trip.  Both clocks go at nearly the same speed: intervals, each
-widened by what the clocks may have drifted since, have a part in common, which is narrower than
-each of them (Marzullo and Owicki, Maintaining the time in a distributed system, 1983).
+Theory of operation.  The other machine wrote its time after we had sent the request, and before we
+had the answer.  So "its time minus our monotonic time" is in an interval as wide as the round trip.
+Both clocks run at nearly the same speed.  The intervals of several answers, each widened by the
+possible drift since, have a common part, which is narrower than each of them (Marzullo and Owicki,
+Maintaining the time in a distributed system, 1983).
 
-An answer that has nothing in common with those before is not believed alone: it may be that one
-which lies.  If the next one says the same, the other's clock was set.  Our own wall clock has no
-part in any of this, so it may jump as it likes, and how wrong it is can be told.
+A single answer that has no common part with those before is not trusted, because it may be wrong.
+If the next one agrees with it, the other clock was set.  Our own wall clock is not used here, so it
+may jump, and its error can be computed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Files that others put there while a program runs: settings, tokens, certificates, a policy.
+"""Files that are replaced while a program runs: settings, tokens, certificates, a policy.
 
-Only a regular file is read, whatever else stands in its place for a moment.  A FIFO lets whoever
-opens it wait for somebody who writes, perhaps for ever; a device may act when it is opened.  A link
-to a file is followed: so Kubernetes and certbot put them.
+Only a regular file is read, whatever else is in its place for a moment.  To open a FIFO may wait
+for a writer for ever; to open a device may have an effect.  A symbolic link to a file is followed,
+because Kubernetes and certbot use them.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""One HTTP call over kept connections: what the agent talks to the ledger and Cinder with.
+"""One HTTP call over kept connections: how the agent calls the ledger and Cinder.
 
 urllib3's pools, without what a browser needs: a call is sent once, and nothing is followed.
 Its errors are told apart by what they say about the world: `NotConnectedError` - nothing was
 sent - or any other OSError, after which the call may have been carried out.
 
-A socket's time-out is for each read of it, so who sends a byte now and then would hold a call for
-ever.  Here the time-out to read is for the whole answer, head and body; and all calls of a thread
-`within` so many seconds share these.
+A socket's time-out applies to each read, so a peer that sends a byte now and then would hold a call
+for ever.  Here the read time-out applies to the whole answer, header and body; and all calls of a
+thread `within` so many seconds share them.
 """
 
 from __future__ import annotations

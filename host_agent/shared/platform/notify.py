@@ -1,4 +1,4 @@
-"""Tells systemd how this process is, if systemd wants to know (sd_notify(3))."""
+"""Tells systemd the state of this process, if systemd asks for it (sd_notify(3))."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an operator asks of a process itself: which build it is, and what its threads do now."""
+"""What an operator can ask a process: its build, and what its threads do now."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What both programs count, as Prometheus shows it: calls of other services, and steps of flows."""
+"""Prometheus metrics of both programs: calls of other services, and steps of flows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a text may hold: what XML 1.0 can carry, and a terminal shows as what it is.
+"""The characters that a text may contain: valid in XML 1.0, and harmless on a terminal.
 
 Names, tags, reasons and error messages come from tenants, agents and other programs.  They end
 in domain XML, in lists, in log lines, and on an operator's terminal, where an escape sequence is

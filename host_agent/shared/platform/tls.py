@@ -1,7 +1,7 @@
 """TLS of both programs: certificates, their keys and authorities, read from files in PEM.
 
-What is wrong with a file is told in words that name the file and hold nothing of it.  A context
-is made whole or not at all, so a file that cannot be used replaces nothing.
+An error message names the file, and contains nothing of its content.  A context is made completely
+or not at all, so an unusable file replaces nothing.
 """
 
 from __future__ import annotations

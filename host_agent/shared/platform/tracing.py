@@ -1,4 +1,4 @@
-"""What is being done in this thread: what Cinder is asked says so, and so do the log's lines."""
+"""The context of the work in this thread, for requests to Cinder and for log records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attachments in Cinder: reserved, deleted and told of by the ledger's own steps.
+"""Attachments in Cinder: the ledger's own steps reserve, delete and report them.
 
 Each is an *ensure*, as the host's verbs are.  The one call that is none by nature
 is Cinder's attachment_create, which takes no id of ours: after a lost answer an

@@ -1,4 +1,4 @@
-"""What the ledger tells Cinder of a guest's part in a snapshot, and waits to see (flows.snapshot).
+"""Reports a guest's part in a snapshot to Cinder, and waits for Cinder's status (flows.snapshot).
 
 Cinder's remotefs driver looks at its own record of the snapshot: while that is `creating`, or
 `deleting`, it waits; at "90%" it goes on, at an error it gives up.  Told anything else it answers

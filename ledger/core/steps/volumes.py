@@ -1,4 +1,4 @@
-"""Volumes: made for the disks of new servers, awaited, unmade; deleted, moved and grown.
+"""Volumes: created for the disks of new servers, awaited, removed; deleted, moved and extended.
 
 What we make has an owner from before it exists: its mark in Cinder, the mapping's id, is in the
 log.  The mark finds what a lost answer may have left; whether that is it, and no copy, says
