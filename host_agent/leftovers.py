@@ -5,9 +5,9 @@ ledger says what to remove of all that this host shows.  First the guests, becau
 disconnected under a guest.  Then the connections, by this host's own records, because Cinder has
 deleted them, or has only those of the other host.
 
-While Cinder does not answer, the guests are removed and the connections stay: only Cinder knows the
-target of a volume, and a disconnect without that lock may remove paths that another run is connecting
-(S3; LP 1961102).
+While Cinder does not answer, the guests are removed and the connections stay: only Cinder knows
+the target of a volume, and a disconnect without that lock may remove paths that another run is
+connecting (S3; LP 1961102).
 """
 
 from __future__ import annotations
