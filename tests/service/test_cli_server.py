@@ -10,6 +10,7 @@ import pytest
 from aiohttp import web
 
 from ledger.http import microversions
+from ledger.cli.servers import server_moves
 from ledger.native import accepting, schemas, schemas_servers
 from ledger.nova import schemas_nova
 from ledger.nova.servers import actions
@@ -193,7 +194,7 @@ def nova_server(number: int, **more: Any) -> dict[str, Any]:
 def test_servers_are_listed_over_pages_up_to_the_limit(
     run: Run, stub: Stub, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    more = {"servers_links": [{"rel": "next", "href": "-"}]}
+    more = {"servers_links": [{"rel": "next", "href": f"x?marker={nova_server(2)['id']}"}]}
     stub.answers["GET /v2.1/servers/detail"] = [
         saying({"servers": [nova_server(1), nova_server(2)], **more}),
         saying({"servers": [nova_server(3)], **more}),
@@ -322,6 +323,47 @@ def test_migrations_are_listed_by_novas_filters(
         "status": "finished",
         "limit": "100",
     }
+
+
+@pytest.mark.parametrize(
+    ("command", "path", "key", "link", "column"),
+    [
+        (["migration", "list"], "/os-migrations", "migrations", "migrations_links", "Status"),
+        (
+            ["event", "list", SERVER],
+            f"/servers/{SERVER}/os-instance-actions",
+            "instanceActions",
+            "links",
+            "Action",
+        ),
+    ],
+)
+def test_migrations_and_events_are_listed_over_pages_however_short_these_are(
+    run: Run,
+    stub: Stub,
+    capsys: pytest.CaptureFixture[str],
+    command: list[str],
+    path: str,
+    key: str,
+    link: str,
+    column: str,
+) -> None:
+    """The settings may have pages of a few rows (limits.page_items_max)."""
+
+    def row(name: str) -> dict[str, str]:
+        columns = (*server_moves.MIGRATION_COLUMNS.values(), *server_moves.EVENT_COLUMNS.values())
+        return {**dict.fromkeys(columns, "-"), "status": name, "action": name}
+
+    stub.answers[f"GET /v2.1{path}"] = [
+        saying({key: [row("a")], link: [{"rel": "next", "href": "http://x/y?limit=1&marker=m1"}]}),
+        saying({key: [row("b")]}),
+    ]
+    assert run("server", *command, "--limit", "150", "-f", "value", "-c", column) == 0
+    assert capsys.readouterr().out == "a\nb\n"
+    assert [asked.query for asked in stub.asked] == [
+        {"limit": "100"},
+        {"limit": "100", "marker": "m1"},
+    ]
 
 
 def test_events_of_a_server_are_told_with_what_went_wrong(
