@@ -423,6 +423,22 @@ def test_old_attachments_of_a_server_are_converted(run: Run, stub: Stub) -> None
         run("attachment", "convert", SERVER, "--all")
 
 
+def test_what_was_begun_before_a_page_without_an_answer_is_told(
+    run: Run, stub: Stub, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = {"servers": [{"server_id": SERVER, "operation_id": OPERATION}], "next": SERVER}
+    stub.answers["POST /v1/refresh"] = [
+        schemas_servers.ManyBegun.model_validate(page),
+        refusing(503, "cinder_error", "Cinder answered 500."),
+    ]
+    assert run("attachment", "refresh", "--all", "-f", "value", "-c", "Operation") == 1
+    told = capsys.readouterr()
+    assert told.out == f"{OPERATION}\n"
+    assert "error: these are not all servers: Cinder answered 500." in told.err
+    assert run("attachment", "refresh", "--all") == 1  # nothing was begun
+    assert "these are not all" not in capsys.readouterr().err
+
+
 def test_a_fleet_is_refreshed_page_by_page_and_the_worst_end_is_the_exit_code(
     run: Run, stub: Stub, capsys: pytest.CaptureFixture[str]
 ) -> None:
