@@ -16,6 +16,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 from keystoneauth1 import adapter, exceptions, noauth, session, token_endpoint
 
@@ -198,6 +199,18 @@ class Client:
             cursor = page.get("next")
             if cursor is None or left <= 0:  # a page may be empty: of events of one topic
                 return
+
+    def nova_items(self, path: str, key: str, limit: int, **query: Any) -> Iterator[dict[str, Any]]:
+        """At most `limit` rows of a list of Nova's, whose links lead from page to page."""
+        marker, left = None, limit
+        for _ in range(PAGES_MAX):
+            page = self.nova(path, limit=min(left, PAGE_ITEMS), marker=marker, **query)
+            yield from page[key][:left]
+            left -= len(page[key])
+            links = page.get(f"{key}_links") or page.get("links")  # of actions
+            if not links or left <= 0:
+                return
+            [marker] = parse_qs(urlsplit(links[0]["href"]).query)["marker"]
 
     def stream(self, path: str, **query: Any) -> Iterator[dict[str, Any]]:
         """The data of server-sent events as they come; returns when the server closes."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import replace
 from http import HTTPStatus
 from typing import Any, TypeVar
@@ -20,7 +20,7 @@ from aggregates.operation import OperationState, Outcome
 from handlers.flows import FLOWS
 from handlers.requests.actions import ActOnServer
 from handlers.requests.guards import NEW_FLOW_VERSION, Contact
-from host_agent.shared.contract.ports import VolumeView
+from host_agent.shared.contract.ports import PortError, VolumeView
 from ledger.agents.contact import contact_at, contact_of
 from ledger.core.requests import Accepted, Fleet, operation_id_of
 from ledger.core.wakeups import bound_key, ended_key
@@ -42,6 +42,7 @@ _log = structlog.get_logger(__name__)
 
 Row = dict[str, Any]
 T = TypeVar("T")
+W = TypeVar("W")
 
 
 def idempotency_key(call: Call) -> str | None:
@@ -161,6 +162,21 @@ async def begun(call: Call, request: ActOnServer) -> dict[str, str]:
         asks_cinder=asks_cinder(request.flow),
     )
     return headers(done.operation_id)
+
+
+async def each(things: Iterable[W], begin: Callable[[W], Awaitable[T]]) -> list[T]:
+    """What `begin` makes of these, up to one at which Cinder does not answer: the page ends there,
+    so that what was begun is told, and the next one says why.  Raises that if it is the first.
+    """
+    done: list[T] = []
+    for thing in things:
+        try:
+            done.append(await begin(thing))
+        except (ApiError, PortError):
+            if not done:
+                raise
+            break
+    return done
 
 
 async def _ends_or_parks(call: Call, operation_id: str, wait_s: float) -> bool:

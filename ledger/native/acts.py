@@ -14,6 +14,8 @@ from typing import Annotated, Any
 from aiohttp import web
 from pydantic import ConfigDict, Field, StringConstraints, create_model
 
+from aggregates.operation import SERVER
+from handlers.engine.plan import LANES_MAX
 from ledger.http.call import Call
 from ledger.http.problem import ApiError
 from ledger.http.route import IDEMPOTENT, Route
@@ -31,7 +33,7 @@ _TYPES: dict[FieldKind, tuple[Any, Any]] = {
     FieldKind.NAME: (ClassName, None),
     FieldKind.CLASSES: (list[ClassName], Field(default_factory=list, max_length=100)),
     FieldKind.STEP: (Annotated[str, StringConstraints(min_length=1, max_length=64)], None),
-    FieldKind.LANE: (Annotated[int, Field(ge=-1, le=63)], 0),  # -1: the step for the whole server
+    FieldKind.LANE: (Annotated[int, Field(ge=SERVER, lt=LANES_MAX)], 0),
     FieldKind.HOST: (HostName, None),
     FieldKind.SERVER: (Id, None),
     FieldKind.VOLUME: (Id, None),

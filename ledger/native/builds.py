@@ -107,10 +107,10 @@ async def _repair_many(call: Call, flow: str, which: Servers) -> web.StreamRespo
     limit = page_limit(call, body.limit)
     ids = await call.components.queries.servers(which, body.host, body.after, limit=limit)
     fleet = await accepting.fleet(call)
-    begun_all = [await _begin(call, flow, server_id, fleet) for server_id in ids]
+    done = await accepting.each(ids, lambda server_id: _begin(call, flow, server_id, fleet))
     await call.written((await call.components.queries.head())["position"])
-    following = UUID(ids[-1]) if len(ids) == limit else None
-    return answer(ManyBegun(servers=begun_all, next=following), HTTPStatus.ACCEPTED)
+    following = None if len(done) == len(ids) < limit else done[-1].server_id
+    return answer(ManyBegun(servers=done, next=following), HTTPStatus.ACCEPTED)
 
 
 async def _repair(call: Call, flow: str) -> web.StreamResponse:

@@ -40,10 +40,11 @@ async def forget(call: Call) -> web.StreamResponse:
     limit = page_limit(call, body.limit)
     found = [_of_server(body.server)] if body.server else await _of_host(call, body, limit)
     fleet = await accepting.fleet(call)
-    servers = [await _one(call, body, row, fleet) for row in found]
+    servers = await accepting.each(found, lambda row: _one(call, body, row, fleet))
     if body.apply:
         await call.written((await call.components.queries.head())["position"])
-    following = found[-1]["found_position"] if body.host and len(found) == limit else None
+    whole = not body.host or len(servers) == len(found) < limit
+    following = None if whole else found[len(servers) - 1]["found_position"]
     status = HTTPStatus.ACCEPTED if body.apply else HTTPStatus.OK
     return answer(Forgotten(servers=servers, next=following), status)
 

@@ -15,7 +15,7 @@ from aiohttp import web
 from aggregates.operation import Operation, OperationState, Outcome
 from ledger.auth.policy import Target
 from ledger.http import microversions
-from ledger.http.call import Call, answer
+from ledger.http.call import Call, answer, canonical
 from ledger.http.paging import next_page, no_marker, nova_limit, page_of
 from ledger.http.parameters import period
 from ledger.http.problem import not_found
@@ -68,7 +68,7 @@ async def instance_actions(call: Call) -> web.StreamResponse:
     page, more = page_of(rows, limit)
     shown: Row = {"instanceActions": [_shown(call, row) for row in page]}
     if more:
-        shown["links"] = next_page(call, page[-1]["request_id"])
+        shown["links"] = next_page(call, page[-1]["operation_id"])
     return answer(shown)
 
 
@@ -98,13 +98,20 @@ async def _server(call: Call) -> Row:
 
 
 async def _position_of(call: Call, server_id: str, query: Row) -> int | None:
+    """Behind what a page begins: an operation, as our own links say it, for one request may have
+    led to several of a server; or all that a request has led to.
+    """
     if "marker" not in query:
         return None
-    marker = query["marker"]
-    rows = await call.components.queries.operations_of_server(server_id, request_id=marker, limit=1)
+    marker, queries = query["marker"], call.components.queries
+    if known := canonical(marker):
+        row = await queries.operation(known)
+        rows = [row] if row is not None and str(row["server_id"]) == server_id else []
+    else:
+        rows = await queries.operations_of_server(server_id, request_id=marker)
     if not rows:
         raise no_marker(marker)
-    return int(rows[0]["started_position"])
+    return int(rows[-1]["started_position"])
 
 
 # ------------------------------------------------------------------------------- answers
@@ -149,7 +156,9 @@ def _events(call: Call, server: Row, log: list[Row]) -> list[Row]:
         elif event["topic"] == Operation.RunStarted.TOPIC:
             begun[body["run"]] = event
         elif event["topic"] in _RESULTS:
-            run, step = begun[body["run"]], steps[body["step"]]
+            run, step = begun.get(body["run"]), steps[body["step"]]
+            if run is None:  # its month is being detached: of an operation, page by page
+                continue
             place = "compute" if run["body"]["host"] else "ledger"
             took = timedelta(milliseconds=body.get("took_ms", 0))
             shown.append(

@@ -22,10 +22,10 @@ _LEAVING = ("skip", "give_up")
 class ActFacts:
     """What is asked beside the operation: only of a parked one, and only as far as one may.
 
-    `leaves`: by act what may stay behind, as texts; `refused`: why an act would be refused.
+    `attachments`: None: that is not known.  `leaves`: by act what may stay behind, as texts; `refused`: why an act would be refused.
     """
 
-    attachments: list[dict[str, Any]] = field(default_factory=list)
+    attachments: list[dict[str, Any]] | None = None
     leaves: dict[str, list[str]] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
 
@@ -87,6 +87,9 @@ def consequences(operation: Operation, act: str, known: ActFacts) -> Iterator[st
 
 def stands(operation: Operation, known: ActFacts) -> Iterator[str]:
     """Where each volume of a parked operation is attached, with ids."""
+    if known.attachments is None:
+        yield "not known: the service does not say where its volumes are attached"
+        return
     for volume_id in operation["volume_ids"]:
         of_volume = [each for each in known.attachments if each["volume_id"] == volume_id]
         for each in of_volume:

@@ -286,6 +286,32 @@ async def test_a_server_is_refreshed_and_all_of_a_host_with_refusals(api: Api) -
     assert (await api.ask("POST", "/v1/refresh", "member", json={})).status == 403
 
 
+async def test_who_is_begun_before_cinder_breaks_is_told_and_the_next_page_says_why(
+    api: Api,
+) -> None:
+    servers = sorted(str(uuid4()) for _ in range(3))
+    await api.register(*(guest(server_id=id_) for id_ in servers))
+    volumes = [api.volume() for _ in servers]
+    for server, volume in zip(servers, volumes, strict=True):
+        assert (await api.played(await api.attach(server, volume)))["outcome"] == "completed"
+    broken = {"call": "volume_show", "do": "fail", "status": 500, "count": 100}
+    api.faults.replace([{**broken, "match": {"volume_id": volumes[1]}}])
+
+    async def refresh(**body: Any) -> Any:
+        return await api.ask("POST", "/v1/refresh", "operator", json=body)
+
+    page = await (await refresh()).json()
+    [begun] = page["servers"]
+    assert (begun["server_id"], page["next"]) == (servers[0], servers[0])
+    assert (await api.get(f"/v1/operations/{begun['operation_id']}"))["flow"] == "refresh"
+    why = await refresh(after=page["next"])
+    assert (why.status, (await why.json())["code"]) == (503, "cinder_error")
+    api.faults.replace([])
+    page = await (await refresh(after=page["next"])).json()
+    assert [each["server_id"] for each in page["servers"]] == servers[1:]
+    assert page["next"] is None
+
+
 async def test_only_what_the_old_calls_attached_is_converted(api: Api) -> None:
     server, _ = await api.attached()
     answer = await api.ask("POST", f"/v1/servers/{server}/convert")

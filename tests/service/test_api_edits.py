@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import quote
+
+from yarl import URL
 
 from tests.service.api_world import NEWEST, OTHER, Api, guest
 from tests.service.test_api_v1 import parked_detach
@@ -189,6 +192,17 @@ async def test_metadata_is_added_set_replaced_and_deleted(api: Api) -> None:
     assert (await ask("POST", body=given, who="stranger"))[0] == 404
     assert (await ask("POST", body=given, who="reader"))[0] == 403
     assert await api.head() == head
+
+
+async def test_the_address_of_a_new_tag_leads_to_it(api: Api) -> None:
+    server = await api.server()
+    for tag in ("a b", "caf\u00e9", "50%", "who?#1"):
+        path = URL(f"/v2.1/servers/{server}/tags/{quote(tag)}", encoded=True)
+        where = (await api.ask("PUT", path, version=NEWEST)).headers["Location"]
+        there = URL(where.partition("127.0.0.1")[2].partition("/")[2], encoded=True)
+        assert where.isascii(), where
+        found = await api.ask("GET", URL(f"/{there}", encoded=True), version=NEWEST)
+        assert found.status == 204, where
 
 
 async def test_tags_are_replaced_added_looked_for_and_deleted(api: Api) -> None:

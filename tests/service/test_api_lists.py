@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 from urllib.parse import quote
 
 import psycopg
 import pytest
+from yarl import URL
 
 from ledger.http.route import Route
 from ledger.http.routes import ROUTES
@@ -223,6 +225,16 @@ async def test_what_is_not_answered_is_refused_by_name(api: Api) -> None:
             [(_, fault)] = (await answer.json()).items()
             assert text in fault["message"], query
     assert (await api.get("/v2.1/servers?status=nonsense", version="2.37"))["servers"] == []
+
+
+async def test_a_backslash_in_a_name_is_no_back_reference(api: Api) -> None:
+    server = await api.server(name="DOMAIN\\1")
+    await api.register(guest(server_id=server, name="DOMAIN\\1"), guest(name="DOMAIN1"))
+    url = URL("/v2.1/servers").with_query(name=re.escape("DOMAIN\\1"))
+    answer = await api.ask("GET", url)
+    assert [each["id"] for each in (await answer.json())["servers"]] == [server]
+    refused = await api.ask("GET", URL("/v2.1/servers").with_query(name=r"(D)\\\1"))
+    assert "back references" in await refused.text()
 
 
 async def test_a_name_is_not_looked_for_for_ever(

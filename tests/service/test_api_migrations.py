@@ -238,6 +238,50 @@ async def test_actions_of_a_deleted_server_can_be_read_from_2_21(api: Api) -> No
     assert (await api.ask("GET", path, "stranger", "2.21")).status == 404
 
 
+async def test_an_action_can_be_read_while_its_month_is_detached(api: Api) -> None:
+    """Page by page: a run may have begun on a page that is gone, and its results be there."""
+    server, _ = await api.attached()
+    [row] = await actions(api, server)
+    path = f"/v2.1/servers/{server}/os-instance-actions/{row['request_id']}"
+    whole = (await api.get(path, version="2.84"))["instanceAction"]["events"]
+    first = "DELETE FROM events WHERE originator_version = 2 AND topic = 'Operation.RunStarted'"
+    async with api.connection() as connection:
+        await connection.execute(first)
+    left = (await api.get(path, version="2.84"))["instanceAction"]["events"]
+    assert 0 < len(left) < len(whole)
+    assert left == whole[: len(left)]
+
+
+async def test_pages_of_actions_end_though_one_request_has_led_to_several(api: Api) -> None:
+    server, first = await api.attached()
+    second = api.volume()
+    assert (await api.played(await api.attach(server, second)))["outcome"] == "completed"
+    events = []
+    for volume in (first, second):
+        api.cinder.volume(volume).size = 2
+        events.append({"name": "volume-extended", "server_uuid": server, "tag": volume})
+    told = "/v2.1/os-server-external-events"
+    assert (await api.ask("POST", told, "cinder", "2.93", json={"events": events})).status == 200
+    every = await actions(api, server)
+    assert [row["action"] for row in every] == ["grow", "grow", "attach_volume", "attach_volume"]
+    assert every[0]["request_id"] == every[1]["request_id"]
+
+    path, found = f"/v2.1/servers/{server}/os-instance-actions?limit=1", []
+    for _ in every:
+        page = await api.get(path, version="2.84")
+        found += page["instanceActions"]
+        [link] = page.get("links", [{"href": ""}])
+        path = "/v2.1" + link["href"].partition("/v2.1")[2]
+    assert (found, link["href"]) == (every, "")
+    # By a request's id, as clients without links have it: behind all that it has led to.
+    assert await actions(api, server, marker=every[0]["request_id"]) == every[2:]
+    [operation, *_] = (await api.get(f"/v1/operations?server={server}"))["operations"]
+    other = await api.server()
+    for marker in (operation["operation_id"], other):
+        path = f"/v2.1/servers/{other}/os-instance-actions?marker={marker}"
+        assert (await api.ask("GET", path, version="2.84")).status == 400
+
+
 async def test_actions_are_paged_from_2_58(api: Api) -> None:
     server, _ = await api.attached()
     for name in ("os-stop", "os-start", "pause"):

@@ -25,6 +25,8 @@ from handlers.drift.rows import (
 )
 from handlers.requests.guards import Contact
 from ledger.core.requests import Fleet, Requests
+from ledger.http.limits.bulkheads import BULKHEADS
+from ledger.http.problem import ApiError
 from ledger.log.application import Ledger
 from ledger.reconcile.automatic import ACTOR, Automatic
 from tests.doubles.direct_cinder import DirectCinder
@@ -326,6 +328,28 @@ async def test_servers_of_a_host_whose_guests_have_vanished_are_shown_before_the
     assert plan["differs"]["host"] is None
     assert "No volume is deleted" in plan["never"]
     assert await api.head() == head
+
+
+async def test_a_page_ends_where_there_is_no_room_to_ask_cinder_and_the_next_one_says_why(
+    api: Api, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older, newer = await vanished(api, ledger), await vanished(api, ledger)
+    room, asked = api.http.app[BULKHEADS].cinder, []
+    run = room.run
+
+    async def once(project: str, ask: Any) -> Any:
+        asked.append(project)
+        if len(asked) > 1:  # as when users' requests wait for a Cinder that hangs
+            raise ApiError(503, "cinder_busy", "The service waits for Cinder.")
+        return await run(project, ask)
+
+    monkeypatch.setattr(room, "run", once)
+    page = await (await forget(api, host=HOST)).json()
+    assert [each["server_id"] for each in page["servers"]] == [newer]
+    assert (await forget(api, host=HOST, after=page["next"])).status == 503
+    monkeypatch.undo()
+    page = await (await forget(api, host=HOST, after=page["next"])).json()
+    assert ([each["server_id"] for each in page["servers"]], page["next"]) == ([older], None)
 
 
 GONE = {**SHOWN, "power_state": None, "running": False, "record": True, "process": False}

@@ -11,6 +11,7 @@ from aiohttp import web
 
 from ledger.cli.log.archived import AsOf
 from ledger.cli.operations import waiting
+from ledger.config import PAGE_ITEMS_MAX
 from ledger.http.schemas import Leftovers
 from ledger.native import acts, schemas, schemas_attachments
 from ledger.native.log import schemas_events
@@ -202,6 +203,13 @@ def test_attachments_at_a_moment(run: Run, stub: Stub, capsys: pytest.CaptureFix
     assert capsys.readouterr().out == "hv1 old\n"
     assert stub.asked[0].query["at"] == at
     assert "known_at" not in stub.asked[0].query
+    assert stub.asked[0].query["limit"] == "100"
+    capsys.readouterr()
+    assert run("attachment", "list", *arguments, "--limit", "1") == 0
+    assert "Only the first 1 attachments are shown." in capsys.readouterr().err
+    assert run("attachment", "list", *arguments, "--limit", "5000") == 0
+    assert stub.asked[-1].query["limit"] == str(PAGE_ITEMS_MAX)
+    assert "Only" not in capsys.readouterr().err
 
 
 def test_attachments_at_a_moment_as_they_were_known_later(

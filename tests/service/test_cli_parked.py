@@ -110,7 +110,7 @@ def test_it_says_where_each_volume_stands() -> None:
     assert list(stands(shown, ActFacts(attachments=[of_it]))) == [
         f"volume {VOLUME}: attachment {ATTACHMENT} disconnected on hv1"
     ]
-    assert list(stands(shown, ActFacts())) == [
+    assert list(stands(shown, ActFacts(attachments=[]))) == [
         f"volume {VOLUME}: no attachment to this server is open"
     ]
 
@@ -138,6 +138,18 @@ def test_a_parked_operation_asks_where_things_stand_and_what_acts_would_leave(
     assert [each["attachment_id"] for each in machine["stands"]] == [ATTACHMENT]
 
 
+def test_a_volume_is_looked_for_on_all_pages_of_its_servers_attachments(
+    screen: Screen, stub: Stub
+) -> None:
+    stub.answers[f"GET {PATH}"] = parked()
+    stub.answers[f"POST {PATH}/actions"] = acted(dry_run=True)
+    others = [attachment(attachment_id=OTHER, volume_id=OTHER)] * 100
+    first = _page(others).model_copy(update={"next": 100})
+    stub.answers["GET /v1/attachments"] = [first, _page([attachment()])]
+    shown = " ".join(screen("operation", "show", OPERATION).split())
+    assert "volume 22222222: attachment 33333333 attached on hv1" in shown
+
+
 def test_whoever_may_not_act_sees_the_operation_all_the_same(
     run: Run, stub: Stub, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -146,7 +158,11 @@ def test_whoever_may_not_act_sees_the_operation_all_the_same(
     assert run("operation", "show", OPERATION, "-f", "json") == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown["next"] == ["retry", "skip", "give_up"]
-    assert shown["stands"] == []
+    assert shown["stands"] is None
+    assert run("operation", "show", OPERATION) == 0
+    told = capsys.readouterr().out
+    assert "not known: the service does not say where its volumes are attached" in told
+    assert "no attachment" not in told
 
 
 @pytest.mark.parametrize("act", ["retry", "unwind"])

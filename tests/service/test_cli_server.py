@@ -10,6 +10,7 @@ import pytest
 from aiohttp import web
 
 from ledger.http import microversions
+from ledger.cli.servers import server_moves
 from ledger.native import accepting, schemas, schemas_servers
 from ledger.nova import schemas_nova
 from ledger.nova.servers import actions
@@ -193,7 +194,7 @@ def nova_server(number: int, **more: Any) -> dict[str, Any]:
 def test_servers_are_listed_over_pages_up_to_the_limit(
     run: Run, stub: Stub, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    more = {"servers_links": [{"rel": "next", "href": "-"}]}
+    more = {"servers_links": [{"rel": "next", "href": f"x?marker={nova_server(2)['id']}"}]}
     stub.answers["GET /v2.1/servers/detail"] = [
         saying({"servers": [nova_server(1), nova_server(2)], **more}),
         saying({"servers": [nova_server(3)], **more}),
@@ -324,6 +325,47 @@ def test_migrations_are_listed_by_novas_filters(
     }
 
 
+@pytest.mark.parametrize(
+    ("command", "path", "key", "link", "column"),
+    [
+        (["migration", "list"], "/os-migrations", "migrations", "migrations_links", "Status"),
+        (
+            ["event", "list", SERVER],
+            f"/servers/{SERVER}/os-instance-actions",
+            "instanceActions",
+            "links",
+            "Action",
+        ),
+    ],
+)
+def test_migrations_and_events_are_listed_over_pages_however_short_these_are(
+    run: Run,
+    stub: Stub,
+    capsys: pytest.CaptureFixture[str],
+    command: list[str],
+    path: str,
+    key: str,
+    link: str,
+    column: str,
+) -> None:
+    """The settings may have pages of a few rows (limits.page_items_max)."""
+
+    def row(name: str) -> dict[str, str]:
+        columns = (*server_moves.MIGRATION_COLUMNS.values(), *server_moves.EVENT_COLUMNS.values())
+        return {**dict.fromkeys(columns, "-"), "status": name, "action": name}
+
+    stub.answers[f"GET /v2.1{path}"] = [
+        saying({key: [row("a")], link: [{"rel": "next", "href": "http://x/y?limit=1&marker=m1"}]}),
+        saying({key: [row("b")]}),
+    ]
+    assert run("server", *command, "--limit", "150", "-f", "value", "-c", column) == 0
+    assert capsys.readouterr().out == "a\nb\n"
+    assert [asked.query for asked in stub.asked] == [
+        {"limit": "100"},
+        {"limit": "100", "marker": "m1"},
+    ]
+
+
 def test_events_of_a_server_are_told_with_what_went_wrong(
     run: Run, stub: Stub, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -379,6 +421,22 @@ def test_old_attachments_of_a_server_are_converted(run: Run, stub: Stub) -> None
     ]
     with pytest.raises(SystemExit):
         run("attachment", "convert", SERVER, "--all")
+
+
+def test_what_was_begun_before_a_page_without_an_answer_is_told(
+    run: Run, stub: Stub, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = {"servers": [{"server_id": SERVER, "operation_id": OPERATION}], "next": SERVER}
+    stub.answers["POST /v1/refresh"] = [
+        schemas_servers.ManyBegun.model_validate(page),
+        refusing(503, "cinder_error", "Cinder answered 500."),
+    ]
+    assert run("attachment", "refresh", "--all", "-f", "value", "-c", "Operation") == 1
+    told = capsys.readouterr()
+    assert told.out == f"{OPERATION}\n"
+    assert "error: these are not all servers: Cinder answered 500." in told.err
+    assert run("attachment", "refresh", "--all") == 1  # nothing was begun
+    assert "these are not all" not in capsys.readouterr().err
 
 
 def test_a_fleet_is_refreshed_page_by_page_and_the_worst_end_is_the_exit_code(

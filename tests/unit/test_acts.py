@@ -7,11 +7,13 @@ from pkgutil import resolve_name
 
 import pytest
 
+from aggregates.operation import SERVER
+from handlers.engine.plan import LANES_MAX
 from ledger.auth.rules import RULES
 from ledger.cli.shell import COMMANDS
 from ledger.native import acts as api
 from ledger.web import acts as web
-from ledger.words.acts import ACTS, Act, FieldKind
+from ledger.words.acts import ACTS, BY_NAME, Act, FieldKind
 
 every = pytest.mark.parametrize("act", ACTS, ids=[act.name for act in ACTS])
 
@@ -48,6 +50,17 @@ def test_the_body_of_a_form_is_one_that_the_route_takes(act: Act) -> None:
     assert set(told) <= {each.name for each in act.fields}
     with pytest.raises(ValueError, match="Extra inputs"):
         route.body.model_validate({**body, "unknown": 1}, strict=True)
+
+
+@pytest.mark.parametrize("lane", [SERVER, 0, 64, LANES_MAX - 1])
+def test_a_step_of_any_lane_can_be_skipped(lane: int) -> None:
+    """A deletion of a server with many volumes has as many lanes, and parks at any of them."""
+    body = api.BODIES[BY_NAME["skip"].body]
+    said = {"lane": lane, "step": "disconnect", "reason": "the disk is gone"}
+    assert body.model_validate(said, strict=True).model_dump() == said
+    for none in (SERVER - 1, LANES_MAX):
+        with pytest.raises(ValueError, match="lane"):
+            body.model_validate({**said, "lane": none}, strict=True)
 
 
 def test_each_act_is_another_name_command_and_page() -> None:

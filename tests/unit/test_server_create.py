@@ -244,6 +244,16 @@ def test_as_many_disks_as_there_may_be_have_a_name_each() -> None:
     assert names[0] == "vda"
 
 
+def test_every_disk_may_be_named_and_the_root_take_anothers_letter() -> None:
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    named = [{**BLANK, "device_name": f"/dev/vd{letter}"} for letter in letters]
+    named[0] |= {"boot_index": 0}
+    assert [row[2] for row in made(body(*named))] == [f"vd{letter}" for letter in letters]
+    taken = [{**ROOT, "device_name": "/dev/vdb"}, *[BLANK] * 25]
+    others = [*letters[2:], "aa"]
+    assert [row[2] for row in made(body(*taken))] == ["vdb", *(f"vd{each}" for each in others)]
+
+
 def test_a_server_without_volumes_is_refused_and_told_of_them() -> None:
     for given in ({"server": QUIET}, body() | {"server": {**QUIET, "block_device_mapping_v2": []}}):
         assert "disks are volumes here: give block_device_mapping_v2" in refusal(given)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from ledger.cli.base import Lister, ShowOne, add_limit, clock, said
+from ledger.cli.base import LIMIT_MAX, Lister, ShowOne, add_limit, clock, said
 from ledger.cli.naming import add_filters
 
 if TYPE_CHECKING:
@@ -85,13 +84,9 @@ def learn(client: Client, operation: dict[str, Any]) -> ActFacts:
     from ledger.cli.client import ClientError, ServiceError
     from ledger.words.consequences import ActFacts, dry_runs
 
-    known = ActFacts()
     if operation["state"] != "parked":
-        return known
-    with suppress(ClientError):
-        found = client.get("/v1/attachments", server=operation["server_id"])["attachments"]
-        volumes = operation["volume_ids"]
-        known.attachments.extend(each for each in found if each["volume_id"] in volumes)
+        return ActFacts()
+    known = ActFacts(attachments=_attached(client, operation))
     path = f"/v1/operations/{operation['operation_id']}/actions?dry_run=true"
     for act, body in dry_runs(operation):
         try:
@@ -103,3 +98,15 @@ def learn(client: Client, operation: dict[str, Any]) -> ActFacts:
         except ClientError:
             pass
     return known
+
+
+def _attached(client: Client, operation: dict[str, Any]) -> list[dict[str, Any]] | None:
+    """The open attachments of its volumes to its server; None: the service does not say."""
+    from ledger.cli.client import ClientError
+
+    server, volumes = operation["server_id"], operation["volume_ids"]
+    found = client.items("/v1/attachments", "attachments", LIMIT_MAX, server=server)
+    try:
+        return [each for each in found if each["volume_id"] in volumes]
+    except ClientError:
+        return None

@@ -8,7 +8,17 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from ledger.cli.base import Lister, ShowOne, add_at, add_known_at, add_limit, known_at, listed, said
+from ledger.cli.base import (
+    Lister,
+    ShowOne,
+    add_at,
+    add_known_at,
+    add_limit,
+    known_at,
+    listed,
+    note,
+    said,
+)
 from ledger.cli.errors import CliError, ExitCode, usage
 from ledger.cli.log.archived import (
     NOW,
@@ -21,6 +31,8 @@ from ledger.cli.naming import add_filters
 from ledger.cli.table import NamedId
 
 HISTORY_EVENTS_MAX = 100_000
+#: Of a moment: the API's largest page, for such lists have only one.
+SPANS_MAX = 1000
 
 COLUMNS: dict[str, Any] = {
     "ID": "attachment_id",
@@ -79,8 +91,11 @@ class ListAttachments(Lister):
     def _then(self, parsed_args: argparse.Namespace, asked: dict[str, Any]) -> list[Any]:
         if not (parsed_args.volume or parsed_args.host or parsed_args.flow == "old"):
             raise usage("--at needs --volume, --host or --flow old: which attachments, then?")
-        spans = self.client.get("/v1/attachments", at=parsed_args.at, **asked)["attachments"]
-        return list(spans[: parsed_args.limit])
+        asked = {**asked, "at": parsed_args.at, "limit": min(parsed_args.limit, SPANS_MAX)}
+        spans = list(self.client.get("/v1/attachments", **asked)["attachments"])
+        if len(spans) >= asked["limit"]:
+            note(f"Only the first {len(spans)} attachments are shown.")
+        return spans
 
 
 class ShowAttachment(ShowOne):

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from ledger.cli.base import Lister
+from ledger.cli.base import Lister, complain
 from ledger.cli.errors import ExitCode
 from ledger.cli.naming import add_filters, add_thing, named
 from ledger.cli.operations.operating import OfServer
@@ -120,10 +120,21 @@ class OfMany(Lister):
         yield from self.pages({"host": parsed_args.host})
 
     def pages(self, body: dict[str, Any]) -> Iterator[Begun]:
-        """What becomes of each server, asked for page by page."""
+        """What becomes of each server, asked for page by page; what was begun before a page that
+        has no answer is told.
+        """
+        from ledger.cli.client import ClientError
+
         after: dict[str, Any] = {}
         while True:
-            page = self.client.post(f"/v1/{self.act}", {**body, "limit": PAGE_SERVERS, **after})
+            try:
+                page = self.client.post(f"/v1/{self.act}", {**body, "limit": PAGE_SERVERS, **after})
+            except ClientError as error:
+                if not after:
+                    raise
+                complain(f"these are not all servers: {error}", error.hint)
+                self.exit_code = max(self.exit_code, ExitCode.UNEXPECTED)
+                return
             yield from page["servers"]
             if page["next"] is None:
                 return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from ledger.cli.base import Lister, ShowOne, add_limit, listed, said
@@ -34,9 +34,6 @@ COLUMNS: dict[str, Any] = {
     "Host": lambda server: server.get("OS-EXT-SRV-ATTR:host"),
     "Volumes": lambda server: len(server["os-extended-volumes:volumes_attached"]),
 }
-PAGE_SERVERS = 100
-
-Server = dict[str, Any]
 
 
 class ListServers(Lister):
@@ -54,21 +51,10 @@ class ListServers(Lister):
         add_limit(parser, "at most N servers")
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        return listed(COLUMNS, self._servers(parsed_args))
-
-    def _servers(self, parsed_args: argparse.Namespace) -> Iterator[Server]:
-        """Page by page: the next one begins behind the last server seen."""
         asked = said(parsed_args, "name", "status", "host")
         asked["all_tenants"] = 1 if parsed_args.all_projects else None
-        marker, left = None, parsed_args.limit
-        while left > 0:
-            limit = min(left, PAGE_SERVERS)
-            page = self.client.nova("/servers/detail", limit=limit, marker=marker, **asked)
-            yield from page["servers"]
-            left -= len(page["servers"])
-            if "servers_links" not in page:
-                return
-            marker = page["servers"][-1]["id"]
+        path, limit = "/servers/detail", parsed_args.limit
+        return listed(COLUMNS, self.client.nova_items(path, "servers", limit, **asked))
 
 
 class ShowServer(ShowOne):

@@ -47,15 +47,16 @@ class ListServerMigrations(Lister):
         add_limit(parser, "at most N migrations")
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        found = self.client.nova(
+        found = self.client.nova_items(
             "/os-migrations",
+            "migrations",
+            parsed_args.limit,
             instance_uuid=parsed_args.server,
             host=parsed_args.host,
             status=parsed_args.status,
             migration_type=parsed_args.type,
-            limit=parsed_args.limit,
         )
-        return listed(MIGRATION_COLUMNS, found["migrations"])
+        return listed(MIGRATION_COLUMNS, found)
 
 
 class ShowServerMigration(ShowOne):
@@ -100,7 +101,7 @@ class ListServerEvents(Lister):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         path = f"/servers/{parsed_args.server}/os-instance-actions"
-        found = self.client.nova(path, limit=parsed_args.limit)["instanceActions"]
+        found = self.client.nova_items(path, "instanceActions", parsed_args.limit)
         return listed(EVENT_COLUMNS, found)
 
 

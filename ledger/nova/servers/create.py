@@ -39,6 +39,8 @@ REQUESTED_RULE = "compute:servers:create:requested_destination"
 
 _INVALID = "Block Device Mapping is Invalid: {}"
 _BUSES = {"virtio": "vd", "scsi": "sd"}
+#: What names end with: twice DISKS_MAX, so that one is free whichever are taken.
+_LETTERS = (*ascii_lowercase, *(f"a{letter}" for letter in ascii_lowercase))
 
 
 async def server_create(call: Call) -> web.StreamResponse:
@@ -212,7 +214,7 @@ def _devices(asked: list[BlockDevice]) -> list[str]:
     taken, found = set(named), []
     for disk in asked:
         bus = _BUSES[disk.disk_bus or "virtio"]
-        letters = ascii_lowercase[_boot_index(disk) != 0 :]  # DISKS_MAX of them are enough
+        letters = _LETTERS[_boot_index(disk) != 0 :]
         free = next(name for each in letters if (name := bus + each) not in taken)
         name = device_target(disk.device_name) or free
         if disk.disk_bus and not name.startswith(bus):

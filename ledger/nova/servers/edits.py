@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
 from typing import Any
+from urllib.parse import quote
 
 from aiohttp import web
 from pydantic import TypeAdapter
@@ -116,7 +117,7 @@ async def tag_add(call: Call) -> web.StreamResponse:
     await edited(call, partial(edits.add_tag, tag=tag))
     if tag in row["tags"]:
         return web.Response(status=HTTPStatus.NO_CONTENT)
-    where = f"{links_of(call, str(row['server_id']))[0]['href']}/tags/{tag}"
+    where = f"{links_of(call, str(row['server_id']))[0]['href']}/tags/{quote(tag, safe='')}"
     return web.Response(status=HTTPStatus.CREATED, headers={"Location": where})
 
 

@@ -20,7 +20,8 @@ from ledger.words import sizes
 from projections.reads.server_lists import PATTERNS, SORT_KEYS, Order, ServerFilter, Words
 
 PATTERN_CHARS_MAX = 255
-_BACK_REFERENCE = re.compile(r"\\[1-9]")
+#: Behind a backslash that is none itself.
+_BACK_REFERENCE = re.compile(r"(?<!\\)(?:\\\\)*\\[1-9]")
 
 WORDS = Words(tasks=server_state.TASK_OF_FLOW, powers=server_state.POWER_STATE)
 
