@@ -15,7 +15,6 @@ import signal
 import socket
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -71,9 +70,6 @@ from projections.catalog import ALL
 from projections.reads.queries import Queries, read_pool
 from projections.running.runner import ProjectionRunner, ReplayedProjections
 
-#: Threads for requests that ask no Cinder; the others have their own
-#: (ledger.http.limits.bulkheads).
-REQUEST_THREADS = 16
 #: How long the dispatcher waits at most for the projections to show what it did.
 PROJECTED_S = 5.0
 #: Connections that wait to be accepted: all agents may come at once, and one that is not let
@@ -154,7 +150,6 @@ async def running(
     schema.check(dsn)
     works = not settings.read_only
     async with AsyncExitStack() as stack:
-        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(REQUEST_THREADS))
         ledger, calls = stack.enter_context(closing(Ledger(dsn))), call_seconds()
         cinder = stack.enter_context(closing(CinderClient(settings.cinder, calls=calls)))
         await asyncio.to_thread(_check_roles, cinder, settings)

@@ -141,7 +141,7 @@ async def accepted(
     waited_for = set[str]()
     while True:
         try:
-            done = await (call.ask_cinder(ask) if asks_cinder else asyncio.to_thread(ask))
+            done = await (call.ask_cinder(ask) if asks_cinder else call.bulkheads.users(ask))
         except ClaimedError as claimed:
             operation_id = claimed.fields["operation_id"]
             left_s = deadline - loop.time()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
@@ -41,7 +40,7 @@ async def hosts(call: Call) -> web.StreamResponse:
 async def host(call: Call) -> web.StreamResponse:
     """GET /v1/hosts/{host}."""
     row = await host_row(call)
-    known = await asyncio.to_thread(call.components.service.host, row["host"])
+    known = await call.bulkheads.users(call.components.service.host, row["host"])
     return answer(_shown(call.components, {**row, "came_from": known.came_from}))
 
 
@@ -135,7 +134,9 @@ async def _passed(
         raise ApiError(400, "invalid", "'reason' says why, and is needed but for a dry run.")
     await caught_up(call)
     try:
-        done = await asyncio.to_thread(act, reason or "", call.context("operator"), dry_run=dry_run)
+        done = await call.bulkheads.users(
+            act, reason or "", call.context("operator"), dry_run=dry_run
+        )
     except (ClientException, CutListError) as error:
         why = error.args[0] if error.args else type(error).__name__
         text = f"What Nova and Cinder have cannot be read, so nothing was changed: {why}"

@@ -7,7 +7,6 @@ endpoint.
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
@@ -162,7 +161,7 @@ async def _reimaged(call: Call, event: ExternalEvent, server: Row) -> HTTPStatus
     flows = {id_: claim["flow"] for id_, claim in server["claims"].items()}
     for operation_id in (id_ for id_, flow in flows.items() if flow == "reimage"):
         with suppress(DomainError):  # it has seen so itself
-            done = await asyncio.to_thread(
+            done = await call.bulkheads.users(
                 service.act, operation_id, "retry", f"Cinder told: {event.name}", context
             )
             await call.written(done.position)

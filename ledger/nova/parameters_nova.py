@@ -100,7 +100,11 @@ SNAPSHOT_DELETION: Parameters = of(
 )
 INSTANCE_ACTIONS: Parameters = (
     *of("at most so many entries", "limit", since=v.ACTION_PAGES),
-    *of("the request id of the last entry of the previous page", "marker", since=v.ACTION_PAGES),
+    *of(
+        "the request id of the last entry of the previous page, or what the link of that page has",
+        "marker",
+        since=v.ACTION_PAGES,
+    ),
     *of(_SINCE, "changes-since", since=v.ACTION_PAGES),
     *of(_BEFORE, "changes-before", since=v.CHANGES_BEFORE),
 )

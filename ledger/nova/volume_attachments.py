@@ -18,7 +18,6 @@ address is in the headers of every answer that started one.
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 from http import HTTPStatus
 from typing import Any
@@ -182,7 +181,7 @@ async def _not_shown(call: Call, server_id: str, volume_id: str) -> web.Response
     """
     if call.version < microversions.ATTACHMENT_ID or call.nova is None:
         raise _not_attached(server_id, volume_id)
-    if await asyncio.to_thread(call.components.requests.came_from, server_id) is not None:
+    if await call.bulkheads.users(call.components.requests.came_from, server_id) is not None:
         raise _not_attached(server_id, volume_id)
     said = await call.nova.whole(call.request)
     if said.status == HTTPStatus.OK:
@@ -250,7 +249,7 @@ async def _update(call: Call, body: AttachmentUpdate, row: Row) -> None:
             value=body.delete_on_termination,
         )
         bdm_id, context = str(row["bdm_id"]), call.context()
-        position = await asyncio.to_thread(
+        position = await call.bulkheads.users(
             call.components.requests.edit, BlockDeviceMapping, bdm_id, edit, context
         )
         await call.written(position)

@@ -22,7 +22,8 @@ _LEAVING = ("skip", "give_up")
 class ActFacts:
     """What is asked beside the operation: only of a parked one, and only as far as one may.
 
-    `attachments`: None: that is not known.  `leaves`: by act what may stay behind, as texts; `refused`: why an act would be refused.
+    `attachments`: None: that is not known.  `leaves`: by act what may stay behind, as texts;
+    `refused`: why an act would be refused.
     """
 
     attachments: list[dict[str, Any]] | None = None

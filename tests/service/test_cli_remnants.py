@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from ledger.native.drift.schemas_remnants import Remnants, RemnantShown, RemnantSummary
+from ledger.native.drift.schemas_remnants import (
+    Remnants,
+    RemnantShown,
+    RemnantsQuery,
+    RemnantSummary,
+)
 from tests.service.cli_stub import (
     OPERATION,
     SERVER,
@@ -62,6 +67,21 @@ def test_what_an_act_leaves_behind_is_told(
     assert ("remnant list" in told.err) is not dry_run
     assert ("finished" in told.out) is not dry_run
     assert stub.asked[0].query == ({"dry_run": "true"} if dry_run else {})
+
+
+def test_remnants_are_listed_over_all_pages(
+    run: Run, stub: Stub, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = RemnantShown.model_validate(RECORDED)
+    stub.answers["GET /v1/remnants"] = [
+        Remnants(remnants=[shown] * 50, next=7),
+        Remnants(remnants=[shown], next=None),
+    ]
+    assert run("remnant", "list", "--limit", "5000", "-f", "value", "-c", "ID") == 0
+    assert len(capsys.readouterr().out.splitlines()) == 51
+    for asked in stub.asked:
+        RemnantsQuery.model_validate(asked.query)  # a page is no larger than the API has them
+    assert [asked.query.get("after") for asked in stub.asked] == [None, "7"]
 
 
 def test_remnants_are_listed_and_acknowledged(

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from ledger.http import microversions
 from ledger.cli.servers import server_moves
+from ledger.http import microversions
 from ledger.native import accepting, schemas, schemas_servers
 from ledger.nova import schemas_nova
 from ledger.nova.servers import actions
@@ -325,45 +325,31 @@ def test_migrations_are_listed_by_novas_filters(
     }
 
 
-@pytest.mark.parametrize(
-    ("command", "path", "key", "link", "column"),
-    [
-        (["migration", "list"], "/os-migrations", "migrations", "migrations_links", "Status"),
-        (
-            ["event", "list", SERVER],
-            f"/servers/{SERVER}/os-instance-actions",
-            "instanceActions",
-            "links",
-            "Action",
-        ),
-    ],
-)
 def test_migrations_and_events_are_listed_over_pages_however_short_these_are(
-    run: Run,
-    stub: Stub,
-    capsys: pytest.CaptureFixture[str],
-    command: list[str],
-    path: str,
-    key: str,
-    link: str,
-    column: str,
+    run: Run, stub: Stub, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The settings may have pages of a few rows (limits.page_items_max)."""
+    columns = (*server_moves.MIGRATION_COLUMNS.values(), *server_moves.EVENT_COLUMNS.values())
 
-    def row(name: str) -> dict[str, str]:
-        columns = (*server_moves.MIGRATION_COLUMNS.values(), *server_moves.EVENT_COLUMNS.values())
-        return {**dict.fromkeys(columns, "-"), "status": name, "action": name}
+    def page(key: str, name: str, **links: Any) -> Any:
+        return saying({key: [{**dict.fromkeys(columns, "-"), "status": name}], **links})
 
-    stub.answers[f"GET /v2.1{path}"] = [
-        saying({key: [row("a")], link: [{"rel": "next", "href": "http://x/y?limit=1&marker=m1"}]}),
-        saying({key: [row("b")]}),
+    more = [{"rel": "next", "href": "http://x/y?limit=1&marker=m1"}]
+    stub.answers["GET /v2.1/os-migrations"] = [
+        page("migrations", "a", migrations_links=more),
+        page("migrations", "b"),
     ]
-    assert run("server", *command, "--limit", "150", "-f", "value", "-c", column) == 0
+    stub.answers[f"GET /v2.1/servers/{SERVER}/os-instance-actions"] = [
+        page("instanceActions", "a", links=more),
+        page("instanceActions", "b"),
+    ]
+    limit, column = ["--limit", "150"], ["-f", "value", "-c", "Start", "-c", "Status"]
+    assert run("server", "migration", "list", *limit, *column) == 0
     assert capsys.readouterr().out == "a\nb\n"
-    assert [asked.query for asked in stub.asked] == [
-        {"limit": "100"},
-        {"limit": "100", "marker": "m1"},
-    ]
+    assert run("server", "event", "list", SERVER, *limit, *column) == 0
+    assert capsys.readouterr().out == "-\n-\n"
+    pages = [{"limit": "100"}, {"limit": "100", "marker": "m1"}]
+    assert [asked.query for asked in stub.asked] == pages + pages
 
 
 def test_events_of_a_server_are_told_with_what_went_wrong(

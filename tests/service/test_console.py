@@ -166,6 +166,28 @@ async def test_a_history_goes_on_with_what_was_earlier(api: Api, busy: dict[str,
         assert max(positions) < last, "after, in the order that is shown"
 
 
+async def test_a_page_that_has_not_room_for_all_attachments_says_so_and_leads_to_them(
+    api: Api, busy: dict[str, str]
+) -> None:
+    pages = {
+        f"/ui/servers/{busy['server_id']}": f"?open=false&server={busy['server_id']}",
+        f"/ui/volumes/{busy['volume_id']}": f"?open=false&volume={busy['volume_id']}",
+        f"/ui/hosts/{HOST}": f"?host={HOST}",
+    }
+    for path in pages:
+        assert "These are not all" not in (await shown(api, path)).text, path
+    again = """INSERT INTO attachments SELECT (jsonb_populate_record(a, jsonb_build_object(
+                   'attachment_id', gen_random_uuid(), 'created_position', 1000000 + n))).*
+               FROM attachments AS a CROSS JOIN generate_series(1, 100) AS n"""
+    async with api.connection() as connection:
+        await connection.execute(again)
+    for path, where in pages.items():
+        page = await shown(api, path)
+        assert "These are not all" in page.text, path
+        assert {"href": f"/ui/attachments{where}"} in page.all("a"), path
+        assert (await shown(api, f"/ui/attachments{where}")).all("table"), path
+
+
 async def test_a_search_goes_to_what_it_names(api: Api, busy: dict[str, str]) -> None:
     for what, where in (
         ("server_id", "servers"),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, cast
 
 import pytest
 from psycopg_pool import PoolTimeout
@@ -14,6 +15,7 @@ from ledger.http.limits.connections import CONNECTIONS
 from ledger.http.limits.reading import InTurn, NoTurnError
 from ledger.http.problem import explain
 from ledger.rooms import Places
+from projections.lines import AsyncLine
 from tests.service.api_world import HOST, READ_CONNECTIONS_MAX, Api, eventually, so
 
 COMMANDS = f"/v1/hosts/{HOST}/commands?after=0&epoch=0&wait_s=0"
@@ -152,3 +154,25 @@ async def test_what_is_accepted_is_carried_out_while_no_request_can_read(
     assert not waiting.done()
     turn.set()
     assert (await waiting)["volumeAttachment"]["volumeId"] == volume
+
+
+async def test_the_databases_name_is_looked_up_while_all_threads_wait_to_read(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """psycopg looks names up in the loop's own threads: who waits for the answer has others."""
+    server, queries = await api.server(), api.components.queries
+    loop, connect, sightings = asyncio.get_running_loop(), AsyncLine.connect, queries.sightings
+    loop.set_default_executor(ThreadPoolExecutor(1))
+
+    async def by_name(*given: Any, **options: Any) -> Any:
+        await loop.getaddrinfo("localhost", 5432)
+        return await connect(*given, **options)
+
+    async def after_a_failover(*about: Any) -> Any:
+        await cast("Any", queries)._pool.drain()
+        return await sightings(*about)
+
+    monkeypatch.setattr(AsyncLine, "connect", by_name)
+    monkeypatch.setattr(queries, "sightings", after_a_failover)
+    async with asyncio.timeout(5):
+        assert (await api.act(server, "os-stop")).status == 202

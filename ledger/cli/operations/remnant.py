@@ -37,5 +37,6 @@ class ListRemnants(Lister):
         add_limit(parser, "so many at most")
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        asked = said(parsed_args, "state", "server", "host", "limit")
-        return listed(COLUMNS, self.client.get("/v1/remnants", **asked)["remnants"])
+        asked = said(parsed_args, "state", "server", "host")
+        found = self.client.items("/v1/remnants", "remnants", parsed_args.limit, **asked)
+        return listed(COLUMNS, found)

@@ -22,6 +22,8 @@ from ledger.rooms import FullError, Room, in_thread
 P = ParamSpec("P")
 T = TypeVar("T")
 
+#: Threads of users' requests that ask no Cinder.
+USER_THREADS = 16
 #: Threads of agents: registrations, reports and what they ask under their locks.
 AGENT_THREADS = 8
 #: Threads of operators: fences, and acts on operations.
@@ -114,13 +116,22 @@ def _too_many_bodies(text: str) -> ApiError:
 
 
 class Bulkheads:
-    """The threads of one process's API, but those of users who ask no Cinder: the loop's own."""
+    """The threads of one process's API.
+
+    The loop's own are none of them: in these names of hosts are looked up, the database's, too, and
+    requests in threads wait for what is read from it.
+    """
 
     def __init__(self) -> None:
         self.cinder = CinderRoom()
         self.large_bodies = LargeBodies()
+        self._users = ThreadPoolExecutor(USER_THREADS, thread_name_prefix="users")
         self._agents = ThreadPoolExecutor(AGENT_THREADS, thread_name_prefix="agents")
         self._operators = ThreadPoolExecutor(OPERATOR_THREADS, thread_name_prefix="operators")
+
+    async def users(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """In a thread of the users' who ask no Cinder."""
+        return await in_thread(self._users, work, *args, **kwargs)
 
     async def agents(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """In a thread of the agents'."""
@@ -134,7 +145,7 @@ class Bulkheads:
         """For as long as the application serves."""
         yield
         self.cinder.close()
-        for threads in (self._agents, self._operators):
+        for threads in (self._users, self._agents, self._operators):
             threads.shutdown(wait=False, cancel_futures=True)
 
 

@@ -6,7 +6,6 @@ what becomes of it, and whom a lock holds up, in `handlers.requests.edits`.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
@@ -37,7 +36,7 @@ async def edited(call: Call, edit: Edit) -> Row:
     """Have the server of the path changed; as it is then.  Raises ApiError, DomainError."""
     row = await server_row(call)
     ask = partial(call.components.requests.edit, Instance, str(row["server_id"]), edit)
-    position = await asyncio.to_thread(ask, call.context())
+    position = await call.bulkheads.users(ask, call.context())
     await call.written(position)
     return await server_row(call) if position else row
 
