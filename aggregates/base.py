@@ -121,8 +121,8 @@ class Actor:
 class EventContext:
     """Why events are recorded: stored as metadata beside each of them.
 
-    `cause`: what led to the change: "api", "report", "dispatcher", "registration", "operator",
-    "observation".
+    `cause`: what led to the change: as "api", "report", "dispatcher", "registration", "operator",
+    "observation", "fence" or "automatic".
 
     `sender`: the client of the request, {"address", "agent"}; None: the ledger itself, or a host.
     `persons`: the rows of persons without an event yet; stored with their first, outside the log.

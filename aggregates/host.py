@@ -67,7 +67,8 @@ class Host(Aggregate):
     class HookRan(Event):
         """The site's program after the fence (`fencing.hook`) has ended, or was ended.
 
-        `of_epoch`: the epoch that the fence began.  `code`: its exit code; None: it was ended.
+        `of_epoch`: the epoch that the fence began.  `code`: its exit code; None: it could not be
+        run, or had not ended in time.
         `output`: the end of its output.  `next_at`: when it runs again, if it failed.
         """
 

@@ -282,7 +282,7 @@ class Executor:
         try:
             _refuse_cancelled(run)
             with self._locks.hold(lock_names(context, command), self._clock):
-                _refuse_cancelled(run)  # that may have taken long
+                _refuse_cancelled(run)  # again: the wait for the locks may have been long
                 return self._run_steps(run, context)
         except Stopping:
             run.reporting.deliver()

@@ -143,7 +143,7 @@ class Locks:
                 f"another agent (process {pid or '?'}) already runs with lock_path {self._path}: "
                 "stop it first, or give this one a lock_path and a host name of its own"
             )
-        with suppress(OSError):  # of a full disk: only who comes second would be told
+        with suppress(OSError):  # a full disk; the id is only for the message to a second agent
             os.ftruncate(handle, 0)
             os.write(handle, f"{os.getpid()}\n".encode())
         try:

@@ -71,7 +71,7 @@ def result_of(
     if error is None:
         _LOG.info("step_done", step=step.name, took_ms=took_ms)
     else:
-        # Of a tool's output it may be all, in bytes of any kind: the report is to be taken.
+        # It may be a tool's whole output, in any bytes; the ledger has to accept the report.
         error = StepError(kind=error.kind, code=error.code, message=clean_message(error.message))
         _LOG.warning(
             "step_failed", step=step.name, kind=error.kind, code=error.code, why=error.message

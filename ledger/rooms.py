@@ -28,8 +28,8 @@ from host_agent.shared.platform.lines import within
 P = ParamSpec("P")
 T = TypeVar("T")
 
-#: Who waits so long for a place, of those who do not wait for ever, is late: longer than a burst,
-#: or a Cinder that is slow for a moment, keeps anybody.
+#: Who waits so long for a place, of those who do not wait for ever, is late.  What comes in
+#: meanwhile has to be served within the deadline of the last of them (decision 0112).
 LATE_S = 2.0
 
 
@@ -73,7 +73,7 @@ class Places:
         return self._inside.total()
 
     def is_late(self, asker: str) -> bool:
-        """Whether of this asker's the first that waits is late: more comes than can be done."""
+        """Whether the first of this asker's in the queue is late: more comes than can be done."""
         first = next((each for each in self._waiting if each.asker == asker), None)
         return first is not None and first.late_at <= asyncio.get_running_loop().time()
 

@@ -132,7 +132,7 @@ ATTACHED_TWICE = DifferenceClass(
     name="attached_twice",
     rank=1,
     severity=Severity.CRITICAL,
-    meaning="A volume for one server only has attachments of several servers: all may write.",
+    meaning="A volume that is not multi-attach has attachments of several servers: all may write.",
     mend=Mend(
         why="No command is safe before you know which guest writes: run `virsh domblklist` on both "
         "hosts, then delete the attachment of the other server."
@@ -194,7 +194,7 @@ KINDS: dict[str, DifferenceClass] = {
         ),
         _kind(
             "attachment_status_differs",
-            "Cinder's attachment has lacked the status that Nova's mapping needs for a long time.",
+            "For a long time Cinder's attachment has not had the status that Nova's mapping needs.",
             Mend(
                 command=_COMPLETE,
                 why=f"Only if the guest has the disk: Cinder then shows `attached`. {_WHOSE} If it "

@@ -24,7 +24,7 @@ from host_agent.shared.contract.lane import Lane, LaneSide
 from host_agent.shared.contract.messages import Verb
 from host_agent.shared.contract.ports import AttachmentView, VolumeView
 
-#: Of hosts that are asked by one repair what they have.
+#: How many hosts one repair asks what they have.
 HOSTS_ASKED_MAX = 192
 
 

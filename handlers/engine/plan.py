@@ -35,7 +35,7 @@ from host_agent.shared.contract.messages import GuestOrder, Verb
 from host_agent.shared.contract.wire import plain, read
 
 #: A deletion may have three of each volume: one for each host of a resize, and one that a
-#: parked operation may have left.  Of no server are there more volumes than names for them.
+#: parked operation may have left.  A server has at most as many volumes as there are device names.
 LANES_MAX = 3 * DEVICES_MAX
 STEPS_MAX = 64
 
@@ -188,7 +188,8 @@ class Flow:
 class Plan:
     """A flow made concrete; refuses to exist if it breaks its own rules.
 
-    `hooked`: no fence counts for it before the program after that has ended well (decision 0119).
+    `hooked`: up to its pivot, and for its undo, a fence counts only once the program after it has
+    ended well (decision 0119).
     """
 
     flow: str

@@ -134,8 +134,9 @@ _LOCKS = (
     "no API. The agent has its own: only one of both may work there."
 )
 _RUNS = (
-    "nova-compute runs there. Stop and mask it before the agent is started: it would stop guests "
-    "that are not as its database says."
+    "nova-compute runs there, or is forced down, which stops nothing. Stop and mask it, and end "
+    "the forcing down, before the agent is started: it would stop guests that are not as its "
+    "database says."
 )
 
 

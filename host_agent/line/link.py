@@ -284,7 +284,7 @@ class Link:
                 continue
             except Stopping:  # while leftovers were cleared: reports may still be delivered
                 self._closing.wait()
-            except Exception:  # noqa: BLE001 - a restart would end what runs, and mend as little
+            except Exception:  # noqa: BLE001 - a restart would end the runs in progress, and not help
                 _LOG.exception("registration_failed")
                 self._closing.wait(backoff.next_s())
                 continue

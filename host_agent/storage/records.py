@@ -156,7 +156,7 @@ class FileRecords(MutableMapping[str, Record]):
             raise _failed(self._file(attachment_id), error) from error
 
     def __iter__(self) -> Iterator[str]:
-        """Those of its own: what else somebody has put there, a copy of one, is none."""
+        """Its own files only: others in the directory, such as copies, are skipped."""
         return iter(sorted(path.stem for path in self._path.glob("*.json") if _is_id(path.stem)))
 
     def __len__(self) -> int:

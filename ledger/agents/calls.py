@@ -1,7 +1,7 @@
 """/v1/hosts/{host} for its agent: register, fetch commands, report.
 
 An agent acts for one host only, and everything that it sends is checked before use
-(`agent_checks`).  A fenced host gets its leftovers, and no commands until it has released them
+(`checks`).  A fenced host gets its leftovers, and no commands until it has released them
 (decision 0027).
 """
 

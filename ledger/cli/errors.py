@@ -17,7 +17,7 @@ class ExitCode(IntEnum):
     PARKED = 6  # an operator is needed
     TIMED_OUT = 7  # waiting ended, the operation goes on
     DIFFERS = 8  # a survey has found something
-    PARTIAL = 9  # a cell gave no answer; what the others said is printed
+    PARTIAL = 9  # a cell or a page gave no answer; the rest is printed
     NOT_ALL = 10  # of a host that changes hands, some servers stay whose they are
 
 

@@ -187,7 +187,7 @@ def run_hook(
     except OSError as error:  # of the program, or of a temporary place that is full
         return HookRun(None, f"It cannot be run: {error}")
     if code is None:
-        end = f"{end}\nIt was killed after {deadline_s:g} s.".strip()
+        end = f"{end}\nIt had not ended after {deadline_s:g} s.".strip()
     return HookRun(code, visible(end))
 
 
@@ -199,7 +199,7 @@ def _ended(
     while time.monotonic() < end and not stop.is_set():
         with suppress(subprocess.TimeoutExpired):
             return process.wait(ENDED_EVERY_S)
-    with suppress(ProcessLookupError):
+    with suppress(ProcessLookupError, PermissionError):  # of a program of root's, as by sudo
         os.killpg(process.pid, signal.SIGKILL)
     with suppress(subprocess.TimeoutExpired):
         process.wait(KILLED_S)

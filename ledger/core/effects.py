@@ -8,7 +8,7 @@ its result, so without an undo the id would be lost, and the volume reserved for
 that learns that its step is already done deletes what it has created.
 
 A request without an answer may still be carried out later.  A step that releases a volume looks for
-unknown reservations; but nothing would look for a volume that was created (seed 255).  A volume
+unknown reservations; but nothing would look for a volume that was created.  A volume
 that may be a copy of the one in the log is left (handlers.results.made).
 """
 

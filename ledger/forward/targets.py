@@ -219,8 +219,8 @@ def target_of(url: str, form: str, *, token: str | None, cacert: str | None) -> 
     """Raises ValueError for a URL that is none of these, or a token that no header can have."""
     parts = urlsplit(url)
     if token and not (token.isascii() and token.isprintable()):
-        raise ValueError("the token has more than one line, or is not in ASCII")
-    if parts.scheme == "file" and not parts.netloc and parts.path:
+        raise ValueError("the token is not one line of printable ASCII")
+    if parts.scheme == "file" and not parts.netloc and parts.path and "%00" not in parts.path:
         return _file(Path(unquote(parts.path)))
     if parts.scheme in {"http", "https"} and parts.hostname:
         return Http(url, form, token, cacert)

@@ -123,8 +123,8 @@ def _resources(routes: tuple[Route, ...]) -> tuple[web.AbstractResource, ...]:
 
 
 async def _expected(request: web.Request) -> None:
-    """Go on with a body that waits for our word.  What else is expected nobody knows, and it is
-    ignored (RFC 9110, 10.1.1): aiohttp would refuse it before any of us can explain.
+    """Go on with a body that waits for our word.  Any other expectation is unknown and ignored (RFC
+    9110, 10.1.1): aiohttp would refuse it in plain text, as it does on a path that has no route.
     """
     if request.version >= HttpVersion11 and request.headers["Expect"].lower() == "100-continue":
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")

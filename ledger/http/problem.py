@@ -212,7 +212,7 @@ def _explain_inside(error: Exception, request_id: str) -> Failure:
             return Failure(
                 status=503,
                 code="database_unavailable",
-                detail="The database does not answer; a change may have been stored. Try again.",
+                detail="The database does not answer; a change may have been stored.",
                 hint=_PERHAPS_STORED,
                 headers=headers,
             )

@@ -43,7 +43,7 @@ SERVERS: Parameters = (
     *of("`true`: locked ones; `false`: the others", "locked", since=v.LOCKED_FILTER),
     *of("with all of these tags, separated by commas", "tags", since=v.SERVER_TAGS),
     *of("with at least one of these tags", "tags-any", since=v.SERVER_TAGS),
-    *of("without at least one of these tags", "not-tags", since=v.SERVER_TAGS),
+    *of("lacking at least one of these tags", "not-tags", since=v.SERVER_TAGS),
     *of("with none of these tags", "not-tags-any", since=v.SERVER_TAGS),
     *of("a regular expression, as `name`, for the stored address", "access_ip_v4", "access_ip_v6"),
     *of("the ledger has no addresses", "ip", "ip6", refused=True),

@@ -214,7 +214,7 @@ def _refuse_doubt(call: Call, server_id: str, volume_id: str, row: Row | None) -
             409,
             "two_attachments",
             f"Volume {volume_id} has attachment {other['attachment_id']} to instance {server_id}, "
-            f"made or kept by operation {other['operation_id']}. Until that ends, neither of both "
+            f"made or kept by operation {other['operation_id']}. Until that ends, neither "
             "may be deleted: wait for the operation, or confirm or revert the resize.",
             operation=str(other["operation_id"]),
         )

@@ -116,6 +116,7 @@ class CloudReader:
     requests: int = 0
     unread: list[str] = field(default_factory=list)
     _now: datetime | None = None
+    _took_s: float = 0.0  # the last answer, or the wait for none
     _in_vain_s: float = 0.0
 
     def begin(self) -> None:
@@ -229,7 +230,7 @@ class CloudReader:
             if not page:
                 return
             if begun > BEGUN_MAX:
-                text = f"The list of {name} cannot be read to its end: it began anew {begun} times."
+                text = f"The list of {name} has no end, though it was begun {begun} times."
                 raise CutListError(text, "Its rows go faster than they can be read; try again.")
             seen.extend(row["id"] for row in page)
             yield from page
@@ -326,7 +327,6 @@ class CloudReader:
         """
         if self._in_vain_s > IN_VAIN_S:
             return UNKNOWN
-        began = time.monotonic()
         try:
             found = self.get(of, path, name, **query)
             if not (name == "server" and _VOLUMES not in found):
@@ -342,28 +342,33 @@ class CloudReader:
         except (exceptions.InvalidResponse, exceptions.ConnectTimeout) as error:
             why = str(error)
         self.unread.append(f"{path}: {why}")
-        self._in_vain_s += time.monotonic() - began
+        self._in_vain_s += self._took_s
         if self._in_vain_s > IN_VAIN_S:
             self.unread.append(f"all else by its id: {IN_VAIN_S:g} s were waited in vain")
         return UNKNOWN
 
     def get(self, of: Adapter, path: str, name: str, **query: Any) -> Any:
         """What the answer has of that name.  Raises what keystoneauth raises."""
-        self.requests += 1
-        headers = NOVA if of is self.nova else CINDER
-        began = time.monotonic()
         try:
-            answer = of.get(path, params=query, headers=headers)
+            answer = self._answer(of, path, query, NOVA if of is self.nova else CINDER)
         except exceptions.HttpError:
-            self.rest(time.monotonic() - began)
+            self.rest(self._took_s)
             raise
-        self.rest(time.monotonic() - began)
+        self.rest(self._took_s)
         if of is self.cinder and "Date" in answer.headers:
             self._now = parsedate_to_datetime(answer.headers["Date"])
         try:
             return answer.json()[name]
         except (ValueError, LookupError, TypeError):  # a proxy's page, say
             raise exceptions.InvalidResponse(answer) from None
+
+    def _answer(self, of: Adapter, path: str, query: Json, headers: Json) -> Any:
+        self.requests += 1
+        began = time.monotonic()
+        try:
+            return of.get(path, params=query, headers=headers)
+        finally:
+            self._took_s = time.monotonic() - began
 
 
 def _is_its_own(error: exceptions.NotFound) -> bool:

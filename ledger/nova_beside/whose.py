@@ -15,7 +15,6 @@ Of what is Nova's nothing is judged here, not even who asks.
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeGuard
@@ -26,6 +25,7 @@ from aiohttp import web
 from ledger.http.body import body_of
 from ledger.http.call import canonical, projected
 from ledger.http.components import COMPONENTS, Components
+from ledger.http.limits.bulkheads import BULKHEADS
 from ledger.http.problem import ApiError
 from ledger.nova.compute_hosts import ids_of
 from ledger.nova.flavors import size_of
@@ -72,7 +72,8 @@ async def _cinders_question(request: web.Request, nova: Nova, server_id: str) ->
     volume_id = canonical(request.match_info["volume_id"])
     if answer.status == web.HTTPNotFound.status_code and volume_id is not None:
         components = request.app[COMPONENTS]
-        hosts = await asyncio.to_thread(components.requests.showing, server_id, volume_id)
+        users = request.app[BULKHEADS].users
+        hosts = await users(components.requests.showing, server_id, volume_id)
         found = await components.queries.shown(server_id, [volume_id])
         if named := sorted({*hosts, *(host for each in found for host in each.hosts)}):
             raise ApiError(

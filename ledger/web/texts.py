@@ -109,4 +109,6 @@ def as_moment(text: str | None) -> datetime | None:
         at = datetime.fromisoformat(text)
         if MINYEAR < at.year < MAXYEAR:  # a page counts from it, and in UTC
             return at if at.tzinfo else at.replace(tzinfo=UTC)
-    raise ApiError(400, "invalid", "'at' is no moment: 2026-01-31T12:00:00Z is one.")
+    raise ApiError(
+        400, "invalid", "This is no moment of the years 2 to 9998: 2026-01-31T12:00:00Z is one."
+    )

@@ -203,10 +203,19 @@ def test_attachments_at_a_moment(run: Run, stub: Stub, capsys: pytest.CaptureFix
     assert capsys.readouterr().out == "hv1 old\n"
     assert stub.asked[0].query["at"] == at
     assert "known_at" not in stub.asked[0].query
-    assert stub.asked[0].query["limit"] == "100"
+    assert stub.asked[0].query["limit"] == "101"
     capsys.readouterr()
     assert run("attachment", "list", *arguments, "--limit", "1") == 0
-    assert "Only the first 1 attachments are shown." in capsys.readouterr().err
+    assert "Only" not in capsys.readouterr().err
+    stub.answers["GET /v1/attachments"] = schemas_attachments.AttachmentsAt.model_validate(
+        {"at": at, "attachments": [span, span]}
+    )
+    assert run("attachment", "list", *arguments, "--limit", "1", "-f", "value", "-c", "Host") == 0
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err.strip()) == (
+        "hv1\n",
+        "Only the first 1 attachments are shown.",
+    )
     assert run("attachment", "list", *arguments, "--limit", "5000") == 0
     assert stub.asked[-1].query["limit"] == str(PAGE_ITEMS_MAX)
     assert "Only" not in capsys.readouterr().err

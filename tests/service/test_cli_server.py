@@ -417,7 +417,7 @@ def test_what_was_begun_before_a_page_without_an_answer_is_told(
         schemas_servers.ManyBegun.model_validate(page),
         refusing(503, "cinder_error", "Cinder answered 500."),
     ]
-    assert run("attachment", "refresh", "--all", "-f", "value", "-c", "Operation") == 1
+    assert run("attachment", "refresh", "--all", "-f", "value", "-c", "Operation") == 9
     told = capsys.readouterr()
     assert told.out == f"{OPERATION}\n"
     assert "error: these are not all servers: Cinder answered 500." in told.err

@@ -83,6 +83,26 @@ def test_long_work_is_one_processs_whatever_its_role(
     long_work.run(database_url, "work", work, print)
 
 
+def test_a_session_that_has_the_pid_of_a_killed_one_does_not_do_its_work(
+    database_url: str, role: str, as_role: str
+) -> None:
+    grant(database_url, role, RoleKind.SERVICE)
+    leave = "INSERT INTO long_work (name, holder_pid, holder_since) VALUES ('work', %s, now())"
+    done = []
+
+    def work(_: Checkmark) -> Generator[Checkmark]:
+        yield Checkmark()
+        done.append(True)
+
+    name = "attachment-ledger reader"
+    with psycopg.connect(database_url, autocommit=True, application_name=name) as stranger:
+        stranger.execute(leave, [stranger.info.backend_pid])
+        with psycopg.connect(as_role) as connection:
+            assert [each.running for each in long_work.under_way(connection)] == [False]
+        long_work.run(as_role, "work", work, print)
+    assert done
+
+
 REFUSED = (
     ("db upgrade", "", 4, "may not do this: permission denied"),
     ("projection rebuild all", "", 4, "may not do this: permission denied"),

@@ -531,7 +531,7 @@ TO_HTTP = ("--to", "http://x", "--format", "cadf")
         (("--to", "file://host/path", "--format", "cadf"), "is no target"),
         (("--to", "file:///dev/null", "--format", "cadf"), "no regular file"),
         ((*TO_HTTP, "--token-file", "/none"), "cannot be read"),
-        ((*TO_HTTP, "--token-file", __file__), "more than one line"),
+        ((*TO_HTTP, "--token-file", __file__), "not one line"),
         ((*TO_HTTP, "--token-file", sys.executable), "cannot be read"),
     ],
 )

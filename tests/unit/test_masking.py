@@ -129,6 +129,8 @@ def test_learnt_value_is_blanked_wherever_it_turns_up() -> None:
     assert masking.mask("mount failed: AQBplanted== rejected") == "mount failed: *** rejected"
     assert masking.masked({"why": "AQBplanted=="}) == {"why": "***"}
     assert masking.mask("pool/image") == "pool/image"
+    masking.learn({"auth_password": "my  chap\tpass"})
+    assert masking.clean_message("iscsiadm:  my  chap\tpass refused") == "iscsiadm: *** refused"
 
 
 def test_short_values_are_not_learnt() -> None:

@@ -87,7 +87,8 @@ def clean_message(text: object) -> str:
     Errors that crossed OpenStack's message bus come with the traceback behind them.
     """
     message, _, _ = str(text or "").partition("\nTraceback (most recent call last)")
-    return one_line(mask(" ".join(message.split())))[:MESSAGE_CHARS_MAX]
+    # Masked first: a secret is known as it is, with all its spaces.
+    return one_line(" ".join(mask(message).split()))[:MESSAGE_CHARS_MAX]
 
 
 def masked(value: Any, key: str = "") -> Any:

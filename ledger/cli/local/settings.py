@@ -82,7 +82,7 @@ def database(arguments: argparse.Namespace) -> Iterator[str]:
     logs.set_up("warning")  # to stderr: stdout is for results
     settings = load(arguments)
     try:
-        yield named(settings)
+        yield _readable(named(settings))
     except SchemaError as error:
         raise schema_error(error) from None
     except psycopg.Error as error:
@@ -114,6 +114,18 @@ def named(settings: Settings) -> str:
     return settings.database_url
 
 
+def _readable(dsn: str) -> str:
+    """A DSN that libpq can read.  Raises CliError."""
+    import psycopg
+    from psycopg.conninfo import conninfo_to_dict
+
+    try:
+        conninfo_to_dict(dsn)
+    except psycopg.ProgrammingError as error:
+        raise database_error(error) from None
+    return dsn
+
+
 def schema_error(error: Exception) -> CliError:
     """The text of a SchemaError ends with the command to run, where there is one."""
     message, _, command = str(error).partition("Run: ")
@@ -130,8 +142,7 @@ def _told(error: psycopg.Error) -> CliError | None:
             ExitCode.REFUSED,
             "Run it as the owner of the tables: --database-url",
         )
-    of_address = error.sqlstate is None  # libpq could not read it
-    if of_address or isinstance(error, (OperationalError, ReadOnlySqlTransaction)):
+    if isinstance(error, (OperationalError, ReadOnlySqlTransaction)):
         return database_error(error)
     return None
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 FORMS = ("cadf", "cloudevents", "ocsf")
-#: How often who waits for another process asks again.
+#: How often a waiting process tries to take over.
 TAKE_OVER_S = 2.0
 
 

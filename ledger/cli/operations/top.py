@@ -100,7 +100,9 @@ def _interval(text: str) -> float:
     with suppress(ValueError):
         if INTERVAL_MIN_S <= (seconds := float(text)) <= INTERVAL_MAX_S:
             return seconds
-    raise argparse.ArgumentTypeError(f"must be {INTERVAL_MIN_S:g} seconds or more, not {text!r}")
+    raise argparse.ArgumentTypeError(
+        f"must be {INTERVAL_MIN_S:g} to {INTERVAL_MAX_S:g} seconds, not {text!r}"
+    )
 
 
 def screen(seen: TopView, width: int, height: int, now: datetime, url: str) -> Iterator[str]:

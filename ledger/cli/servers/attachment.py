@@ -31,7 +31,7 @@ from ledger.cli.naming import add_filters
 from ledger.cli.table import NamedId
 
 HISTORY_EVENTS_MAX = 100_000
-#: Of a moment: the API's largest page, for such lists have only one.
+#: With --at: the API's largest page; such a list has only one.
 SPANS_MAX = 1000
 
 COLUMNS: dict[str, Any] = {
@@ -91,11 +91,12 @@ class ListAttachments(Lister):
     def _then(self, parsed_args: argparse.Namespace, asked: dict[str, Any]) -> list[Any]:
         if not (parsed_args.volume or parsed_args.host or parsed_args.flow == "old"):
             raise usage("--at needs --volume, --host or --flow old: which attachments, then?")
-        asked = {**asked, "at": parsed_args.at, "limit": min(parsed_args.limit, SPANS_MAX)}
+        limit = parsed_args.limit
+        asked = {**asked, "at": parsed_args.at, "limit": min(limit + 1, SPANS_MAX)}
         spans = list(self.client.get("/v1/attachments", **asked)["attachments"])
-        if len(spans) >= asked["limit"]:
-            note(f"Only the first {len(spans)} attachments are shown.")
-        return spans
+        if len(spans) > limit or len(spans) == SPANS_MAX:
+            note(f"Only the first {min(limit, SPANS_MAX)} attachments are shown.")
+        return spans[:limit]
 
 
 class ShowAttachment(ShowOne):

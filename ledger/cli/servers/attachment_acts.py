@@ -133,7 +133,7 @@ class OfMany(Lister):
                 if not after:
                     raise
                 complain(f"these are not all servers: {error}", error.hint)
-                self.exit_code = max(self.exit_code, ExitCode.UNEXPECTED)
+                self.exit_code = ExitCode.PARTIAL
                 return
             yield from page["servers"]
             if page["next"] is None:

@@ -49,7 +49,7 @@ class InTurn:
 
 
 class UserQueries(Queries):
-    """What is read for requests of users; `turns` are all who read."""
+    """Queries for requests of users; `turns` is the queue of all readers, not only of these."""
 
     def __init__(self, pool: AsyncConnectionPool[Any], turns: Places) -> None:
         super().__init__(InTurn(pool, turns, first=False))
