@@ -117,7 +117,7 @@ def test_an_incident_is_found_understood_and_mended_by_the_console_alone(
         browser.looked_at("ignore")
         page.goto(finding)
         browser.link("Repair")
-        assert "nothing of it is done yet" in browser.text()
+        assert "nothing has been done yet" in browser.text()
         browser.looked_at("repair")
         page.get_by_label("Why").fill("nobody attaches it, the console says so")
         browser.button("Repair")
