@@ -105,25 +105,30 @@ class Service:
 
         What to make of a guest that is not shown any more is `lost_guest`'s.
         """
-        host, again = self.host(name), False
-        *before, rest = _portions(host, _inventory(host, registration))
-        for part in before:
-            taken = partial(self._shown, name, registration, part, context)
-            again |= run_optimistically(self._store, taken)
+        left: Inventory = registration.guests
+        again = False
+        while True:
+            part = partial(self._registered, name, registration, left, context)
+            left, more, done = run_optimistically(self._store, part)
+            again |= more
+            if done is not None:
+                result, position = done
+                return replace(result, again=again), position
 
-        def change(unit: Unit) -> tuple[RegistrationResult, int]:
-            shown = _apply_registration(name, registration, unit, rest)
-            return replace(shown, again=shown.again or again), unit.save(context)
-
-        return run_optimistically(self._store, change)
-
-    def _shown(
-        self, name: str, agent: Registration, part: Inventory, context: EventContext, unit: Unit
-    ) -> bool:
-        """Take the agent, and some of its guests; whether they are to be shown again."""
-        again = _show(name, agent, part, unit)
-        unit.save(context)
-        return again
+    def _registered(
+        self, name: str, agent: Registration, left: Inventory, context: EventContext, unit: Unit
+    ) -> tuple[Inventory, bool, tuple[RegistrationResult, int] | None]:
+        """Take the agent, and as many of the guests that are left as fit; which are left then, and
+        whether some are to be shown again.  The end of the registration comes with the last.
+        """
+        host = unit.get(Host, name)
+        now, later = _portion(host, _inventory(host, agent, left))
+        if later:
+            again = _show(name, agent, now, unit)
+            unit.save(context)
+            return [each for each in later if not isinstance(each, str)], again, None
+        result = _apply_registration(name, agent, unit, now)
+        return (), result.again, (result, unit.save(context))
 
     def unchanged(
         self, asked: Sequence[tuple[str, Registration]]
@@ -155,29 +160,32 @@ class Service:
 
         Raises StaleEpochError if the host has to register first.
         """
-        again = [
-            run_optimistically(
-                self._store, partial(self._changed, name, changes.epoch, part, context)
-            )
-            for part in _portions(self.host(name), (*changes.guests, *changes.gone))
-        ]
-        return any(again)
+        left: Inventory = (*changes.guests, *changes.gone)
+        again = False
+        while True:
+            part = partial(self._changed, name, changes.epoch, left, context)
+            left, more = run_optimistically(self._store, part)
+            again |= more
+            if not left:
+                return again
 
     def _changed(
-        self, name: str, epoch: int, part: Inventory, context: EventContext, unit: Unit
-    ) -> bool:
+        self, name: str, epoch: int, left: Inventory, context: EventContext, unit: Unit
+    ) -> tuple[Inventory, bool]:
+        """Take as many of these as fit; which are left, and whether some are to be shown again."""
         host = unit.get(Host, name)
         host.check_epoch(epoch)
         if host.suspect or not host.version:
             raise errors.StaleEpochError(host=name, given=epoch, current=host.epoch)
+        now, later = _portion(host, left)
         looked = [
             inventory.missed(name, each, unit)
             if isinstance(each, str)
             else inventory.seen(name, each, unit)
-            for each in part
+            for each in now
         ]
         unit.save(context)
-        return not all(looked)
+        return later, not all(looked)
 
     def lost_guest(self, server_id: str, host: str, context: EventContext) -> int:
         """The host does not show this guest any more."""
@@ -439,25 +447,21 @@ def _contradicted(report: Report, step: str, refusal: errors.IllegalTransitionEr
     return replace(report, results=(*report.results[:at], failed), further=True)
 
 
-def _inventory(host: Host, registration: Registration) -> Inventory:
+def _inventory(host: Host, registration: Registration, left: Inventory) -> Inventory:
     """With the servers of which the host has shown what is not to be there, and shows no guest."""
     missed = host.shown.keys() - {guest.server_id for guest in registration.guests}
-    return (*registration.guests, *missed)
+    return (*left, *missed)
 
 
-def _portions(host: Host, what: Inventory) -> list[list[Guest | str]]:
-    """What fits into one append each, whatever is new of it; at least one, which may be empty."""
-    portions: list[list[Guest | str]] = [[]]
+def _portion(host: Host, what: Inventory) -> tuple[Inventory, Inventory]:
+    """What fits into one append, whatever is new of it, at least one; and the rest."""
     size = 0
-    for each in what:
+    for at, each in enumerate(what):
         id_, volumes = (each, ()) if isinstance(each, str) else (each.server_id, each.volumes)
-        weight = 1 + len(volumes) + len(host.shown.get(id_, ()))
-        size += weight
-        if size > INVENTORY_AT_ONCE and portions[-1]:
-            portions.append([])
-            size = weight
-        portions[-1].append(each)
-    return portions
+        size += 1 + len(volumes) + len(host.shown.get(id_, ()))
+        if size > INVENTORY_AT_ONCE and at:
+            return what[:at], what[at:]
+    return what, ()
 
 
 def _show(name: str, agent: Registration, shown: Inventory, unit: Unit) -> bool:
@@ -485,9 +489,9 @@ def _apply_registration(
 ) -> RegistrationResult:
     """Take a registration; `rest`: what is not taken yet, if not all of it."""
     host = unit.get(Host, name)
-    again = _show(
-        name, registration, _inventory(host, registration) if rest is None else rest, unit
-    )
+    if rest is None:
+        rest = _inventory(host, registration, registration.guests)
+    again = _show(name, registration, rest, unit)
     if not host.suspect:
         return RegistrationResult(host, again)
     again = not leftovers.take(host, registration, unit) or again
