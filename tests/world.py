@@ -181,7 +181,7 @@ class World:
             guests=tuple(guests),
             connections=tuple(self.records[name]),
         )
-        told, position = self.service.register(name, said, CONTEXT)
+        told, position = self.service.register(name, said, CONTEXT, self.open_ids)
         shown = {guest.server_id for guest in guests}
         instance = self.instance
         if name in instance.places | set(instance.elsewhere) and self.server_id not in shown:
@@ -385,6 +385,9 @@ class World:
         """Operations that are not at their end."""
         ids = [event.originator_id for event in events(self, Operation.OperationStarted)]
         return [id_ for id_ in ids if self.store.load(Operation, id_).state != "finished"]
+
+    def open_ids(self) -> list[str]:
+        return [str(id_) for id_ in self.open_operations()]
 
     def mappings(self) -> list[BlockDeviceMapping]:
         ids = {event.originator_id for event in events(self, BlockDeviceMapping.MappingCreated)}

@@ -1,7 +1,9 @@
 """Leftovers: what a fenced host must release when it returns (decision 0027).
 
 This is decided for each server.  While a flow moves a server, it is open to which host the server
-will belong: nothing of it is a leftover yet, and the host stays suspect until it is decided.
+will belong: nothing of it is a leftover yet, and the host stays suspect until it is decided.  So it
+does while an evacuation takes a server from it, whether it shows that guest or not: one list is not
+enough to start a guest twice by.
 
 A record of a connection keeps the disk of its server on the host if the log knows its attachment,
 and does not call it a leftover.  No agent writes a record before its attachment is in the log
@@ -10,6 +12,8 @@ unknown: it is no leftover, keeps its connection, and a look finds it.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from aggregates.attachment import Attachment, AttachmentState
 from aggregates.host import Host
@@ -22,13 +26,18 @@ from host_agent.shared.contract.messages import Registration
 _GONE = frozenset({AttachmentState.DISCONNECTED, AttachmentState.DELETED})
 
 
-def take(host: Host, registration: Registration, book: Book) -> bool:
-    """Note what a suspect host shows; whether all of it is decided."""
+def take(host: Host, registration: Registration, evacuating: Iterable[str], book: Book) -> bool:
+    """Note what a suspect host shows; whether all of it is decided.
+
+    `evacuating`: the evacuations from it that are not over.
+    """
     attachments = [
         book.get(Attachment, attachment_id) for attachment_id in registration.connections
     ]
     shown = {guest.server_id for guest in registration.guests}
     servers = shown | {a.server_id for a in attachments if a.server_id is not None}
+    begun = [book.get(Operation, id_).started for id_ in evacuating]
+    servers |= {started.server_id for started in begun if started is not None}
     open_ = {id_ for id_ in servers if _undecided(host.name, id_, id_ in shown, book)}
     host.report_leftovers(
         [

@@ -160,10 +160,20 @@ class AgentBatcher:
             raise known
         if known is not None:
             return known
-        register = self._components.service.register
+        register, loop = self._components.service.register, asyncio.get_running_loop()
+        told = (asked.host, asked.registration, asked.context)
+
+        def evacuating() -> list[str]:
+            return asyncio.run_coroutine_threadsafe(self._evacuating(asked.host), loop).result()
+
         shown: RegistrationResult
-        shown, _ = await self._in_thread(register, asked.host, asked.registration, asked.context)
+        shown, _ = await self._in_thread(register, *told, evacuating)
         return shown
+
+    async def _evacuating(self, host: str) -> list[str]:
+        """As the log has them now: no evacuation begins after its host was unfenced."""
+        await projected(self._components, (await self._components.inner.head())["position"])
+        return await self._components.queries.evacuating(host)
 
     async def _lost(
         self,

@@ -10,7 +10,7 @@ dispatcher.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -99,16 +99,21 @@ class Service:
     # ---------------------------------------------------------------- hosts
 
     def register(
-        self, name: str, registration: Registration, context: EventContext
+        self,
+        name: str,
+        registration: Registration,
+        context: EventContext,
+        evacuating: Callable[[], Iterable[str]],
     ) -> tuple[RegistrationResult, int]:
         """Take an agent's registration: itself, and every guest on its host.
 
+        `evacuating`: which evacuations from the host are not over, as the log is when it is asked.
         What to make of a guest that is not shown any more is `lost_guest`'s.
         """
         left: Inventory = registration.guests
         again = False
         while True:
-            part = partial(self._registered, name, registration, left, context)
+            part = partial(self._registered, name, registration, left, context, evacuating)
             left, more, done = run_optimistically(self._store, part)
             again |= more
             if done is not None:
@@ -116,19 +121,29 @@ class Service:
                 return replace(result, again=again), position
 
     def _registered(
-        self, name: str, agent: Registration, left: Inventory, context: EventContext, unit: Unit
+        self,
+        name: str,
+        agent: Registration,
+        left: Inventory,
+        context: EventContext,
+        evacuating: Callable[[], Iterable[str]],
+        unit: Unit,
     ) -> tuple[Inventory, bool, tuple[RegistrationResult, int] | None]:
         """Take the agent, and as many of the guests that are left as fit; which are left then, and
         whether some are to be shown again.  The end of the registration comes with the last.
         """
         host = unit.get(Host, name)
         now, later = _portion(host, _inventory(host, agent, left))
+        again = _show(name, agent, now, unit)
         if later:
-            again = _show(name, agent, now, unit)
             unit.save(context)
             return [each for each in later if not isinstance(each, str)], again, None
-        result = _apply_registration(name, agent, unit, now)
-        return (), result.again, (result, unit.save(context))
+        unknown: tuple[str, ...] = ()
+        if host.suspect:
+            again = not leftovers.take(host, agent, evacuating(), unit) or again
+            unknown = leftovers.unknown(agent, unit)
+        result = RegistrationResult(host, again, unknown=unknown)
+        return (), again, (result, unit.save(context))
 
     def unchanged(
         self, asked: Sequence[tuple[str, Registration]]
@@ -478,21 +493,9 @@ def _show(name: str, agent: Registration, shown: Inventory, unit: Unit) -> bool:
 
 def _unchanged(name: str, registration: Registration, unit: Unit) -> RegistrationResult | None:
     with suppress(Exception):  # whatever it is, it comes again when this one is registered
-        shown = _apply_registration(name, registration, unit)
+        host = unit.get(Host, name)
+        again = _show(name, registration, _inventory(host, registration, registration.guests), unit)
         guests = [unit.get(Instance, guest.server_id) for guest in registration.guests]
-        return None if any(each.unsaved for each in (shown.host, *guests)) else shown
+        news = host.suspect or any(each.unsaved for each in (host, *guests))
+        return None if news else RegistrationResult(host, again)
     return None
-
-
-def _apply_registration(
-    name: str, registration: Registration, unit: Unit, rest: Inventory | None = None
-) -> RegistrationResult:
-    """Take a registration; `rest`: what is not taken yet, if not all of it."""
-    host = unit.get(Host, name)
-    if rest is None:
-        rest = _inventory(host, registration, registration.guests)
-    again = _show(name, registration, rest, unit)
-    if not host.suspect:
-        return RegistrationResult(host, again)
-    again = not leftovers.take(host, registration, unit) or again
-    return RegistrationResult(host, again, unknown=leftovers.unknown(registration, unit))

@@ -61,7 +61,7 @@ def _register(world: World, *guests: Guest, host: str = THIRD) -> None:
     said = Registration(
         service_version=SERVICE_VERSION, capabilities={}, guests=guests, connections=()
     )
-    world.service.register(host, said, CONTEXT)
+    world.service.register(host, said, CONTEXT, world.open_ids)
 
 
 def _asks(scenario: Scenario) -> tuple[Ask, str]:

@@ -135,13 +135,13 @@ def messages(world: World) -> dict[str, Any]:
     told: dict[str, Any] = {}
     service, agent = world.service, world.agents[HOST]
 
-    def register(name: str, said: Any, context: Any) -> Any:
+    def register(name: str, said: Any, *more: Any) -> Any:
         told["registration"] = {
             **plain(said),
             "capabilities": {**said.capabilities, CAPABILITY: True, "drivers": ["iscsi", "rbd"]},
             "connector": {"host": HOST, "ip": "192.0.2.1", "initiator": "iqn.1994-05.com.redhat:1"},
         }
-        return type(service).register(service, name, said, context)
+        return type(service).register(service, name, said, *more)
 
     def report(name: str, said: Any, context: Any) -> Any:
         told["report"] = plain(said)

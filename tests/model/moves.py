@@ -258,7 +258,7 @@ def _register(state: State, name: str, wire: Wire) -> None:
         guests=tuple(inventory(host)),
         connections=tuple(host.records),
     )
-    taken, _ = service.register(name, said, CONTEXT)
+    taken, _ = service.register(name, said, CONTEXT, lambda: _open(state))
     expected = state.instance.places | set(state.instance.elsewhere)
     if name in expected and SERVER not in host.guests:
         service.lost_guest(SERVER, name, CONTEXT)

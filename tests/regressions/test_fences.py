@@ -18,7 +18,12 @@ from aggregates.host import Host, host_uuid
 from aggregates.operation import Operation, OperationState, Outcome
 from handlers.requests.actions import ActOnServer
 from handlers.requests.guards import Contact
-from host_agent.shared.contract.messages import ErrorKind, PowerState
+from host_agent.shared.contract.messages import (
+    SERVICE_VERSION,
+    ErrorKind,
+    PowerState,
+    Registration,
+)
 from ledger.core.requests import Accepted
 from tests.doubles.host_checks import plugged
 from tests.memory import Crash
@@ -27,6 +32,7 @@ from tests.regressions.worlds import (
     Street,
     attached,
     broken_on,
+    crash_at,
     guests_on,
     host_returns,
     migrate,
@@ -372,6 +378,25 @@ def test_a_host_lets_go_of_what_is_decided_while_other_things_are_not(tmp_path: 
     assert (host.suspect, host.leftovers) == (True, ((), ()))
     world.dead.discard(OTHER)
     assert world.run(operation_id).outcome is Outcome.COMPLETED
+    host_returns(world, HOST, tmp_path)
+    assert guests_on(world, HOST) == {}
+    assert not world.store.load(Host, host_uuid(HOST)).suspect
+
+
+def test_a_host_whose_list_lacks_a_guest_is_not_let_in_before_its_evacuation_is_decided(
+    tmp_path: Path,
+) -> None:
+    """It was cut off, so the guest runs on; a storm has found it so."""
+    world = attached()
+    world.fence(HOST)
+    operation_id = world.act("evacuate", destination=OTHER)
+    crash_at(world, operation_id, "guests.spawn")
+    world.service.change_host(HOST, methodcaller("unfence", "it is back"), CONTEXT)
+    nothing = Registration(service_version=SERVICE_VERSION, capabilities={}, guests=())
+    told, _ = world.service.register(HOST, nothing, CONTEXT, world.open_ids)
+    assert (told.host.suspect, told.host.leftovers, told.again) == (True, ((), ()), True)
+    run_until(world, operation_id, lambda: world.instance.host == OTHER)
+    assert guests_on(world, HOST) == guests_on(world, OTHER) == {SERVER: "running"}
     host_returns(world, HOST, tmp_path)
     assert guests_on(world, HOST) == {}
     assert not world.store.load(Host, host_uuid(HOST)).suspect

@@ -344,6 +344,24 @@ async def test_a_host_that_was_fenced_lets_go_before_it_gets_commands(api: Api) 
     assert (shown["suspect"], shown["leftovers"]) == (False, None)
 
 
+async def test_a_host_is_suspect_while_a_server_is_evacuated_from_it_whatever_it_shows(
+    api: Api,
+) -> None:
+    server, _ = await api.attached()
+    await api.register(host=OTHER)
+    why = {"reason": "dead", "evidence": "power is off", "force": True}
+    await api.ask("POST", f"/v1/hosts/{HOST}/fence", json=why)
+    evacuation = await api.act(server, "evacuate", {})
+    await api.played(evacuation, until="spawn")
+    await api.ask("POST", f"/v1/hosts/{HOST}/unfence", json={"reason": "it was not dead"})
+    assert (await api.register())["again"]
+    assert (await api.get(f"/v1/hosts/{HOST}"))["suspect"]
+    [spawn] = await api.commands(host=OTHER)
+    assert (await api.report(spawn, "spawn", OTHER)).status == 200
+    said = await api.register(guest(server_id=server))
+    assert said["release"]["guests"] == [server]
+
+
 @pytest.mark.parametrize("unfenced", [False, True])
 async def test_what_was_under_way_ends_though_whoever_fenced_the_host_died_over_it(
     database_url: str, monkeypatch: pytest.MonkeyPatch, unfenced: bool

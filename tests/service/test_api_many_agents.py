@@ -87,12 +87,10 @@ async def test_what_is_wrong_with_one_is_answered_to_that_one(
     await register(api, "lost", lost)
     take = Service.register
 
-    def failing(
-        self: Service, name: str, said: Any, context: Any
-    ) -> tuple[RegistrationResult, int]:
+    def failing(self: Service, name: str, *said: Any) -> tuple[RegistrationResult, int]:
         if name == "broken":
             raise RuntimeError("a mistake of ours")
-        return take(self, name, said, context)
+        return take(self, name, *said)
 
     monkeypatch.setattr(Service, "register", failing)
     look = inventory.seen

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from aggregates import errors
@@ -201,7 +202,9 @@ class Agent:
             self._show_changes(said, self._shown)
             return
         try:
-            told, _ = self.cloud.service.register(self.name, said, CONTEXT)
+            told, _ = self.cloud.service.register(
+                self.name, said, CONTEXT, partial(self.cloud.open_on_host, self.name)
+            )
             shown = {guest.server_id for guest in said.guests}
             for server_id in sorted(self.cloud.guests_of_host(self.name) - shown):
                 self.cloud.service.lost_guest(server_id, self.name, CONTEXT)
