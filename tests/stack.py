@@ -60,11 +60,17 @@ def free_port() -> int:
 class Process:
     """A process of ours, its output in a file."""
 
-    def __init__(self, log: Path, *command: str, **environ: str) -> None:
+    def __init__(
+        self,
+        log: Path,
+        *command: str,
+        python: Sequence[str] = (sys.executable,),
+        **environ: str,
+    ) -> None:
         self.log = log
         with log.open("ab") as out:
             self._popen = subprocess.Popen(
-                [sys.executable, "-m", *command],
+                [*python, "-m", *command],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
@@ -110,6 +116,8 @@ class Stack:
     host_down_after_s = 30.0
     #: The program under which services run: its module and arguments.
     service_under: tuple[str, ...] = ()
+    #: The interpreter of what is started next, and its options: that of another version has that.
+    python: tuple[str, ...] = (sys.executable,)
 
     def __init__(
         self,
@@ -182,7 +190,7 @@ class Stack:
 
     def _process(self, log: Path, *command: str) -> Process:
         if not self._own_clocks:
-            return Process(log, *command)
+            return Process(log, *command, python=self.python)
         clocked = ("tests.chaos.set_clock", str(log.with_suffix(".clock")), *command)
         return Process(log, *clocked, PYTHONPATH=str(ROOT))
 

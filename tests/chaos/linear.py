@@ -52,7 +52,7 @@ class Called:
         return self.call in {"attach", "detach"}
 
     def ways(self) -> tuple[tuple[Step, ...], ...]:
-        """Each way in which it may have happened."""
+        """Each way in which it may have happened; without an answer it need not come to its end."""
         if not self.changes or self.told == REFUSED:
             return ((),)
         done = (self.call, self.server)
@@ -61,7 +61,7 @@ class Called:
         return {
             COMPLETED: ((done,),),
             FAILED: ((), undone) if undone else ((),),
-            UNKNOWN: ((), (done,), undone) if undone else ((), (done,)),
+            UNKNOWN: (undone or (done,),),
         }[self.told]
 
     def agrees(self, has: Has) -> bool:
@@ -186,9 +186,14 @@ class _Search:
 
     def _next(self, place: _Place) -> Iterator[_Place]:
         over, begun, _ = place
-        under_way = dict(begun)
+        under_way, tried = dict(begun), set[Step]()
         for number in self._open(over):
             call = self._calls[number]
+            step = call.call, call.server
+            if call.told == UNKNOWN and number not in under_way:
+                if step in tried:  # as good as the one before it
+                    continue
+                tried.add(step)
             ways = (under_way[number],) if number in under_way else call.ways()
             for way in ways if call.changes else ():
                 yield from self._step(place, number, way)

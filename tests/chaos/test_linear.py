@@ -203,3 +203,19 @@ def test_a_read_in_the_end_that_says_the_opposite_is_found(seed: int) -> None:
     late = (volume.now + 10, volume.now + 11)
     volume.history.calls.append(call("show", *late, A not in volume.has))
     assert unexplained(volume.history)
+
+
+def test_many_calls_without_an_answer_are_no_more_than_a_few() -> None:
+    """Those that are alike can stand for each other, and none of them has to happen."""
+    unknown = [
+        call(what, 0, NEVER, UNKNOWN, server)
+        for what in ("attach", "detach") * 10
+        for server in (A, B)
+    ]
+    seen = [call("show", n, n + 0.5, n % 2 == 0, A) for n in range(1, 10)]
+    assert unexplained(history(*unknown, *seen)) is None
+    assert unexplained(
+        history(
+            *unknown, *seen, *(call("show", 10 + n, 10.5 + n, n % 2 == 0, A) for n in range(30))
+        )
+    )

@@ -13,31 +13,25 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from threading import Event
-from typing import Any
 
 import psycopg
 import pytest
 
 from ledger.log import schema
-from tests.chaos.linear import History, unexplained
-from tests.chaos.people import Mover, Told, User
-from tests.chaos.rested import Rested
+from tests.chaos.work import HOSTS, REST_S, Work
 from tests.ha.patroni import CASES, OUTAGES, Case, Cluster, running_cluster
-from tests.stack import ADMIN, Stack, eventually, running_stack
+from tests.stack import eventually, running_stack
 
 pytestmark = pytest.mark.lab
 
-HOSTS, USERS, VOLUMES = ("compute-1", "compute-2"), 4, 6
 #: Work before a case; how long it may take until it is accepted again; how long that has to last.
 BEFORE_S, AGAIN_S, LASTS_S = 5.0, 150.0, 10.0
-REST_S = 180.0
 HOME = Path("/var/tmp/attachment-ledger-ha")
 #: How much longer than the cluster itself the ledger may pause, in seconds.
 BESIDE_S = float(os.environ.get("HA_BESIDE_S", "3"))
@@ -77,79 +71,6 @@ def pause(moments: Sequence[float], since: float) -> float:
     return max((b - a for a, b in pairwise(sorted(moments)) if b > since), default=0.0)
 
 
-class Asker(User):
-    """Notes when something of its was accepted."""
-
-    accepted: list[float]
-
-    def end_of(self, answer: Any) -> tuple[str, str]:
-        if answer is not None and answer.ok:
-            self.accepted.append(time.monotonic())
-        return super().end_of(answer)
-
-
-class Run:
-    """A ledger on the cluster, and those who use it."""
-
-    def __init__(self, stack: Stack) -> None:
-        self.stack = stack
-        volumes = [stack.add_volume() for _ in range(VOLUMES)]
-        self.told = Told({id_: History(shared=False, commit_s=2.0) for id_ in volumes})
-        self.seen = Rested(stack)
-        self.operator = Mover("operator", stack, self.told, ADMIN, "operator")
-        self.accepted: list[float] = []
-
-    def begin(self) -> None:
-        for number in (0, 1):
-            self.stack.start_service(number)
-        for number, name in enumerate(HOSTS):
-            self.stack.start_agent(name, number, 1 - number)
-            self.stack.wait_for_host(name)
-        for name in HOSTS:
-            root = {"volume_id": self.stack.add_volume(bootable=True), "boot_index": 0}
-            self.stack.build(root, host=name)
-
-    def ask(self, until: Callable[[], None]) -> None:
-        """Users attach and detach while something is done."""
-        stop = Event()
-        with ThreadPoolExecutor(USERS) as pool:
-            users = [pool.submit(self._user(number).work, stop) for number in range(USERS)]
-            try:
-                until()
-            finally:
-                stop.set()
-        for each in users:
-            each.result()
-
-    def _user(self, number: int) -> Asker:
-        more: Any = {"operator": self.operator, "servers": sorted(self.stack.servers)}
-        user = Asker(f"user-{number}", self.stack, self.told, ADMIN, f"user {number}", **more)
-        user.accepted = self.accepted
-        return user
-
-    def rest(self) -> None:
-        eventually(lambda: self._ids("running") == [], "all ends", REST_S)
-        for id_ in self._ids("parked") or ():
-            self.operator.ask(
-                "POST", f"/v1/operations/{id_}/actions", {"retry": {"reason": "well"}}
-            )
-        eventually(lambda: self._ids("running", "parked") == [], "nothing is parked", REST_S)
-
-    def _ids(self, *states: str) -> list[str] | None:
-        ids: list[str] = []
-        for state in states:
-            answer = self.operator.ask("GET", "/v1/operations", state=state)
-            if answer is None or not answer.ok:
-                return None
-            ids += [row["operation_id"] for row in answer.json()["operations"]]
-        return ids
-
-    def judge(self) -> None:
-        assert self.seen.broken() == []
-        for volume, history in self.told.histories.items():
-            assert (why := unexplained(history)) is None, f"volume {volume}: {why}"
-
-
 @pytest.mark.parametrize("turn", [1, 2])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
 def test_nothing_that_was_accepted_is_lost(
@@ -164,7 +85,7 @@ def test_nothing_that_was_accepted_is_lost(
         db.execute("CREATE TABLE beats (at timestamptz DEFAULT now())")
     schema.upgrade(cluster.dsn(name))
     with running_stack(tmp_path, cluster.dsn(name), hosts=HOSTS) as stack:
-        run, writer = Run(stack), Writer(cluster.dsn(name))
+        run, writer = Work(stack), Writer(cluster.dsn(name))
         run.begin()
         writer.start()
         run.ask(partial(_strike, run, writer, cluster, case))
@@ -175,7 +96,7 @@ def test_nothing_that_was_accepted_is_lost(
 
 
 def _strike(
-    run: Run,
+    run: Work,
     writer: Writer,
     cluster: Cluster,
     case: Case,
