@@ -21,9 +21,9 @@ from handlers.results.meaning import Book
 
 
 def adopt(verdict: AdoptionVerdict, host: str, reason: str, seen: Seen, book: Book) -> None:
-    """`seen`: the server as a look has seen and recorded it.
+    """`seen`: the interval in which this was seen; that is recorded already.
 
-    Raises ChangedSinceError if the log differs from it.
+    Raises ChangedSinceError if the log differs.
     """
     instance = book.get(Instance, verdict.server_id)
     if instance.origin is None or instance.host != host or instance.deleted:

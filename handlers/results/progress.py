@@ -179,8 +179,8 @@ class Execution:
             self.failed(run, StepResult(step=step, took_ms=0, error=error), now)
 
     def _creates(self, run: Run) -> bool:
-        """If the run creates a volume: the time until which that can be recognised if its id is
-        lost (`made`).
+        """Whether the run creates a volume; then its time is recorded, by which the volume is
+        recognised if its id is lost (`made`).
         """
         does = {self.plan.step(name).do for name in run.steps}
         wanted = LedgerVerb.VOLUME_CREATE in does and not run.undo
