@@ -151,9 +151,7 @@ class WaitingCommands:
 
 
 async def commands(call: Call) -> web.StreamResponse:
-    """GET commands: those after the cursor, or none after the wait; and which survey of the host is
-    requested.
-    """
+    """GET commands: those after the cursor, or none after the wait; with a request for a survey."""
     name = await _own_host(call)
     query = call.query(CommandsQuery)
     batcher, agent = _heard(call, name), _agent(call)
@@ -249,9 +247,7 @@ def _stale(name: str, given: int, current: int) -> ApiError:
 
 
 async def reports(call: Call) -> web.StreamResponse:
-    """POST reports: results of steps of a run, and the guest; the answer says whether the run
-    continues.
-    """
+    """POST reports: results of steps of a run, and the guest; whether the run continues."""
     name = await _own_host(call)
     said = read(await call.json_object(REPORT_BYTES_MAX), Report)
     report = checked_report(said, call.components.clock())
