@@ -174,7 +174,9 @@ class Attachment(Aggregate):
                 self.volume_id = event.volume_id
 
     def record(self, kind: type[Event], **fields: Any) -> None:
-        """One host at a time: the one before has proved, or an operator vouched, its disconnect."""
+        """One host at a time: the former one has proved its disconnect, or an operator has vouched
+        for it.
+        """
         if kind is self.ConnectorUpdated and self.may_be_connected and fields["host"] != self.host:
             raise errors.SecondHostError(
                 id=str(self.id), state=self.state, host=self.host, other=fields["host"]

@@ -39,7 +39,7 @@ class About:
 
     @classmethod
     def of(cls, event: Any) -> About:
-        """Of one whose body has all of these; None: it has not happened."""
+        """From an event body that has all of these; None: the fact does not exist."""
         return cls(**{name: getattr(event, name, None) for name in cls.__dataclass_fields__})
 
 
@@ -101,19 +101,19 @@ class Actor:
 
     @property
     def noted(self) -> Actor:
-        """The same as it is stored: a person without name and id, which can be erased."""
+        """As it is stored: without a person's name and id, so that these can be erased."""
         if self.known_as is None:
             return self
         return replace(self, name=self.known_as, user_id=None, known_as=None)
 
     def stored(self) -> dict[str, Any]:
-        """As events keep it."""
+        """The form in which events store it."""
         kept = {name: value for name, value in vars(self.noted).items() if name != "known_as"}
         return {**kept, "roles": list(self.roles)}
 
     @classmethod
     def of(cls, stored: Mapping[str, Any]) -> Self:
-        """The one that is stored so."""
+        """The actor in this stored form."""
         return cls(**{**stored, "roles": tuple(stored["roles"])})
 
 
@@ -140,8 +140,8 @@ class EventContext:
 
     @property
     def stored_sender(self) -> dict[str, Any] | None:
-        """The sender, for each event of a request that begins no operation.  Else the operation's
-        start has it; an operator's act on one has a sender of its own.
+        """The sender, for each event of a request that begins no operation.  Otherwise the
+        operation's start has it; an operator's act on an operation has its own sender.
         """
         return self.sender if self.operation_id is None or self.cause == "operator" else None
 
@@ -163,11 +163,11 @@ class Event:
 
     @property
     def origin(self) -> str | None:
-        """Whose it is that was seen; None: it was done, and not seen."""
+        """For a seen event: the Nova where it was seen; None: the ledger did it."""
         return self.seen["origin"] if self.seen else None
 
     def __init_subclass__(cls) -> None:
-        """Make a dataclass of it, and give it its stored name, `Aggregate.EventName`."""
+        """Make it a dataclass, and set its stored name, `Aggregate.EventName`."""
         super().__init_subclass__()
         dataclass(frozen=True, kw_only=True)(cls)
         cls.TOPIC = cls.__qualname__
@@ -175,7 +175,7 @@ class Event:
 
 
 def complete(kind: Any, body: dict[str, Any]) -> None:
-    """Give a stored event the fields that its class has gained since, with their defaults."""
+    """Add to a stored event the fields that its class has gained since, with their defaults."""
     for each in _with_default(kind):
         if each.name not in body:
             make = each.default_factory
@@ -208,7 +208,7 @@ class Aggregate(ABC):
 
     @staticmethod
     def id_of(key: str) -> UUID:
-        """The id of the one that all others call so: by its id's text, or a host by its name."""
+        """The aggregate id for the name that others use: the text of its id, or a host's name."""
         return _parsed(key)
 
     @abstractmethod
@@ -241,17 +241,19 @@ class Aggregate(ABC):
 
     @property
     def unsaved(self) -> bool:
-        """Whether something happened that is not saved yet."""
+        """Whether there are events that are not saved yet."""
         return bool(self._pending)
 
     def collect_events(self) -> list[Event]:
-        """Hand over the unsaved events (the eventsourcing library calls this on save)."""
+        """Return the unsaved events and forget them (the eventsourcing library calls
+        this on save).
+        """
         collected, self._pending = self._pending, []
         return collected
 
     @classmethod
     def evolve(cls, id: UUID, events: Iterable[Any]) -> Self:  # noqa: A002
-        """The aggregate after its events; version 0 if there are none."""
+        """The aggregate after these events; version 0 if there are none."""
         return cls(id).follow(events)
 
     def follow(self, events: Iterable[Any]) -> Self:
@@ -261,10 +263,10 @@ class Aggregate(ABC):
         return self
 
     def fork(self) -> Self:
-        """An equal aggregate; what is recorded on one is not seen on the other.
+        """An equal, independent aggregate: events recorded on one do not appear on the other.
 
-        Containers are copied, their elements are shared: a subclass whose `apply` changes an
-        element in place, instead of replacing it, copies it here as well.
+        Containers are copied, their elements are shared.  A subclass whose `apply` changes an
+        element in place, instead of replacing it, copies the element here as well.
         """
         fork = object.__new__(type(self))
         state = fork.__dict__

@@ -1,4 +1,4 @@
-"""Every event that the log can have, by its aggregate."""
+"""Every event that the log can have, by aggregate."""
 
 from __future__ import annotations
 

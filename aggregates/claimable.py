@@ -16,7 +16,7 @@ from aggregates.server import ServerClaim, faults_after, in_the_way
 
 
 class Claimable(Aggregate):
-    """`faults`: messages by the operation that parked; RESET stands for an operator's word."""
+    """`faults`: messages by the operation that parked; RESET stands for os-resetState."""
 
     Claimed: ClassVar[Any]
     ClaimReleased: ClassVar[Any]
@@ -51,7 +51,7 @@ class Claimable(Aggregate):
             self.claims[claimant] = replace(claim, parked=parked)
 
     def refuse_claimed(self, *, exclusive: bool, beside_parked: bool = False) -> None:
-        """Raises ClaimedError.  `beside_parked`: not for one that is parked, of a volume alone."""
+        """Raises ClaimedError.  `beside_parked`: ignore parked operations on a single volume."""
         self._refuse(in_the_way(self.claims, exclusive=exclusive, beside_parked=beside_parked))
 
     def refuse_parked(self) -> None:

@@ -1,8 +1,8 @@
-"""Why a request is refused.  The docstring is the message; `code` is stable.
+"""Why a request is refused.  The docstring of a class is its message; its `code` is stable.
 
-Every error here is the caller's to mend and maps to a 4xx answer.  `status` and
-the texts are Nova's where Nova has the case, so that existing clients, and the
-people who search for a message, find what they know.
+The caller can correct each of these errors, and each is a 4xx answer.  Where Nova has the same
+case, `status` and text are Nova's: existing clients handle them, and people find the message
+when they search for it.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ class SecondHostError(IllegalTransitionError, code="second_host"):
 
 
 class ForeignConnectorError(IllegalTransitionError, code="foreign_connector"):
-    """Host {host} gave attachment {id} the connector of host {connector_host}. An agent speaks for
-    the host whose storage connector it has: see which host its configuration names.
+    """Host {host} reported attachment {id} with the connector of host {connector_host}. An agent
+    works for the host whose storage connector it has: correct the host name in the agent's
+    configuration.
     """
 
 
@@ -82,21 +83,21 @@ class LockedError(DomainError, code="locked"):
 
 
 class ObservedServerError(DomainError, code="observed_server"):
-    """Server {server_id} is {origin}'s: this ledger watches it, and changes nothing there. Ask
-    {origin} for it.
+    """Server {server_id} belongs to {origin}. This ledger only observes it, and changes nothing
+    there. Send the request to {origin}.
     """
 
 
 class ObservedHostError(DomainError, code="observed_host"):
-    """Host {host} is {origin}'s: this ledger watches it, and changes nothing there. Ask {origin}
-    for it, and run no agent of the ledger there.
+    """Host {host} belongs to {origin}. This ledger only observes it, and changes nothing there.
+    Send the request to {origin}, and run no agent of the ledger on the host.
     """
 
 
 class UnshownServerError(DomainError, code="unshown_server"):
     """Server {server_id} was adopted, and host {host} has not yet reported it with its volumes, so
-    no operation may change it. Start the agent of that host; then find differences with: drift
-    run --server.
+    no operation may change it. Start the agent of that host; then look for differences with:
+    drift run --server.
     """
 
 
@@ -105,9 +106,9 @@ class ChangedSinceError(DomainError, code="changed_since"):
 
 
 class NovaComputeRunsError(DomainError, code="nova_compute_runs"):
-    """Nova says that its nova-compute on host {host} is up, as it was within the last minute, or
-    that somebody has forced it down, which stops nothing. It and the agent must not both work
-    there. Stop and mask it, and end the forcing down: the agent comes again by itself.
+    """Nova reports that nova-compute on host {host} is up, was up within the last minute, or is
+    forced down, which does not stop it. nova-compute and the agent must not both work there. Stop
+    and mask nova-compute, and unset forced_down. The agent then registers again by itself.
     """
 
 
@@ -122,9 +123,10 @@ class NotAdoptedHostError(DomainError, code="not_adopted_host"):
 
 
 class HostUnaccountedError(DomainError, code="host_unaccounted"):
-    """Host {host} is fenced, or has not shown since then, or since a restore, what it still holds
-    of servers that run elsewhere. Handed back, it never would. Unfence it, or vouch for it, and
-    start its agent until the host is up; then stop the agent, and ask again.
+    """Host {host} is fenced, or has not reported since its last fence, or since a restore of the
+    ledger, what it still holds of servers that run elsewhere. After it is handed back it cannot
+    report this. Unfence it, or vouch for it, and run its agent until the host is up. Then stop the
+    agent, and try again.
     """
 
 
@@ -229,8 +231,8 @@ class HostUnavailableError(DomainError, code="host_unavailable"):
 class HostUnvouchedError(DomainError, code="host_unvouched"):
     """This ledger was restored from an older backup, and may not know what host {host} has. Until
     an operator vouches for that host, the ledger does nothing there, and starts, frees and
-    deletes nothing on any host. Check it, then: attachment-ledger host vouch {host}. If it is gone
-    for good, fence it.
+    deletes nothing on any host. Check the host, then run: attachment-ledger host vouch {host}. If
+    it is gone for good, fence it.
     """
 
 
@@ -241,15 +243,15 @@ class HostNotFencedError(DomainError, code="host_not_fenced", status=400):
 
 
 class HookAwaitedError(DomainError, code="hook_awaited"):
-    """Host {host} is fenced, but the program after the fence (fencing.hook), which has to succeed
-    first, has not: it failed {failures} times. It runs again until it succeeds. The host's history
+    """Host {host} is fenced, but the program that runs after a fence (fencing.hook) has to succeed
+    first. It has failed {failures} times, and is run again until it succeeds. The host's history
     has its output.
     """
 
 
 class OperatorsFenceError(DomainError, code="operators_fence"):
     """Host {host} was fenced by an operator, with separate evidence: a controller cannot end
-    that. Unfence it with /v1 when it may work again.
+    that fence. Unfence it by /v1 when it may work again.
     """
 
 
@@ -261,8 +263,8 @@ class FenceTooOldError(DomainError, code="fence_too_old"):
 
 class ShownElsewhereError(DomainError, code="shown_elsewhere"):
     """Server {server_id}: {flow} is refused, because its guest or volume is shown elsewhere:
-    {signs}. It could make a second writer, or free what is in use. Remove the guest or disk there;
-    if the host is gone for good, fence it. Then try again.
+    {signs}. It could cause a second writer on a volume, or free a volume that is in use. Remove
+    the guest or disk there; if the host is gone for good, fence it. Then try again.
     """
 
 

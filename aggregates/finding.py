@@ -34,7 +34,9 @@ def finding_uuid(drift_class: str, subject: str, key: str, host: str | None) -> 
 
 
 class Finding(Aggregate):
-    """`differs`: what each party says, by party and name; only what is needed to see it."""
+    """`differs`: the statements of each party, by party and name; only what shows the
+    difference.
+    """
 
     class DriftFound(Event):
         """A look has found a difference, as of the position `at_position` of the log.

@@ -152,7 +152,7 @@ class Host(Aggregate):
         self._forget()
 
     def _forget(self) -> None:
-        """All that is said of it as the ledger's, but for the epoch."""
+        """Drop all state that it has as the ledger's host, except the epoch."""
         self.service_version = 0
         self.capabilities: dict[str, Any] = {}
         self.connector: dict[str, Any] | None = None
@@ -230,27 +230,27 @@ class Host(Aggregate):
         capabilities: dict[str, Any],
         connector: dict[str, str] | None = None,
     ) -> None:
-        """Take what the agent says of itself; saying nothing new records nothing."""
+        """Take what the agent reports of itself; no news records nothing."""
         facts = {"name": name, "service_version": service_version, "capabilities": capabilities}
         facts["connector"] = connector
         if self.awaits_agent or any(getattr(self, name) != now for name, now in facts.items()):
             self.record(self.HostRegistered, **facts)
 
     def refuse_observed(self) -> None:
-        """Raises ObservedHostError if the host is somebody else's."""
+        """Raises ObservedHostError if the host is only observed."""
         if self.origin is not None:
             raise errors.ObservedHostError(host=self.name, origin=self.origin.capitalize())
 
     def record(self, kind: type[Event], **fields: Any) -> None:
-        """Of a host that is somebody else's, only what is seen."""
+        """On an observed host only seen events can be recorded."""
         if fields.get("seen") is None and kind is not self.Adopted:
             self.refuse_observed()
         super().record(kind, **fields)
 
     def adopt(self, reason: str) -> None:
-        """Take it from whose it is; one that is the ledger's already stays so.
+        """Take over the host from its Nova; one that the ledger has already stays so.
 
-        Raises NotObservedHostError if nobody else ever had it.
+        Raises NotObservedHostError if no Nova ever had it.
         """
         if self.origin is not None:
             what = {"name": self.name, "came_from": self.origin, "epoch": self.epoch}
@@ -259,8 +259,8 @@ class Host(Aggregate):
             raise errors.NotObservedHostError(host=self.name)
 
     def check_returnable(self) -> None:
-        """Raises NotAdoptedHostError, and HostUnaccountedError: what it may still hold of servers
-        elsewhere keeps these from being started, and would be forgotten.
+        """Raises NotAdoptedHostError; HostUnaccountedError if the host may still hold something of
+        servers elsewhere.  That keeps these from being started, and would be forgotten.
         """
         if self.came_from is None:
             raise errors.NotAdoptedHostError(host=self.name)
@@ -268,7 +268,7 @@ class Host(Aggregate):
             raise errors.HostUnaccountedError(host=self.name)
 
     def hand_back(self, reason: str) -> None:
-        """Give it back.  Raises what `check_returnable` raises."""
+        """Give the host back to its Nova.  Raises the errors of `check_returnable`."""
         self.check_returnable()
         self.record(self.HandedBack, to=self.came_from, reason=reason)
 
@@ -282,30 +282,32 @@ class Host(Aggregate):
         self.record(self.Fenced, epoch=self.epoch + 1, reason=reason, evidence=evidence)
 
     def force_down(self, controller: str, reason: str, evidence: str) -> None:
-        """A controller's fence.  Where an operator's stands, it says nothing new."""
+        """An HA controller's fence.  On a host that an operator has fenced it records nothing."""
         if not self.fenced or self.said_off:
             what = {"reason": reason, "evidence": evidence, "controller": controller}
             self.record(self.Fenced, epoch=self.epoch + 1, **what)
 
     def force_up(self, reason: str) -> None:
-        """End a controller's fence.  Raises OperatorsFenceError if an operator has made it."""
+        """End a controller's fence.  Raises OperatorsFenceError if an operator has
+        fenced the host.
+        """
         if self.fenced and not self.said_off:
             raise errors.OperatorsFenceError(host=self.name)
         self.unfence(reason)
 
     @property
     def said_off(self) -> bool:
-        """Whether it is fenced as powered off: then nothing of before runs there."""
+        """Whether it is fenced as powered off: then nothing from before runs there."""
         return self.fenced and self.controller is not None
 
     def report_leftovers(
         self, guests: list[str], attachments: list[str], *, all_decided: bool
     ) -> None:
-        """What it must release; no commands until the list is empty (decision 0027).
+        """Record what it must release; it gets no commands until the list is empty (decision 0027).
 
-        While it is fenced its servers may still be evacuated, so that what is its now may
-        not be its when it comes back: it stays suspect.  So it does while it is not decided
-        of all that it holds whether it is its.
+        While the host is fenced, its servers may still be evacuated: what belongs to it now may not
+        when it returns, so it stays suspect.  It also stays suspect until it is decided for
+        everything that it holds whether that belongs to it.
         """
         if not guests and not attachments and all_decided and not self.fenced:
             if self.suspect:
@@ -314,7 +316,9 @@ class Host(Aggregate):
             self.record(self.LeftoversFound, guests=guests, attachments=attachments)
 
     def see_disks(self, server_id: str, volumes: frozenset[str]) -> None:
-        """Take the volumes that are in this guest and are not to be; the same records nothing."""
+        """Record the volumes in this guest that must not be there; the same volumes
+        record nothing.
+        """
         if volumes != self.shown.get(server_id, frozenset()):
             self.record(self.DisksSeen, server_id=server_id, volumes=sorted(volumes))
 
@@ -324,41 +328,41 @@ class Host(Aggregate):
             self.record(self.Unfenced, reason=reason)
 
     def restore(self, epoch: int, position: int, reason: str) -> None:
-        """The ledger was restored from a backup that ended at this position; `epoch`: above all
-        that were handed out in what is lost.
+        """The ledger was restored from a backup that ended at this position.  `epoch`: higher than
+        all epochs of the lost part.
         """
         epoch = max(epoch, self.epoch + 1)
         self.record(self.Restored, epoch=epoch, position=position, reason=reason)
 
     def awaits_hook(self, now: float) -> bool:
-        """Whether the program after this fence is to be run now; a clock may have been set back."""
+        """Whether the program after this fence has to run now; the clock may have been set back."""
         return self.fenced and not self.hooked and not 0 < self.hook_next_at - now <= HOOK_PAUSE_S
 
     def check_hooked(self) -> None:
-        """Raises HookAwaitedError unless the program after this fence has ended well."""
+        """Raises HookAwaitedError unless the program after this fence has succeeded."""
         if not self.hooked:
             raise errors.HookAwaitedError(host=self.name, failures=self.hook_failures)
 
     def ran_hook(self, epoch: int, code: int | None, output: str, now: float) -> None:
-        """How the program after the fence of this epoch has ended.  Code 0 is success; else it is
-        run again after a pause, which grows.
+        """Record how the program after the fence of this epoch ended.  Code 0 is success; otherwise
+        it runs again after a pause, which grows.
         """
         pause_s = min(HOOK_PAUSE_S, HOOK_PAUSE_FIRST_S * 2 ** min(self.hook_failures, 10))
         next_at = None if code == 0 else now + pause_s
         self.record(self.HookRan, of_epoch=epoch, code=code, output=output, next_at=next_at)
 
     def vouch(self, reason: str) -> None:
-        """Vouching for a host of which nothing is in doubt records nothing."""
+        """Vouch for the host after a restore; without a doubt about it this records nothing."""
         if self.unvouched:
             self.record(self.Vouched, reason=reason)
 
     @property
     def in_doubt(self) -> bool:
-        """Whether nobody knows what it has: neither does the log, nor was it fenced since."""
+        """Whether nobody knows what the host has: the log does not, and it was not fenced since."""
         return self.unvouched and not self.fenced
 
     def disable(self, reason: str | None) -> None:
-        """No server may come here from now on; the same reason again records nothing."""
+        """The host gets no new servers from now on; the same reason again records nothing."""
         if not self.disabled or reason != self.disabled_reason:
             self.record(self.Disabled, reason=reason)
 

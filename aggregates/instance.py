@@ -358,7 +358,7 @@ class Instance(Claimable):
                 self._passed(event)
 
     def _passed(self, event: Event) -> None:
-        """Its origin."""
+        """Apply an event of a server that a Nova has, or had: seen, adopted, handed back."""
         match event:
             case self.ServerSeen():
                 self.origin = event.origin
@@ -454,7 +454,7 @@ class Instance(Claimable):
 
     @property
     def local_disks(self) -> tuple[str, ...]:
-        """Disks of the guest that are no volumes: they cannot go where it goes."""
+        """Disks of the guest that are not volumes: they cannot move with it."""
         volumes = {device.device_name for device in self.devices.values()}
         return tuple(name for name in self.seen.devices if name not in volumes)
 
@@ -469,12 +469,12 @@ class Instance(Claimable):
         definition: tuple[str, list[str]] | None = None,
         epoch: int = 0,
     ) -> bool:
-        """Take what a host shows in this epoch of its; seeing nothing new records nothing.
+        """Take what a host shows of the guest in this epoch; no news records nothing.
 
-        A host cannot take a guest from another one by showing it: only flows move
-        guests - or people, of those without volumes that no flow has ever placed, from a
-        host that has lost sight of them.  What a flow is just changing is not looked at: it
-        says what it made true.  False: so it is here, and to be shown again.
+        A host cannot take a guest from another host by showing it.  Only flows move guests; people
+        can move those without volumes that no flow has ever placed, from a host that no longer
+        shows them.  A guest that a flow is changing is not examined: the flow records the result.
+        Returns False then: the guest has to be shown again.
         """
         if self.deleted or self.offloaded:
             return True
@@ -499,8 +499,8 @@ class Instance(Claimable):
         return True
 
     def runs_on(self, host: str, epoch: int) -> None:
-        """Its host shows it, and was said to be off: what runs there has begun to since, or that
-        word was wrong.  So no fence of before covers it.
+        """Its host shows it running, though it was reported as off: it has started since, or the
+        report was wrong.  So no earlier fence covers it.
         """
         if self.host == host and self.power_state in RUNNING and self.epoch < epoch:
             seen = {what: list(names) for what, names in self.seen._asdict().items()}
@@ -514,13 +514,13 @@ class Instance(Claimable):
             self.record(self.SeenElsewhere, host=host, **fields)
 
     def miss_elsewhere(self, host: str) -> None:
-        """The host does not show it any more."""
+        """The host no longer shows it."""
         if host in self.elsewhere:
             self.record(self.GoneElsewhere, host=host)
 
     @property
     def places(self) -> frozenset[str]:
-        """The hosts that are to have its guest: two, while a resize can be reverted."""
+        """The hosts that must have its guest: two, while a resize can be reverted."""
         own = (self.host, self.resize_source)
         return frozenset(() if self.deleted else (host for host in own if host is not None))
 
@@ -531,18 +531,18 @@ class Instance(Claimable):
         return lost and self._vm_state is not VmState.BUILDING
 
     def device_of(self, volume_id: str) -> Device | None:
-        """The device of a volume, bound or being bound."""
+        """The device of a volume, also while it is being attached."""
         return next((d for d in self.devices.values() if d.volume_id == volume_id), None)
 
     @property
     def never_built(self) -> bool:
-        """Whether its first boot failed (S1): there is no guest, and will be none."""
+        """Whether its first boot failed (S1): there is no guest, and there will be none."""
         return str(self.id) in self.faults
 
     def reserve_device(self, bdm_id: str, volume_id: str, wanted: str | None) -> str:
-        """Give `volume_id` a device name: the one wanted if it is free, else the next.
+        """Give `volume_id` a device name: the requested one if it is free, else the next.
 
-        `volume_id` "": one that is still to be created.  Raises AlreadyAttachedError,
+        `volume_id` "": a volume that is still to be created.  Raises AlreadyAttachedError,
         DeviceInUseError, TooManyDevicesError.
         """
         if volume_id and self.device_of(volume_id):
@@ -557,14 +557,14 @@ class Instance(Claimable):
         return name
 
     def release_device(self, bdm_id: str) -> None:
-        """Take the device name back, if it is given away."""
+        """Free the device name, if it is in use."""
         if device := self.devices.get(bdm_id):
             self.record(self.DeviceReleased, bdm_id=bdm_id, volume_id=device.volume_id)
 
     def set_device_volume(self, bdm_id: str, volume_id: str | None) -> None:
-        """Put another volume, or none, behind a device; what is already so records nothing.
+        """Give a device another volume, or none; the present one records nothing.
 
-        A swap keeps the disk, and so its serial; into an empty place comes another disk.
+        A swap keeps the disk, and so its serial; a vacant root device gets a new disk.
         """
         known = self.devices.get(bdm_id)
         if known is None or known.volume_id == volume_id:
@@ -575,7 +575,7 @@ class Instance(Claimable):
         self.record(self.DeviceVolumeSet, bdm_id=bdm_id, volume_id=volume_id, serial=serial)
 
     def place(self, host: str, power_state: str, epoch: int) -> None:
-        """Say where the guest is and whether it runs; what is already so records nothing."""
+        """Record where the guest is and whether it runs; the present state records nothing."""
         known = (self.host, self.power_state, self.offloaded, RESET in self.faults)
         if known != (host, power_state, False, False):
             self.record(self.Placed, host=host, power_state=power_state, epoch=epoch)

@@ -80,7 +80,7 @@ class Look(Aggregate):
         return self.state is LookState.ENDED
 
     def about(self) -> About:
-        """A look at a part is in that part's history."""
+        """A look at a part belongs to the history of that part."""
         return About(
             server_id=self.scope.get("server"),
             volume_id=self.scope.get("volume"),

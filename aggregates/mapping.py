@@ -27,12 +27,12 @@ class MappingState(StrEnum):
 class BlockDeviceMapping(Aggregate):
     """The aggregate's id is the `bdm_uuid` of the API.
 
-    `serial` is the id by which the guest knows the disk: the volume's when it was
-    attached.  It stays when a swap puts another volume behind it, for a guest's
-    `/dev/disk/by-id` must not change under it (LP 1625660, LP 1661016).
+    `serial` is the id by which the guest knows the disk: the volume's when it was attached.  It
+    stays when a swap replaces the volume, because a guest's `/dev/disk/by-id` must not change under
+    it (LP 1625660, LP 1661016).
 
-    `access_mode` is "ro" or "rw"; None: attached before that was kept.  It never widens: what
-    is read-only once stays so through each move, swap and start, until it is detached.
+    `access_mode` is "ro" or "rw"; None: attached before it was stored.  It never widens: a
+    read-only disk stays read-only through each move, swap and start, until it is detached.
     """
 
     class MappingCreated(Event):

@@ -77,7 +77,7 @@ _NOT_BEGUN = StepRecord()
 
 
 class ActiveRun(NamedTuple):
-    """A run whose result is not all known."""
+    """A run with results still missing."""
 
     number: int
     lane: int
@@ -91,7 +91,7 @@ class ActiveRun(NamedTuple):
 
 @dataclass
 class History:
-    """Everything `decide` needs to know beside the plan."""
+    """Everything `decide` needs beside the plan."""
 
     records: dict[tuple[int, str, bool], StepRecord] = field(default_factory=dict)
     active: dict[int, ActiveRun] = field(default_factory=dict)
@@ -106,7 +106,7 @@ class History:
         return self.records.get((lane, step, undo), _NOT_BEGUN)
 
     def note(self, lane: int, step: str, *, undo: bool, **news: Any) -> None:
-        """Let something be known of a step."""
+        """Record what is known of a step."""
         known = self.of_step(lane, step, undo=undo)
         self.records[lane, step, undo] = known._replace(**news)
 
@@ -134,7 +134,7 @@ class History:
 
 @dataclass
 class ReadPlan:
-    """`started.plan` as handlers read it: once, for all its forks.  It is no state of its own."""
+    """`started.plan` as handlers read it: parsed once for all forks.  It is no separate state."""
 
     value: Any = field(default=None, compare=False)
 
@@ -388,7 +388,7 @@ class Operation(Aggregate):
     def _result(
         self, event: StepSucceeded | StepRetried | StepFailed, *, undo: bool, **facts: Any
     ) -> None:
-        """What is known of a step is its last result, and how many there were."""
+        """What is known of a step: its last result, and their number."""
         attempts = self.history.of_step(event.lane, event.step, undo=undo).attempts + 1
         host = self.history.active[event.lane].host
         self.history.records[event.lane, event.step, undo] = StepRecord(
@@ -396,7 +396,7 @@ class Operation(Aggregate):
         )
 
     def _give_failed_steps_another_chance(self) -> None:
-        """A forward failure before the pivot stays: it is why the operation unwinds."""
+        """A forward failure before the pivot stays: it is the reason to unwind."""
         undoing = any(undo for (_, _, undo) in self.history.records)
         unwinding = undoing and not self.history.already_happened
         for (lane, step, undo), record in list(self.history.records.items()):

@@ -8,7 +8,7 @@ from aggregates.base import NOBODY, About, Aggregate, Event
 
 
 class Person(Aggregate):
-    """The aggregate's id is random, and says nothing of who it was."""
+    """The aggregate's id is random, and does not identify the person."""
 
     class Erased(Event):
         """The name and id of a person were erased: the log has only these hashes of them."""
@@ -20,4 +20,4 @@ class Person(Aggregate):
         return NOBODY
 
     def apply(self, event: Any) -> None:
-        """There is no state: nothing is decided on it."""
+        """There is no state: no decision uses it."""

@@ -15,7 +15,7 @@ from aggregates.base import About, Aggregate, Event
 
 
 class RemnantKind(StrEnum):
-    """What it is that may be left."""
+    """The kind of thing that may be left."""
 
     ATTACHMENT = "attachment"  # in Cinder
     CONNECTION = "connection"  # devices and sessions on a host
@@ -33,7 +33,7 @@ class RemnantState(StrEnum):
 
 
 class Remnant(Aggregate):
-    """The aggregate's id follows from the operation and the step that was passed over."""
+    """The aggregate's id is derived from the operation and the skipped step."""
 
     class RemnantLeft(Event):
         """An operator's act (`act`: skip, give_up) left out a step that would have removed this.

@@ -1,4 +1,4 @@
-"""What an instance is made of: its states, devices and claims."""
+"""The parts of an instance: its states, devices and claims."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DEVICES_MAX = 26 + 26 * 26
 
 
 class VmState(StrEnum):
-    """Nova's vm_state; derived from what flows did, power state and faults."""
+    """Nova's vm_state; derived from completed flows, power state and faults."""
 
     ACTIVE = "active"
     PAUSED = "paused"
@@ -71,7 +71,7 @@ NO_DISKS = SeenDisks()
 
 
 class Sighting(NamedTuple):
-    """A guest as a host shows it that is not its server's; `epoch`: of that host then."""
+    """A guest shown by a host that is not its server's; `epoch`: of that host at that time."""
 
     power_state: str
     volumes: tuple[str, ...]
@@ -93,7 +93,7 @@ DEFAULT_DETAILS: Mapping[str, Any] = MappingProxyType(
 
 
 def merge_details(kept: Mapping[str, Any], changed: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What is kept, with what is said anew; null is what nobody said."""
+    """The stored properties with the changed ones; null sets the default."""
     described = {name: changed[name] for name in DEFAULT_DETAILS if name in changed}
     news = {
         name: DEFAULT_DETAILS[name] if value is None else value for name, value in described.items()
@@ -113,7 +113,7 @@ def faults_after(faults: Mapping[str, str], state: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class ServerClaim:
-    """An operation at work on the server, or parked; `flow` tells people which."""
+    """An operation, running or parked, on the server; `flow` is for people."""
 
     exclusive: bool
     flow: str | None
@@ -131,7 +131,7 @@ def in_the_way(
 
 
 def next_name(taken: Collection[str], seen: Iterable[str]) -> str:
-    """A free device name, on the bus of the disks that are `seen`.  Raises TooManyDevicesError."""
+    """A free device name, on the bus of the disks in `seen`.  Raises TooManyDevicesError."""
     prefix = "sd" if any(name.startswith("sd") for name in seen) else "vd"
     for name in (prefix + each for each in _letters()):
         # "a" is the root device's, whether or not the guest has one now (S2).
@@ -141,9 +141,9 @@ def next_name(taken: Collection[str], seen: Iterable[str]) -> str:
 
 
 def serial_for(volume_id: str, bdm_id: str, devices: Iterable[Device]) -> str:
-    """The id by which the guest will know a new disk: the volume's, as Nova has it.
+    """The id by which the guest will know a new disk: the volume's, as in Nova.
 
-    After a swap another volume's disk may still be known by it; then the mapping's.
+    After a swap, a disk of another volume may still have that id; then it is the mapping's.
     """
     taken = {device.serial for device in devices if device.bdm_id != bdm_id}
     return bdm_id if volume_id in taken else volume_id

@@ -37,7 +37,7 @@ class VolumeClaim:
     hosts: frozenset[str] = frozenset()
 
     def excludes(self, other: VolumeClaim) -> bool:
-        """Whether both may not go on at the same time."""
+        """Whether the two operations must not run at the same time."""
         if self.server_id == other.server_id or not (self.shared and other.shared):
             return True
         both_reserve = self.reserves and other.reserves
@@ -241,7 +241,9 @@ class Volume(Aggregate):
             self.record(self.ClaimNarrowed, claimant=operation_id)
 
     def made(self, server_id: str, mark: str) -> None:
-        """Cinder has it now, for this server.  Raises IllegalTransitionError if it was given up."""
+        """Cinder has the volume now, for this server.  Raises IllegalTransitionError if it was
+        given up.
+        """
         if self.deleted:
             topic = self.VolumeMade.TOPIC
             raise errors.IllegalTransitionError(event=topic, id=str(self.id), state="deleted")

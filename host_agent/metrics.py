@@ -26,8 +26,8 @@ READ_S_MAX = 5.0
 
 
 class LineState(NamedTuple):
-    """How it stands with the ledger; the clock is None until the ledger has told the time, the
-    certificate where the host shows none.
+    """The agent's connection to the ledger.  `clock_skew_s` is None until the ledger has told the
+    time; `certificate` is None if the host uses none.
     """
 
     registered: bool
@@ -36,7 +36,7 @@ class LineState(NamedTuple):
 
 
 class Numbers:
-    """What this agent counts: calls by neighbour and outcome, steps by name and outcome."""
+    """The agent's counters: calls by neighbour and outcome, steps by name and outcome."""
 
     def __init__(self) -> None:
         self.calls = call_seconds("ledger_agent_call_seconds")
@@ -51,7 +51,7 @@ class Numbers:
     def counting(
         self, report: Callable[[Report, str | None], Verdict]
     ) -> Callable[[Report, str | None], Verdict]:
-        """`report`, with the steps counted that it tells of."""
+        """`report`, which also counts the steps that it reports."""
 
         def counted(given: Report, changed: str | None) -> Verdict:
             for result in given.results:
@@ -62,7 +62,7 @@ class Numbers:
         return counted
 
     def registry(self, state: Callable[[], LineState]) -> CollectorRegistry:
-        """What is shown of an agent with which it stands so whenever somebody asks."""
+        """The registry of the metrics page; `state` is called for each page."""
         registry = CollectorRegistry()
         for collector in (_Standing(state), self.steps, self.calls):
             registry.register(collector)
@@ -71,42 +71,43 @@ class Numbers:
 
 @dataclass(frozen=True)
 class _Standing(Collector):
-    """Gauges of what is so when somebody asks; what is not known is not shown."""
+    """Gauges of the present state; an unknown value is absent."""
 
     state: Callable[[], LineState]
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         state = self.state()
-        info = "1; says of which service version the agent is"
+        info = "Always 1; the label has the agent's service version"
         version = GaugeMetricFamily("ledger_agent_info", info, labels=["service_version"])
         version.add_metric([str(SERVICE_VERSION)], 1)
         yield version
         yield GaugeMetricFamily(
             "ledger_agent_registered",
-            "1 if the ledger has taken the agent's registration and is in contact, else 0",
+            "1 if the ledger has accepted the agent's registration and is in contact, else 0",
             state.registered,
         )
         yield GaugeMetricFamily(
             "ledger_agent_clock_skew_seconds",
-            "How far this host's clock is ahead of the ledger's; none until that is known",
+            "How far this host's clock is ahead of the ledger's; absent until that is known",
             state.clock_skew_s,
         )
         ending = state.certificate
         yield GaugeMetricFamily(
             "ledger_agent_certificate_expiry_seconds",
-            "Time until the certificate that the agent shows ends; below 0: it has ended. With "
-            "a certificate",
+            "Time until the agent's client certificate expires; below 0: it has expired. Absent "
+            "without a certificate",
             ending and ending.left_s,
         )
         yield GaugeMetricFamily(
             "ledger_agent_certificate_ending",
-            "1 if that should have been renewed or may not be used, else 0. With a certificate",
+            "1 if the client certificate should be renewed or cannot be used, else 0. Absent "
+            "without a certificate",
             ending and ending.soon,
         )
 
 
 class _Reader(WSGIRequestHandler):
-    """Of the page: one that says nothing, or breaks off, is let go without a word."""
+    """A reader of the page.  A silent or broken connection is closed without a log line."""
 
     timeout = READ_S_MAX
 
@@ -115,7 +116,7 @@ class _Reader(WSGIRequestHandler):
             super().handle()
 
     def log_message(self, *_: object) -> None:
-        """Who reads numbers is nobody's news."""
+        """Requests for metrics are not logged."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Steps of flows in numbers, from the events that this process has stored of them."""
+"""Metrics of steps, from the events that this process has stored."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from host_agent.shared.platform.telemetry import STEP_BOUNDS_S
 
 
 class StepNumbers:
-    """How long steps took, by flow and step; and how often one did not work, by the error's kind.
+    """Durations of steps by flow and step, and failures also by the kind of error.
 
-    Any thread adds and reads.  The undoing of a step is a step of its own: "undo connect".
+    Any thread may add and read.  Undoing a step is a separate step: "undo connect".
     """
 
     def __init__(self) -> None:
         self.seconds = Histogram(
             "ledger_step_seconds",
-            "Duration of steps that succeeded, as their events say",
+            "Duration of successful steps, from their events",
             ["flow", "step"],
             buckets=STEP_BOUNDS_S,
             registry=None,
         )
         self.failures = Counter(
             "ledger_step_failures",
-            "Times that a step did not work; kind: retryable, final, unknown",
+            "Failed attempts of steps; kind: retryable, final, unknown",
             ["flow", "step", "kind"],
             registry=None,
         )
 
     def take(self, changed: Iterable[Aggregate], events: Iterable[Event]) -> None:
-        """Count what was stored of steps; `changed`: what these events are of."""
+        """Count the results of steps in stored events; `changed`: the aggregates of the events."""
         operations = {each.id: each for each in changed if isinstance(each, Operation)}
         for event in events if operations else ():
             operation = operations.get(event.originator_id)
@@ -50,5 +50,5 @@ class StepNumbers:
 
 
 def step_name(step: str, undo: bool) -> str:
-    """As metrics and traces call it."""
+    """The name of the step in metrics and traces."""
     return f"undo {step}" if undo else step

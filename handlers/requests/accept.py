@@ -54,7 +54,7 @@ _DEVICE = re.compile(r"(?:/dev/)?(vd|sd|xvd|hd)([a-z]{1,2})")
 class AttachVolume:
     """POST os-volume_attachments.  `multiattach_allowed`: microversion >= 2.60.
 
-    `is_root`: it is also said by the device name of a root volume that is detached (decision 0093).
+    `is_root`: also implied by the device name of a detached root volume (decision 0093).
     """
 
     server_id: str
@@ -219,15 +219,15 @@ def swap(
 
 
 def _room(volume: VolumeView) -> tuple[int, bool]:
-    """By which volumes are compared: of an encrypted one a guest has all but the head."""
+    """The sizes to compare.  The guest of an encrypted volume has it without the LUKS header."""
     return volume.size_gb, not volume.encrypted
 
 
 def device_target(device: str | None) -> str | None:
-    """The disk target a user asked for ("/dev/vdc" -> "vdc"), None for any.
+    """The disk target for a requested device name ("/dev/vdc" -> "vdc"); None for any.
 
-    Names of buses the hypervisor has not (xvd, hd) keep their letter on virtio.
-    Raises DevicePathError.
+    Bus names that the hypervisor does not have (xvd, hd) keep their letter on virtio.  Raises
+    DevicePathError.
     """
     if device is None:
         return None
@@ -239,7 +239,7 @@ def device_target(device: str | None) -> str | None:
 
 
 def _check_abilities(request: AttachVolume, view: VolumeView, where: Where) -> None:
-    """What the host must be able to, known before anything is reserved (S3)."""
+    """Check the capabilities that the host needs, before anything is reserved (S3)."""
     host = where.host
     if view.multiattach:
         if not request.multiattach_allowed:
@@ -258,8 +258,8 @@ def _check_abilities(request: AttachVolume, view: VolumeView, where: Where) -> N
 
 
 def _names_root(device: str | None, instance: Instance, root: BlockDeviceMapping | None) -> bool:
-    """Whether it is to be called as the root volume is that was detached (decision 0093), or that
-    may be on its way out: whoever is that early is told to wait.
+    """Whether the device name is that of a root volume that is detached (decision 0093), or is
+    being detached: a request that comes too early is told to wait.
     """
     if device is None or root is None or device != instance.devices[str(root.id)].device_name:
         return False
@@ -268,7 +268,7 @@ def _names_root(device: str | None, instance: Instance, root: BlockDeviceMapping
 
 
 def _root_place(instance: Instance, root: BlockDeviceMapping | None) -> BlockDeviceMapping:
-    """The root mapping that waits for a volume (S2)."""
+    """The root mapping that has no volume now (S2)."""
     _check_root_state(instance, "attach", allowed=True)
     if root is None:
         why = "it was not built to boot from a volume"
@@ -291,11 +291,11 @@ def _check_root_state(instance: Instance, action: str, *, allowed: bool) -> None
 
 
 def _kind_of_swap(request: SwapVolume, old: VolumeView, new: VolumeView) -> str:
-    """Cinder's migration, or a user's swap (LP 2112187), which finds the volume in a state that
-    the flow accepts: not `retyping`.
+    """Cinder's migration, or a user's swap (LP 2112187); a user's swap needs a volume in a state
+    that the flow accepts: not `retyping`.
 
-    It is Cinder's also where only its target says so: the old volume may have been read from a
-    replica that is behind, and nobody would end the migration.
+    It also counts as Cinder's if only its target says so: the old volume may have been read from a
+    database replica that is behind, and otherwise nobody would end the migration.
     """
     if is_migrating(old) or new.migration_status == f"target:{old.id}":
         if not request.by_cinder:

@@ -1,8 +1,7 @@
 """Requests about a whole server: moves, power, shelving, deletion, repair.
 
-What is demanded of a server and of its host is a table, as the flows are (Nova's guards
-and messages); what differs from flow to flow is only which attachments are its lanes
-(handlers.requests.lanes).
+A table has the conditions for the server and its host (Nova's guards and messages), as tables have
+the flows.  Flows differ only in the attachments that are their lanes (handlers.requests.lanes).
 """
 
 from __future__ import annotations
@@ -46,10 +45,10 @@ _STARTS = frozenset({"start", "unshelve", "reboot"})
 
 @dataclass(frozen=True, kw_only=True)
 class ActOnServer:
-    """What is asked for: a flow, and what only some of them need.
+    """The requested flow, and fields that only some flows need.
 
-    `running`: whether the guest shall run afterwards; None: as it does now.  `image`: what its root
-    volume is to get, of a reimage.
+    `running`: whether the guest should run afterwards; None: as it does now.  `image`: for a
+    reimage, the image for the root volume.
     """
 
     server_id: str
@@ -64,7 +63,7 @@ class ActOnServer:
 
 
 class Need(StrEnum):
-    """How a host has to be for a flow that concerns it."""
+    """The state that a host must have for a flow that concerns it."""
 
     ANSWERS = "answers"
     FENCED = "fenced"
@@ -76,7 +75,7 @@ _HERE = {Place.HOST: Need.ANSWERS}
 
 @dataclass(frozen=True)
 class ActionRule:
-    """What must be so; `action` is what Nova calls it in its messages."""
+    """The conditions of an action; `action` is its name in Nova's messages."""
 
     action: str
     states: frozenset[VmState]
@@ -145,9 +144,9 @@ _CONVERTED = {S.SHELVED_OFFLOADED: "convert_offloaded", S.RESIZED: "convert_resi
 
 @dataclass(frozen=True, kw_only=True)
 class RequestHosts:
-    """The hosts a request is about, as they are now.
+    """The hosts of a request, in their present state.
 
-    `hook_required`: of an evacuation, the program after the fence has to have ended well.
+    `hook_required`: for an evacuation, the program that runs after a fence must have succeeded.
     """
 
     get: Callable[[str], Host]
@@ -163,7 +162,7 @@ def act(
     hosts: RequestHosts,
     views: Views,
 ) -> Operation:
-    """Accept what is asked for, or raise a DomainError."""
+    """Accept the request, or raise a DomainError."""
     instance = server.instance
     if request.flow == "convert":
         request = replace(request, flow=_CONVERTED.get(instance.own_state, "convert"))
@@ -193,8 +192,8 @@ def act(
 
 
 def _idle(server: WholeServer) -> WholeServer:
-    """The server without the volumes that an operation works on: what becomes of these is for that
-    operation to decide, unless it leaves the server's disks where they are.
+    """The server without the volumes that another operation works on.  That operation decides about
+    them, unless it leaves the server's disks where they are.
     """
     server_id = str(server.instance.id)
     busy = {
@@ -207,22 +206,22 @@ def _idle(server: WholeServer) -> WholeServer:
 
 
 def _moves_disks(claim: VolumeClaim) -> bool:
-    """Of an operation that was begun before claims named their flow, nobody knows."""
+    """True if the flow is unknown: the operation began before claims had the name of their flow."""
     flow = FLOWS.get(claim.flow or "")
     return flow is None or not leaves_disks(flow)
 
 
 def _allowed(rule: ActionRule, instance: Instance) -> frozenset[VmState]:
-    """What may be done in ERROR may not be done to every server in ERROR: one that was never
-    built can only be deleted, one that was resized has to be confirmed or reverted first.
+    """Not every server in ERROR allows what ERROR allows.  One that was never built can only be
+    deleted; one that was resized has to be confirmed or reverted first.
     """
     unsettled = instance.resize_source is not None and S.RESIZED not in rule.states
     return frozenset() if instance.never_built or unsettled else rule.states
 
 
 def check_deletion(instance: Instance, origin: RequestOrigin) -> None:
-    """A deletion is possible in any state.  Raises LockedError, and VmStateError for a second, also
-    if the first is parked: nothing would be left for the second to begin.
+    """A deletion is possible in any state.  Raises LockedError; and VmStateError for a second
+    deletion, also if the first is parked, because the second would have nothing to do.
     """
     check_lock(instance, "delete", origin.context)
     if instance.deleted:
@@ -240,13 +239,13 @@ def delete(
     other_host: str | None = None,
     arrival: str | None = None,
 ) -> Operation:
-    """Accept a deletion that `check_deletion` has passed, unless an operation is at work.
+    """Accept a deletion that has passed `check_deletion`, unless an operation works on the server.
 
-    `attachments` are all that the server still has, each with the host that may have the volume
-    connected by it; `unlearnt` is where Cinder may have more of them, that no host has connected;
-    `unmade` the lanes for which a volume may have been made that no mapping has; `other_host` is
-    one where a move that did not come to an end may have brought the guest, `arrival` one where
-    it may even come yet.
+    `attachments`: all that the server still has, each with the host that may have the volume
+    connected by it.  `unlearnt`: lanes for which Cinder may have further attachments, which no host
+    has connected.  `unmade`: lanes for which a volume may have been made that no mapping has.
+    `other_host`: a host to which an unfinished move may have brought the guest.  `arrival`: a host
+    to which the guest may still come.
     """
     instance = server.instance
     by_volume = {mapping.volume_id: mapping for mapping in server.attached}
@@ -276,7 +275,7 @@ def delete(
 def _places(
     request: ActOnServer, rule: ActionRule, server: WholeServer, hosts: RequestHosts
 ) -> dict[Place, str | None]:
-    """Where the flow runs, every host of it fit for it."""
+    """The hosts of the flow's places; each is checked to be fit for it."""
     instance, here = server.instance, server.instance.host
     places: dict[Place, str | None] = {Place.HOST: here, Place.SOURCE: here}
     if instance.resize_source is not None:  # to be confirmed or reverted
@@ -332,7 +331,7 @@ _AS_IT_IS = frozenset(
 def _order(
     request: ActOnServer, instance: Instance, places: dict[Place, str | None], hosts: RequestHosts
 ) -> GuestOrder:
-    """The order for the guest as a whole, which hosts are given."""
+    """The order about the whole guest, which its hosts get."""
     definition = instance.definition
     if request.flow not in _AS_IT_IS and not definition:
         raise errors.DefinitionError(server_id=request.server_id)

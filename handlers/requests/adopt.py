@@ -1,8 +1,9 @@
-"""Which servers of somebody else's host can be adopted, and why the others cannot (decision 0114).
+"""Which servers of a Nova's host can be adopted, and why the others cannot (decision 0114).
 
-Pure: of what Nova and Cinder show, without what the ledger has.  A server is taken only if it is at
-rest and both say the same of each of its volumes.  Servers that share a volume go together, or not
-at all: else two would judge who is the last user of it on a host.
+Pure: the input is what Nova and Cinder show, not what the ledger has.  A server can be adopted only
+if it is at rest and both agree on each of its volumes.  Servers that share a volume are adopted
+together or not at all: otherwise both Nova and the ledger would decide who is the last user of the
+volume on a host.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _DEVICE = re.compile(r"(?:vd|sd)[a-z]{1,2}")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Holder:
-    """Who has a volume, as Cinder shows it beside the volume, and `since` when.  `device`: without
+    """A server that has a volume, as Cinder's volume shows it, and `since` when.  `device`: without
     /dev/.
     """
 
@@ -38,7 +39,7 @@ class Holder:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VolumeFacts:
-    """`seen` None: Cinder says 404 of it; Unknown: it did not tell."""
+    """`seen` None: Cinder answered 404; Unknown: Cinder did not answer."""
 
     seen: SeenVolume | Unknown | None
     encrypted: bool = False
@@ -48,8 +49,9 @@ class VolumeFacts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServerFacts:
-    """A server of the host.  `attachments`: all that Cinder has of it; `volumes`: those that either
-    names; `ending`: those that go with the server.  `local_disks`, `networks`: whether it has any.
+    """A server of the host.  `attachments`: all that Cinder has for it; `volumes`: those that Nova
+    or Cinder names; `ending`: those that are deleted with the server.  `local_disks`, `networks`:
+    whether it has any.
     """
 
     seen: SeenServer
@@ -69,9 +71,9 @@ class ServerFacts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HostFacts:
-    """A host as one look shows it.  `disabled`: its nova-compute; None: Nova knows none; Unknown:
-    its cell does not answer Nova.  `up`: whether it may be working.  `moving`: servers with a
-    migration that has not ended, and its status.
+    """A host as one look shows it.  `disabled`: of its nova-compute; None: Nova has none; Unknown:
+    its cell does not answer Nova.  `up`: whether nova-compute may be working.  `moving`: servers
+    with an unfinished migration, and its status.
     """
 
     name: str
@@ -83,8 +85,8 @@ class HostFacts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AdoptedVolume:
-    """A volume of a server, as it is adopted.  `mapping_id` None: Nova names none, for it was
-    attached by Cinder's old calls.
+    """A volume of an adopted server.  `mapping_id` None: Nova shows none, because Cinder's old
+    calls attached the volume.
     """
 
     mapping_id: str | None
@@ -99,8 +101,8 @@ class AdoptedVolume:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AdoptionVerdict:
-    """Of one server: `refusals`, why it stays whose it is; `notes`, what is not known, or will not
-    work; `taken`: its volumes, if it can be adopted.
+    """The result for one server.  `refusals`: why it stays Nova's.  `notes`: what is unknown, or
+    will not work.  `taken`: its volumes, if it can be adopted.
     """
 
     server_id: str
@@ -111,7 +113,7 @@ class AdoptionVerdict:
 
 
 def refusals_of(host: HostFacts) -> list[str]:
-    """Why none of its servers can be adopted now."""
+    """Why no server of the host can be adopted now."""
     if isinstance(host.disabled, Unknown):
         return [
             f"The cell of host {host.name} does not answer Nova, which then lists no server of it."
@@ -125,7 +127,7 @@ def refusals_of(host: HostFacts) -> list[str]:
 
 
 def notes_of(host: HostFacts) -> list[str]:
-    """What has to be known of the host before its agent is started."""
+    """What an operator must know of the host before its agent is started."""
     return [_LOCKS, _RUNS] if host.up else [_LOCKS]
 
 
@@ -147,11 +149,11 @@ def judge(
     ours: AbstractSet[str] = frozenset(),
     before: HostFacts | None = None,
 ) -> list[AdoptionVerdict]:
-    """One verdict for each server that is not `ours` yet.
+    """One verdict for each server that is not in `ours`.
 
-    `closed`: requests for an adopted server do not come to Nova, so its reboot, which deletes
-    attachments that it has no mapping for, cannot be asked for; else the server has to be locked.
-    `before`: what another look has shown; whatever differs since is refused.
+    `closed`: requests for an adopted server do not reach Nova, so nobody can request its reboot
+    there, which would delete attachments that Nova has no mapping for; otherwise the server has to
+    be locked.  `before`: the result of an earlier look; a server that differs from it is refused.
     """
     verdicts = [
         _judged(each, host, closed=closed) for each in host.servers if each.seen.id not in ours
@@ -170,7 +172,7 @@ def _refused(verdict: AdoptionVerdict, *why: str) -> AdoptionVerdict:
 
 
 def groups(verdicts: Iterable[AdoptionVerdict]) -> list[list[AdoptionVerdict]]:
-    """Those that can be adopted; together what shares a volume."""
+    """The servers that can be adopted; those that share a volume are one group."""
     found: list[list[AdoptionVerdict]] = []
     for verdict in (each for each in verdicts if not each.refusals):
         volumes = {each.volume_id for each in verdict.taken}
@@ -220,7 +222,7 @@ def _not_at_rest(server: ServerFacts, host: HostFacts, *, closed: bool) -> Itera
 
 
 def _strange(server: ServerFacts) -> Iterator[str]:
-    """What Cinder has of it, and Nova has not."""
+    """Attachments that Cinder has for the server, and Nova has not."""
     assert server.seen.mappings is not None, "it was told"
     named = {each.attachment_id for each in server.seen.mappings}
     old = _old_volumes(server)
@@ -234,13 +236,13 @@ def _strange(server: ServerFacts) -> Iterator[str]:
 
 
 def _old_volumes(server: ServerFacts) -> frozenset[str]:
-    """Those that Nova lists among its volumes and not among its mappings: of Cinder's old calls."""
+    """Volumes that Nova lists for the server without a mapping: attached by Cinder's old calls."""
     assert server.seen.mappings is not None, "it was told"
     return frozenset(server.seen.volumes) - {each.volume_id for each in server.seen.mappings}
 
 
 def _mappings(server: ServerFacts) -> Iterator[SeenMapping]:
-    """Nova's; of those by old calls, what Cinder knows in its place."""
+    """Nova's mappings; for volumes of the old calls, what Cinder knows instead."""
     assert server.seen.mappings is not None, "it was told"
     yield from server.seen.mappings
     for volume_id in sorted(_old_volumes(server)):
@@ -256,7 +258,7 @@ def _mappings(server: ServerFacts) -> Iterator[SeenMapping]:
 
 
 def _taken(server: ServerFacts, host: str) -> tuple[tuple[AdoptedVolume, ...], list[str]]:
-    """Its volumes, and why not."""
+    """The server's volumes, and the reasons against them."""
     known = {each.id: each for each in server.attachments}
     taken, refusals = [], []
     for mapping in _mappings(server):
@@ -285,7 +287,7 @@ def _taken(server: ServerFacts, host: str) -> tuple[tuple[AdoptedVolume, ...], l
 def _disagreeing(
     mapping: SeenMapping, facts: VolumeFacts, attachment: SeenAttachment | None, host: str
 ) -> Iterator[str]:
-    """Why one volume cannot be taken."""
+    """Why this volume cannot be adopted."""
     if attachment is None:
         yield f"Cinder has no attachment {mapping.attachment_id or 'of it'} of this server."
     elif (attachment.volume_id, attachment.status) != (mapping.volume_id, "attached"):
@@ -333,7 +335,7 @@ def _notes(server: ServerFacts, taken: Iterable[AdoptedVolume]) -> Iterator[str]
 def _together(
     verdicts: list[AdoptionVerdict], host: HostFacts, ours: AbstractSet[str]
 ) -> list[AdoptionVerdict]:
-    """Refuse whoever shares a volume with a server that stays whose it is, until nobody does."""
+    """Refuse servers that share a volume with a refused server, until no such server is left."""
     facts = {each.seen.id: each for each in host.servers}
     while True:
         going = {each.server_id for each in verdicts if not each.refusals} | ours

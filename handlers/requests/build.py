@@ -30,9 +30,9 @@ from host_agent.shared.contract.ports import VolumeView
 
 @dataclass(frozen=True, kw_only=True)
 class BootDisk:
-    """A disk of a new server: a volume that exists, or (`create`) one to be made.
+    """A disk of a new server: an existing volume, or one to be created (`create`).
 
-    `create` is what ports.Cinder.volume_create wants: size_gb, snapshot_id, image_id, ...
+    `create` has the arguments of ports.Cinder.volume_create: size_gb, snapshot_id, image_id, ...
     """
 
     volume_id: str | None = None
@@ -45,10 +45,10 @@ class BootDisk:
 
 @dataclass(frozen=True, kw_only=True)
 class BuildServer:
-    """POST /v1/servers.  `host` is chosen by the caller if the user did not.
+    """POST /v1/servers.  If the user named no `host`, the caller has chosen one.
 
-    `metadata`, `tags`, `description`, and what else is `kept` (`aggregates.server.DEFAULT_DETAILS`)
-    is shown, and nothing else.
+    `metadata`, `tags`, `description` and the other `kept` properties
+    (`aggregates.server.DEFAULT_DETAILS`) are shown, and have no other effect.
     """
 
     name: str
@@ -63,7 +63,7 @@ class BuildServer:
 
 
 def server_id_of(origin: RequestOrigin) -> str:
-    """The id of the server that this request makes, the same if it is repeated."""
+    """The id of the server that this request makes; the same for a repetition of the request."""
     return str(uuid5(origin.operation_id, "server"))
 
 
@@ -161,7 +161,7 @@ def _check(
     host: Host,
     legacy: bool,
 ) -> None:
-    """S3: known before anything is reserved, where it is known."""
+    """Check S3's rules before anything is reserved, as far as the facts are known."""
     volume.refuse_leaving(server_id, shared=view.multiattach)
     volume.refuse_second_server(server_id, multiattach=view.multiattach)
     if view.multiattach and legacy:

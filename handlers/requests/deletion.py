@@ -1,12 +1,12 @@
-"""A server is deleted: at once, or as soon as what is at work on it has ended (decision 0086).
+"""The deletion of a server: at once, or after the operations that work on it (decision 0086).
 
-Nova takes a deletion at any time, and its clients ask for it once.  So nothing refuses it that is
-in the way: the server remembers what was asked (`Instance.DeletionAwaited`), and the end of what is
-in the way, or that it parks, begins it in the same transaction (`begin_awaited`).  Meanwhile
-nothing else is begun on the server (`handlers.requests.guards.start`).
+Nova accepts a deletion at any time, and its clients request it once.  So a running operation does
+not refuse it.  The server remembers the request (`Instance.DeletionAwaited`), and the transaction
+in which the other operation ends or parks begins it (`begin_awaited`).  Meanwhile no other
+operation begins on the server (`handlers.requests.guards.start`).
 
-What is in the way may be at a volume alone, for another server that shares it: so the end of an
-operation is an occasion for all servers of its volumes.
+The operation in the way may work only on a volume, for another server that shares it.  So the end
+of an operation checks all servers of its volumes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SUPERSEDED = "its server is deleted"
 
 
 def advance(execution: Execution, now: float) -> Work | Wait:
-    """As `Execution.advance`; if the operation is at rest then, what waited for that begins."""
+    """As `Execution.advance`; if the operation is at rest then, begin what waited for it."""
     operation, book, decision = execution.operation, execution.book, execution.advance(now)
     if operation.state is OperationState.RUNNING:
         return decision
@@ -52,9 +52,10 @@ def advance(execution: Execution, now: float) -> Work | Wait:
 
 
 def begin(server_id: str, origin: RequestOrigin, book: Book) -> Operation:
-    """Accept a deletion; what is parked about the server ends, and is released with the rest.
+    """Accept a deletion.  Parked operations on the server end, and the deletion releases their
+    volumes.
 
-    Raises ClaimedError, and may have changed things by then.
+    Raises ClaimedError, possibly after it has changed aggregates.
     """
     server = server_of(server_id, book)
     actions.check_deletion(server.instance, origin)
@@ -104,9 +105,10 @@ def begin(server_id: str, origin: RequestOrigin, book: Book) -> Operation:
 def keep(
     server_id: str, origin: RequestOrigin, claimed: errors.ClaimedError, book: Book
 ) -> str | None:
-    """Remember the deletion until `claimed` is in its way no more; the operation that it will be.
+    """Remember the deletion until the operation of `claimed` has ended; returns the id of the
+    future operation.
 
-    None: it is not in the way now, so ask again.
+    None: that operation is no longer in the way, so the caller tries again.
     """
     instance, known = book.get(Instance, server_id), claimed.fields
     what = book.get(Volume, known["id"]) if known["what"] == Volume.__name__ else instance
@@ -128,7 +130,7 @@ def keep(
 
 
 def begin_awaited(servers: Iterable[str], book: Book, now: float) -> None:
-    """An operation has ended, or parked: begin the deletions that nothing is in the way of now."""
+    """An operation has ended or parked: begin the waiting deletions that nothing blocks now."""
     for server_id in servers:
         awaited = book.get(Instance, server_id).deletion
         if awaited is None:
@@ -144,7 +146,7 @@ def begin_awaited(servers: Iterable[str], book: Book, now: float) -> None:
 
 
 def _servers_of(operation: Operation, book: Book) -> list[str]:
-    """What of these has waited may have waited for it."""
+    """The servers whose waiting deletion may have waited for this operation."""
     assert operation.started is not None
     servers = {operation.started.server_id}
     for volume_id in volumes_of(operation):
@@ -155,7 +157,7 @@ def _servers_of(operation: Operation, book: Book) -> list[str]:
 
 
 def _origin(awaited: Instance.DeletionAwaited) -> RequestOrigin:
-    """It was accepted: a lock that came later does not hold it up."""
+    """The origin of the accepted request: a later lock does not stop it."""
     context = EventContext(
         actor=Actor.of(awaited.actor),
         request_id=awaited.request_id,
@@ -174,7 +176,7 @@ def _origin(awaited: Instance.DeletionAwaited) -> RequestOrigin:
 
 
 def server_of(server_id: str, book: Book) -> WholeServer:
-    """A server with all that is its own."""
+    """The server with its mappings, attachments and volumes."""
     instance = book.get(Instance, server_id)
     mappings = [book.get(BlockDeviceMapping, bdm_id) for bdm_id in instance.devices]
     ids = sorted({m.volume_id for m in mappings if m.live and m.volume_id is not None})
@@ -183,7 +185,7 @@ def server_of(server_id: str, book: Book) -> WholeServer:
 
 
 class _Copies:
-    """A book whose aggregates may be changed in vain."""
+    """A book of copies: changes to them can be discarded."""
 
     def __init__(self, book: Book) -> None:
         self._book = book

@@ -1,6 +1,6 @@
-"""Changes of what is kept of a server and shown, and of what it shows: no operation, no host.
+"""Changes of a server's stored and shown properties: no operation, no host.
 
-Each takes what the log has and changes it, or raises a DomainError; what is already so records
+Each function changes the aggregate, or raises a DomainError.  A change to the present value records
 nothing (decision 0082).
 """
 
@@ -29,9 +29,9 @@ _THERE = frozenset(VmState) - {VmState.DELETED}
 def set_delete_on_termination(
     mapping: BlockDeviceMapping, _: EventContext, *, server_id: str, volume_id: str, value: bool
 ) -> None:
-    """Change the flag of the mapping by which the server had the volume when this was asked for.
+    """Change the flag of the mapping by which the server had the volume at the time of the request.
 
-    Raises NotAttachedError if it has let it go since, or has another one in its place.
+    Raises NotAttachedError if the server has released it since, or has another one instead.
     """
     if not mapping.live or mapping.volume_id != volume_id:
         raise errors.NotAttachedError(server_id=server_id, volume_id=volume_id)
@@ -44,7 +44,7 @@ def set_delete_on_termination(
 def describe(
     instance: Instance, wanted: Mapping[str, Any], context: EventContext, action: str = "update"
 ) -> None:
-    """Keep these: `name`, or as `aggregates.server.DEFAULT_DETAILS` has them."""
+    """Store these properties: `name`, or those of `aggregates.server.DEFAULT_DETAILS`."""
     check_vm_state(instance, action, _THERE, context)
     known = {**instance.details, "name": instance.name}
     changed = {name: value for name, value in wanted.items() if known[name] != value}
@@ -53,14 +53,14 @@ def describe(
 
 
 def update(instance: Instance, context: EventContext, *, wanted: Mapping[str, Any]) -> None:
-    """Nova's PUT of a server, which no lock holds up."""
+    """Nova's PUT of a server.  A lock does not refuse it."""
     describe(instance, wanted, context)
 
 
 def set_metadata(
     instance: Instance, context: EventContext, *, items: Mapping[str, str], whole: bool
 ) -> None:
-    """Keep these items; `whole`: and no others.  Raises MetadataItemsError, LockedError."""
+    """Set these items; `whole`: and remove all others.  Raises MetadataItemsError, LockedError."""
     wanted = dict(items) if whole else {**instance.details["metadata"], **items}
     if len(wanted) > METADATA_MAX:
         raise errors.MetadataItemsError(maximum=METADATA_MAX)
@@ -76,7 +76,7 @@ def drop_metadata(instance: Instance, context: EventContext, *, key: str) -> Non
 
 
 def set_tags(instance: Instance, context: EventContext, *, tags: list[str]) -> None:
-    """These, each once, and no others; locks hold nobody up, as in Nova."""
+    """Replace the tags, without duplicates.  As in Nova, a lock does not refuse it."""
     describe(instance, {"tags": list(dict.fromkeys(tags))}, context, "update tags")
 
 
@@ -102,8 +102,8 @@ def drop_tag(instance: Instance, context: EventContext, *, tag: str) -> None:
 def lock(instance: Instance, context: EventContext, *, reason: str | None) -> None:
     """Let only operators change the server.
 
-    As nova.compute.api.API.lock: of who is in the server's project a second lock changes nothing;
-    of others it takes the first one's place.
+    As nova.compute.api.API.lock: a second lock by a user of the server's project changes nothing; a
+    second lock by anybody else replaces the first.
     """
     by = _whose(instance, context)
     if instance.locked and by == _OWNER:
@@ -114,7 +114,9 @@ def lock(instance: Instance, context: EventContext, *, reason: str | None) -> No
 
 
 def unlock(instance: Instance, context: EventContext, *, overrides: bool) -> None:
-    """`overrides`: whoever locked it.  Raises UnlockError (nova's is_expected_locked_by)."""
+    """`overrides`: the caller may remove anybody's lock.  Raises UnlockError (nova's
+    is_expected_locked_by).
+    """
     if instance.locked is None:
         return
     if instance.locked.by != _whose(instance, context) and not overrides:
@@ -123,7 +125,7 @@ def unlock(instance: Instance, context: EventContext, *, overrides: bool) -> Non
 
 
 def _whose(instance: Instance, context: EventContext) -> str:
-    """By the project alone, whatever roles somebody has: Nova's is_owner."""
+    """Decided by the project alone, whatever the roles: Nova's is_owner."""
     project_id = context.actor.project_id
     return _OWNER if project_id and project_id == instance.project_id else _ADMIN
 
@@ -132,11 +134,12 @@ def _whose(instance: Instance, context: EventContext) -> str:
 
 
 def reset_state(instance: Instance, _: EventContext, *, state: str) -> None:
-    """Nova's os-resetState: "error" is shown until a flow says where the guest is, or "active"
-    takes it back, with the errors of what is parked; that stays, with its claims.
+    """Nova's os-resetState.  "error" is shown until a flow says where the guest is, or until
+    "active" removes it.  "active" also removes the shown errors of parked operations, which stay
+    parked with their claims.
 
-    Raises ClaimedError if what is parked leaves nobody knowing what the server is, VmStateError if
-    it is not active, and shows no error either.
+    Raises ClaimedError if a parked operation leaves the server's state unknown; VmStateError if the
+    server is not active and shows no error.
     """
     if state == "error":
         if RESET not in instance.faults:

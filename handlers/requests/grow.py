@@ -1,16 +1,15 @@
-"""Cinder tells that a volume has grown: who has to hear it, and when.
+"""Cinder reports that a volume has grown: which guests need it, and when.
 
-Cinder tells it once and goes on (extend_volume of its volume manager).  So nothing is refused
-for a while: if an operation is in the way, the server remembers what it has not heard yet
-(`Instance.GrowthAwaited`), and that operation begins with it when it ends, in the same
-transaction (`begin_awaited`).  What comes twice is done twice, for the volume may have grown again
-in between.  A host that is silent has its command waiting for it; one whose agent is too old parks.
-A guest that another host shows is not where a command would look for it: the server remembers it,
-too, until only its own host does.
-A fence ends what its host had not done yet (`after`); but it may have cut off a guest that
-runs on, and nobody tells that one a second time: so it is begun when a host shows the guest again.
+Cinder reports it once (extend_volume of its volume manager).  So nothing is refused because of
+another operation: the server remembers the growth (`Instance.GrowthAwaited`), and the transaction
+that ends the other operation begins it (`begin_awaited`).  A second report causes a second growth,
+because the volume may have grown again.  A silent host finds its command when it returns; an
+operation for an agent that is too old parks.  If another host shows the guest, a command would not
+find it: the server remembers the growth until only its own host shows the guest.  A fence ends what
+its host had not done (`after`), but may have cut off a guest that runs on.  Nobody reports the
+growth again, so it begins when a host shows the guest again.
 
-No host, no guest: whoever starts it next has the volume as it is then.
+Without a host there is no guest to tell: the next start uses the volume's size of then.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ IN_THE_WAY = (errors.ClaimedError, errors.ShownElsewhereError, errors.UnshownSer
 class GrowVolume:
     """POST os-server-external-events, `volume-extended`.
 
-    `waiting`: Cinder waits for the guest, and wants to hear how it ended.
+    `waiting`: Cinder waits for the guest, and needs to be told the result.
     """
 
     server_id: str
@@ -51,8 +50,8 @@ class GrowVolume:
 def grow(
     request: GrowVolume, origin: RequestOrigin, view: VolumeView | None, book: Book
 ) -> Operation:
-    """Accept it.  Raises NotAttachedError if the server does not have the volume on a host, and,
-    if it has to wait, one of IN_THE_WAY.
+    """Accept it.  Raises NotAttachedError if the server does not have the volume on a host, and one
+    of IN_THE_WAY if it has to wait.
     """
     instance = book.get(Instance, request.server_id)
     # Before anything is changed: what is refused here is not given up, but waits.  And before it
@@ -74,7 +73,7 @@ def grow(
 
 
 def _had(instance: Instance, volume_id: str, book: Book) -> tuple[BlockDeviceMapping, str]:
-    """As what the server has the volume, and on which host; else NotAttachedError."""
+    """The mapping by which the server has the volume, and its host.  Raises NotAttachedError."""
     device = instance.device_of(volume_id)
     mapping = book.get(BlockDeviceMapping, device.bdm_id) if device else None
     if mapping is None or not mapping.live or mapping.attachment_id is None or not instance.host:
@@ -85,8 +84,8 @@ def _had(instance: Instance, volume_id: str, book: Book) -> tuple[BlockDeviceMap
 
 
 def is_held_up(request: GrowVolume, book: Book) -> bool:
-    """Whether something is in the way, whose end begins what waits: at the server; at the volume
-    alone, for another server; or that its host has not shown it since it was adopted.
+    """Whether the growth has to wait: for an operation on the server, for one on the volume for
+    another server, or until the host has shown the server after its adoption.
     """
     instance, volume = book.get(Instance, request.server_id), book.get(Volume, request.volume_id)
     busy = bool(instance.claims or volume.claims)
@@ -94,7 +93,7 @@ def is_held_up(request: GrowVolume, book: Book) -> bool:
 
 
 def wait(request: GrowVolume, origin: RequestOrigin, instance: Instance) -> None:
-    """Remember it until what is in the way has ended."""
+    """Remember the growth until nothing is in the way."""
     context = origin.context
     instance.record(
         Instance.GrowthAwaited,
@@ -107,9 +106,10 @@ def wait(request: GrowVolume, origin: RequestOrigin, instance: Instance) -> None
 
 
 def after(operation: Operation, servers: Iterable[str], book: Book) -> None:
-    """It has ended: begin what waited for that, of all servers that have its volumes.
+    """The operation has ended: begin the growths that waited for it, of all servers with its
+    volumes.
 
-    What a fence has ended is remembered until the guest is seen again.
+    A growth that a fence has ended is remembered until a host shows the guest again.
     """
     started = operation.started
     assert started is not None, "it was"
@@ -129,9 +129,9 @@ def after(operation: Operation, servers: Iterable[str], book: Book) -> None:
 
 
 def begin_awaited(instance: Instance, book: Book) -> None:
-    """An operation has ended, or a host shows the guest: begin what waited for that, as far as
-    nothing else is in the way, a fence among that.  A server that is deleted next hears nothing,
-    nor does one that was handed back, before it is adopted again.
+    """An operation has ended, or a host shows the guest: begin the waiting growths, unless
+    something else, such as a fence, is in the way.  A server with a waiting deletion gets none, and
+    neither does one that was handed back, until it is adopted again.
     """
     if instance.deletion is not None or instance.origin is not None:
         return
@@ -156,7 +156,7 @@ def begin_awaited(instance: Instance, book: Book) -> None:
 
 
 def forget(instance: Instance) -> None:
-    """The server is deleted: nothing of it grows any more."""
+    """The server is deleted: drop its waiting growths."""
     for volume_id in list(instance.growth):
         instance.record(Instance.GrowthBegun, volume_id=volume_id, by_operation=None)
 

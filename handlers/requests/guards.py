@@ -1,6 +1,6 @@
-"""What every request is checked for, and how an accepted one becomes an operation.
+"""The checks of every request, and the start of the operation for an accepted one.
 
-The order of the guards, and their texts, are nova-api's.
+The order of the checks, and their messages, are nova-api's.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ NEW_FLOW_VERSION = 1
 
 @dataclass(frozen=True, kw_only=True)
 class RequestOrigin:
-    """Who asks, and the identities of what will be new (no randomness in here).
+    """Who sent the request, and the ids for new objects (nothing here is random).
 
-    `at`: when, by the ledger's clock; nothing that Cinder shows for it is older.  `hooked`: see
-    handlers.engine.plan.Plan.
+    `at`: its time by the ledger's clock; what Cinder showed for the request is not older.
+    `hooked`: see handlers.engine.plan.Plan.
     """
 
     operation_id: UUID
@@ -61,9 +61,9 @@ class Contact:
 
 @dataclass(frozen=True, kw_only=True)
 class Concerned:
-    """The volumes of a request: `known` as the log has them, which it claims, and `shown`, as
-    Cinder has them, which is asked when nothing else is in the way; `judged`: others that it has
-    shown, of which the flow's rule says nothing.
+    """The volumes of a request.  `known`: their aggregates, which the operation claims.  `shown`:
+    what Cinder says of them; Cinder is asked after all other checks.  `judged`: further volumes
+    that Cinder has shown, to which the flow's rule does not apply.
     """
 
     known: Iterable[Volume] = ()
@@ -73,7 +73,7 @@ class Concerned:
 
 @dataclass(frozen=True, kw_only=True)
 class WholeServer:
-    """A server with all that is its own, as it is now."""
+    """A server with its mappings, attachments and volumes, as they are now."""
 
     instance: Instance
     mappings: Sequence[BlockDeviceMapping]
@@ -94,10 +94,10 @@ PAST_LOCKS = frozenset(
 
 
 def check_lock(instance: Instance, action: str, context: EventContext) -> None:
-    """Raises LockedError if the server is locked, and that is for who asks; ObservedServerError
-    if it is only watched, whoever asks.
+    """Raises LockedError if the server's lock applies to the caller, and ObservedServerError for
+    any caller if the server is only observed.
 
-    No lock is for administrators and services, to whom all projects are open.
+    A lock does not apply to administrators and services, who see all projects.
     """
     instance.refuse_observed()
     if instance.locked and action not in PAST_LOCKS and not context.passes_locks:
@@ -105,7 +105,7 @@ def check_lock(instance: Instance, action: str, context: EventContext) -> None:
 
 
 def check_lock_of(operation: Operation, action: str, context: EventContext, book: Book) -> None:
-    """The same for what is done about an operation of a server."""
+    """The same check for an act on an operation of a server."""
     if operation.started and operation.started.server_id and not context.passes_locks:
         check_lock(book.get(Instance, operation.started.server_id), action, context)
 
@@ -113,10 +113,11 @@ def check_lock_of(operation: Operation, action: str, context: EventContext, book
 def check_vm_state(
     instance: Instance, action: str, allowed: Iterable[VmState], context: EventContext
 ) -> None:
-    """Whether this may be done to the server now; a lock is told first, as Nova does.
+    """Raises if the server's lock or state forbids the action; the lock is checked first, as in
+    Nova.
 
-    What is parked puts the server into ERROR, as S1 asks, but is in the way only of what its
-    claim excludes.
+    A parked operation puts the server into ERROR, as S1 demands, but blocks only what its claim
+    excludes.
     """
     check_lock(instance, action, context)
     if instance.own_state not in set(allowed):
@@ -135,13 +136,15 @@ def refuse_guestless(instance: Instance, action: str) -> None:
 
 
 def refuse_deleting(instance: Instance, action: str, operation_id: str) -> None:
-    """DeletingError if another operation is to delete the server next; in Nova's words."""
+    """Raises DeletingError, in Nova's words, if a deletion of the server waits for another
+    operation.
+    """
     if instance.deletion is not None and instance.deletion.operation_id != operation_id:
         raise errors.DeletingError(action=action, server_id=str(instance.id))
 
 
 def check_contact(host: Host, contact: Contact) -> None:
-    """Work that no agent can do is not accepted (LP 1909120); nor what is somebody else's."""
+    """Refuse work that no agent can do (LP 1909120), and work on a host that is only observed."""
     host.refuse_observed()
     if host.fenced or not contact.alive:
         raise errors.HostUnavailableError(host=host.name, since=contact.since)
@@ -181,8 +184,8 @@ def start(
 ) -> Operation:
     """Claim what the operation works on, and begin it.
 
-    Raises ClaimedError, VolumeStateError if a volume in Cinder is not as the flow wants it, and
-    DeletingError if another operation is to delete the server next.
+    Raises ClaimedError; VolumeStateError if the flow does not accept the state of a volume in
+    Cinder; DeletingError if a deletion of the server waits for another operation.
     """
     table, operation_id = FLOWS[flow], str(origin.operation_id)
     beside = not table.claims_volumes
@@ -217,7 +220,7 @@ def start(
 
 
 def _seen(view: VolumeView, at: float) -> VolumeSeen:
-    """What the operation's steps need to know of it."""
+    """The facts about the volume that the operation's steps need."""
     return VolumeSeen(
         id=view.id,
         at=at,
@@ -238,5 +241,5 @@ def _volumes_of(lanes: Sequence[Lane]) -> set[str]:
 
 
 def _refusal_of(flow: Flow) -> type[errors.VolumeStateError]:
-    """nova-api has an answer of its own where a request is about one volume."""
+    """The error; nova-api has a separate one for requests about a single volume."""
     return errors.VolumeStateError if flow.exclusive else errors.AttachmentVolumeStateError

@@ -1,5 +1,5 @@
-"""The lanes of requests about a whole server: which of its attachments a flow works on, and which
-of the two sides of a lane is which.
+"""The lanes of requests about a whole server: the attachments that a flow works on, and the two
+sides of each lane.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ def one_sided(server: WholeServer, places: Places) -> Lanes:
 
 
 def _moving(server: WholeServer, places: Places) -> Lanes:
-    """Each volume gets an attachment of the destination's own, or a bare reservation."""
+    """Each volume gets a new attachment for the destination, or a bare reservation."""
     new = LaneSide(host=places.get(Place.DESTINATION))
     return [replace(lane, new=new) for lane in one_sided(server, places)]
 
 
 def _confirming(server: WholeServer, places: Places) -> Lanes:
-    """Current: what the source has kept, new: what the server has."""
+    """Current: what the source has kept.  New: what the server has."""
     lanes = []
     for mapping in server.attached:
         lane = _lane_of_kept(server, mapping, places)
@@ -50,7 +50,7 @@ def _lane_of_kept(server: WholeServer, mapping: BlockDeviceMapping, places: Plac
 
 
 def _reverting(server: WholeServer, places: Places) -> Lanes:
-    """Current: what the server has, new: what the source has kept."""
+    """Current: what the server has.  New: what the source has kept."""
     lanes = []
     for mapping in server.attached:
         if mapping.kept_legacy != mapping.legacy:  # the source has nothing in Cinder to go back to
@@ -71,9 +71,9 @@ def _converting(server: WholeServer, places: Places) -> Lanes:
 
 
 def _converting_resized(server: WholeServer, places: Places) -> Lanes:
-    """What the server has, and what its source has kept, each with one of its own kind to come.
+    """What the server has, and what its source has kept; each side gets a new attachment.
 
-    The source makes its own by the new calls: Cinder has nothing of it by the old ones.
+    The source creates its own by the new calls: Cinder has no old-style row for it.
     """
     here, source = places[Place.DESTINATION], places[Place.SOURCE]
     mine = [m for m in server.attached if m.legacy]
@@ -88,9 +88,9 @@ def _converting_resized(server: WholeServer, places: Places) -> Lanes:
 
 
 def imaged(lanes: Lanes, image: str, server: WholeServer) -> Lanes:
-    """With the image that the root volume is to get, and a second attachment of that to come.
+    """The root volume's lane with the image to write, and with a second attachment to create.
 
-    Cinder writes to no volume that several may have, and to none that is only the old calls'.
+    Cinder writes an image neither to a multi-attach volume nor to one of the old calls.
     """
     root = next((lane for lane in lanes if lane.boot_index == 0), None)
     if root is None:
@@ -112,10 +112,10 @@ def of_attachment(
     no_mapping: str,
     known: list[str],
 ) -> Lane:
-    """An attachment of a server that is deleted, with the mapping it belongs to, if any.
+    """An attachment of a server being deleted, with its mapping, if any.
 
-    Of what a resize has on two hosts by the old calls, Cinder has one row: it goes with the
-    server's own.
+    With the old calls, Cinder has one row for both hosts of a resize: it is deleted with the
+    server's own attachment.
     """
     assert attachment.server_id is not None, "a recorded attachment has a server"
     assert attachment.volume_id is not None, "and a volume"
@@ -141,15 +141,17 @@ def of_attachment(
 
 
 def of_unlearnt(lane: Lane, mapping: BlockDeviceMapping | None, no_mapping: str) -> Lane:
-    """An attachment that may be there, to be looked for.  If it is the last one to go, a volume
-    that goes with its server goes then.
+    """An attachment that may exist and must be looked for.  If it is the last one to be deleted, a
+    volume that is deleted with its server is deleted then.
     """
     together = mapping.delete_on_termination if mapping else False
     return replace(lane, bdm_id=no_mapping, host=None, delete_on_termination=together)
 
 
 def of_unmade(lane: Lane, known: list[str]) -> Lane:
-    """A volume that was made, or may still be, and that no mapping has: found by its mark."""
+    """A volume that was made, or may still be made, and that no mapping has: it is found by its
+    mark.
+    """
     return replace(lane, new=None, attachment_id=None, host=None, known=tuple(known))
 
 

@@ -28,7 +28,7 @@ from host_agent.shared.contract.lane import Lane
 
 
 def acts(operation: Operation) -> list[str]:
-    """What may be done about an operation now; each may have its own reason to be refused."""
+    """The possible acts on an operation now; each may have a reason why it is refused."""
     plan, history = plan_of(operation), operation.history
     unwind = [] if pivot_passed(plan, history) else ["unwind"]
     match operation.state:
@@ -41,7 +41,7 @@ def acts(operation: Operation) -> list[str]:
 
 
 def in_the_way(refusal: errors.ClaimedError, book: Book) -> errors.ClaimedError:
-    """The refusal with what there is to know of the operation that it names."""
+    """The refusal, with the facts about the operation that it names."""
     operation = book.get(Operation, refusal.fields["operation_id"])
     assert operation.started is not None, "an operation that claims something has begun"
     parked = operation.state is OperationState.PARKED
@@ -60,7 +60,9 @@ def in_the_way(refusal: errors.ClaimedError, book: Book) -> errors.ClaimedError:
 
 @contextmanager
 def explained(book: Book) -> Iterator[None]:
-    """A claim that refuses something in here says what holds it, and what may be done."""
+    """Add to a ClaimedError raised in here the operation that has the claim, and its
+    possible acts.
+    """
     try:
         yield
     except errors.ClaimedError as refusal:
@@ -68,9 +70,7 @@ def explained(book: Book) -> Iterator[None]:
 
 
 def retry(operation: Operation, reason: str, book: Book) -> None:
-    """Try the failed steps of a parked operation again; of one that runs, at once what waits
-    for its time, however far that is.
-    """
+    """Retry the failed steps of a parked operation; of a running one, retry its delayed steps."""
     if operation.state is OperationState.RUNNING:
         if not waits(operation):
             _refuse(operation, "be retried", "it is running, and no step waits to be tried again")
@@ -81,7 +81,7 @@ def retry(operation: Operation, reason: str, book: Book) -> None:
 
 
 def waits(operation: Operation) -> bool:
-    """Whether a step waits for the time to be tried again."""
+    """Whether a step waits for the time of its next attempt."""
     history = operation.history
     undoing = unwinds(plan_of(operation), history)
     return any(
@@ -91,9 +91,10 @@ def waits(operation: Operation) -> bool:
 
 
 def skip_step(operation: Operation, lane: int, step: str, reason: str, book: Book) -> list[Remnant]:
-    """Go on as if this step, the first one left in its lane, were done; what may stay behind.
+    """Continue as if this step, the first pending one of its lane, were done.  Returns what may be
+    left behind.
 
-    The operator vouches for it; the reason is kept in the domain events.
+    The operator vouches for the step; the domain events have the reason.
     """
     _require_parked(operation, "skip a step")
     first = next((item for item in left(operation) if item.lane == lane), None)
@@ -107,7 +108,7 @@ def skip_step(operation: Operation, lane: int, step: str, reason: str, book: Boo
 
 
 def unwind(operation: Operation, reason: str, book: Book) -> None:
-    """Undo everything, if the point of no return is not behind."""
+    """Undo everything, unless the operation is past its pivot."""
     if operation.state is OperationState.FINISHED:
         _refuse(operation, "be unwound", "it is finished")
     if pivot_passed(plan_of(operation), operation.history):
@@ -117,10 +118,11 @@ def unwind(operation: Operation, reason: str, book: Book) -> None:
 
 
 def give_up(operation: Operation, reason: str, book: Book) -> list[Remnant]:
-    """End a parked operation as it is; what is left stays as the log shows it, and is returned.
+    """End a parked operation as it is.  Returns what is left behind; the log shows the rest as it
+    is.
 
-    Not if nobody knew then where the guest is, or if that left an attachment behind that no
-    mapping leads to, or nobody knows: nobody could ever release it.  Its steps are then to be
+    Refused if afterwards nobody would know where the guest is, or if it would leave an attachment
+    that is unknown or that no mapping has: nobody could ever release it.  Its steps have to be
     done, or vouched for one by one.
     """
     _require_parked(operation, "be given up")
@@ -147,7 +149,7 @@ def give_up(operation: Operation, reason: str, book: Book) -> list[Remnant]:
 
 
 def _unmapped(operation: Operation, book: Book) -> list[Attachment]:
-    """Attachments of the operation that are there, and that no mapping has."""
+    """Existing attachments of the operation that no mapping has."""
     unmapped = []
     for lane in operation.lanes:
         mapping = book.get(BlockDeviceMapping, lane.bdm_id)
@@ -159,13 +161,13 @@ def _unmapped(operation: Operation, book: Book) -> list[Attachment]:
 
 
 def left(operation: Operation) -> list[Left]:
-    """The steps a parked operation has not done, in the order they would be done."""
+    """The pending steps of a parked operation, in order."""
     return engine.left(plan_of(operation), operation.history)
 
 
 def unlearnt(operation: Operation) -> list[Lane]:
-    """Where a parked operation may have an attachment in Cinder whose id nobody has learnt: one
-    for each volume, whichever of its deletions is left.
+    """Lanes for which a parked operation may have an attachment in Cinder with an unknown id: one
+    per volume, whichever of its deletions is pending.
     """
     plan = plan_of(operation)
     lanes = [
@@ -177,8 +179,8 @@ def unlearnt(operation: Operation) -> list[Lane]:
 
 
 def unconnected(operation: Operation) -> set[str]:
-    """Attachments that a parked operation got for a host, and has not begun to connect: there is
-    nothing on the host, not even if it has deleted them in Cinder and not told so.
+    """Attachments that a parked operation got for a host and did not begin to connect.  The host
+    has nothing of them, even if it deleted them in Cinder and did not report it.
     """
     names = [step.name for step in plan_of(operation).steps if connects_anew(step)]
     lanes = [
@@ -191,7 +193,7 @@ def unconnected(operation: Operation) -> set[str]:
 
 
 def unmade(operation: Operation, book: Book) -> list[Lane]:
-    """Lanes for which a volume may have been made that no mapping has, and by which operation."""
+    """Lanes for which a volume may have been made that no mapping has, each with its operation."""
     makes = [step.name for step in plan_of(operation).steps if step.do is LedgerVerb.VOLUME_CREATE]
     return [
         replace(lane, create={**lane.create, "operation_id": str(operation.id)})
@@ -203,7 +205,7 @@ def unmade(operation: Operation, book: Book) -> list[Lane]:
 
 
 def _resume(operation: Operation, book: Book) -> None:
-    """Not beside what has begun on the whole server since it was parked.  Raises ClaimedError."""
+    """Raises ClaimedError if an operation on the whole server has begun since this one parked."""
     assert operation.started is not None, "an operation is never loaded without its first event"
     book.get(Instance, operation.started.server_id).resume(str(operation.id))
 

@@ -68,7 +68,7 @@ class ShowingFinding:
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> Self:
-        """From an open finding of such a class, by the names of its columns."""
+        """From the columns of an open finding of such a class."""
         return cls(
             finding_id=str(found["finding_id"]),
             drift_class=found["drift_class"],
@@ -78,7 +78,7 @@ class ShowingFinding:
 
 
 def _hosts_of(host: str | None, differs: Mapping[str, Any]) -> list[str]:
-    """Where it is shown: a guest by several."""
+    """The hosts that show it; several can show a guest."""
     on_hosts = differs.get(Party.HOST.value)
     if isinstance(on_hosts, list):
         return [name for name, _ in on_hosts]
@@ -89,8 +89,8 @@ def _hosts_of(host: str | None, differs: Mapping[str, Any]) -> list[str]:
 class OthersShown:
     """What the read side knows of a server's guest and some volumes at one moment.
 
-    `findings`: the open ones that show the guest, or one of the volumes.
-    `in_doubt`: the hosts of which nobody knows what they have (Host.in_doubt).
+    `findings`: the open ones that show the guest, or one of the volumes.  `in_doubt`: the hosts
+    that nobody has vouched for since a restore (Host.in_doubt).
     """
 
     findings: Sequence[ShowingFinding] = ()
@@ -101,7 +101,7 @@ class Sightings(Protocol):
     """What the read side knows (ledger.core.requests.Fleet).
 
     `unaccounted`: the hosts that have not shown, since the server's own host lost its guest, that
-    they do not have it; fenced ones left out.
+    they do not have it; without fenced hosts.
     """
 
     @property
@@ -112,8 +112,8 @@ class Sightings(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What a plan works on: its server and volumes; the hosts where it removes the guest, and
-    those that it asks itself what they have.
+    """What a plan works on: its server and volumes; the hosts where it removes the guest; and the
+    hosts that it asks itself.
     """
 
     plan: Plan
@@ -135,7 +135,7 @@ class Question:
 
 
 def _hosts_doing(verb: Verb, plan: Plan) -> frozenset[str]:
-    """The hosts on which the plan does this."""
+    """The hosts on which the plan has such a step."""
     places = {s.place for s in plan.stages if any(step.do is verb for step in s.steps)}
     lanes = range(len(plan.lanes)) if plan.lanes else ()
     hosts = {plan.hosts.get(place) for place in places}
@@ -144,7 +144,7 @@ def _hosts_doing(verb: Verb, plan: Plan) -> frozenset[str]:
 
 
 def asks_of(plan: Plan) -> Ask:
-    """What the plan's flow asks; that of a flow that is no more, all."""
+    """What the plan's flow asks (`Flow.asks`); everything, if the flow no longer exists."""
     flow = FLOWS.get(plan.flow)
     return flow.asks if flow else Ask.VOLUMES
 
@@ -152,7 +152,7 @@ def asks_of(plan: Plan) -> Ask:
 def is_asked(plan: Plan, steps: Iterable[str], *, undo: bool) -> bool:
     """Whether these steps start or free something.
 
-    A move gives the former attachment up when the server has another one: that frees nothing.
+    A move deletes the former attachment when the server has another one: that frees nothing.
     """
     keeps = any(stage.side is Side.NEW for stage in plan.stages)
     kept = Verb.ATTACHMENT_DELETE if keeps else None
@@ -163,7 +163,7 @@ def is_asked(plan: Plan, steps: Iterable[str], *, undo: bool) -> bool:
 
 
 def signs(question: Question, book: Book) -> Iterator[Sign]:
-    """Who else shows what the plan works on, by the log."""
+    """The signs in the log that another host has what the plan works on."""
     yield from _of_guest(question, book)
     if asks_of(question.plan) is Ask.VOLUMES:
         for volume in question.volumes:
@@ -171,7 +171,9 @@ def signs(question: Question, book: Book) -> Iterator[Sign]:
 
 
 def refuse_in_doubt(plan: Plan, book: Book) -> None:
-    """Raises HostUnvouchedError if the plan concerns a host of which nobody knows what it has."""
+    """Raises HostUnvouchedError if the plan concerns a host that nobody has vouched for since a
+    restore.
+    """
     hosts = {*plan.hosts.values(), *(lane.host for lane in plan.lanes)}
     for name in sorted(filter(None, hosts)):
         if _host(name, book).in_doubt:
@@ -179,11 +181,11 @@ def refuse_in_doubt(plan: Plan, book: Book) -> None:
 
 
 def refuse(plan: Plan, server_id: str, book: Book, known: Sightings, repaired: str | None) -> None:
-    """Raises ShownElsewhereError if anybody shows what the plan works on, or may have it;
-    HostUnvouchedError if a host may, of which nobody knows what it has.
+    """Raises ShownElsewhereError if another host shows what the plan works on, or may have it;
+    HostUnvouchedError if such a host is not vouched for after a restore.
 
-    `repaired`: the finding that the plan mends, which is no sign against it.  RepairError if
-    another one says that a disk of its volume may be other data.
+    `repaired`: the finding that the plan repairs; it is no sign against the plan.  RepairError if
+    another finding says that a disk of its volume may have other data.
     """
     refuse_in_doubt(plan, book)
     if repaired is None and asks_of(plan) is Ask.NOTHING:
@@ -214,7 +216,7 @@ def _refuse_other_data(findings: Iterable[ShowingFinding], repaired: str) -> Non
 
 
 def refusal(question: Question, found: Sequence[Sign]) -> errors.ShownElsewhereError:
-    """What to tell of these signs."""
+    """The error with these signs."""
     named = "; ".join(map(str, found[:SIGNS_NAMED_MAX]))
     more = len(found) - SIGNS_NAMED_MAX
     return errors.ShownElsewhereError(
@@ -225,7 +227,7 @@ def refusal(question: Question, found: Sequence[Sign]) -> errors.ShownElsewhereE
 
 
 def elsewhere(instance: Instance, book: Book) -> Iterator[Sign]:
-    """The hosts that show the server's guest, and are not its own: by their inventories."""
+    """The hosts, other than the server's own, whose inventories show its guest."""
     for host, seen in sorted(instance.elsewhere.items()):
         if host not in instance.places and not _fenced_since(host, seen.epoch, book):
             yield Sign(what=f"its guest ({seen.power_state})", host=host, known_by=_BY_AGENT)
@@ -255,9 +257,9 @@ def _of_volume(volume: Volume, question: Question, book: Book) -> Iterator[Sign]
 
 
 def is_mapped(instance: Instance, host: str, serial: str) -> bool:
-    """Whether a disk of this serial is to be in the server's guest on this host.
+    """Whether the server's guest on this host must have a disk with this serial.
 
-    After a swap a disk keeps the serial that it was plugged with.
+    After a swap a disk keeps the serial with which it was plugged.
     """
     return host in instance.places and any(
         serial in {device.serial, device.volume_id} for device in instance.devices.values()

@@ -27,7 +27,7 @@ from host_agent.shared.contract.messages import GuestOrder
 
 @dataclass(frozen=True, kw_only=True)
 class RepairDrift:
-    """`repair`: the one to take, of the two of a class; None: by what the ledger knows."""
+    """`repair`: which of the class's two repairs; None: chosen from what the ledger knows."""
 
     finding_id: str
     reason: str
@@ -36,7 +36,7 @@ class RepairDrift:
 
 
 def refuse(finding: Finding, finding_id: str) -> None:
-    """Raises NoFindingError, RepairError if it cannot be repaired as it stands."""
+    """Raises NoFindingError; RepairError if the finding cannot be repaired in its present state."""
     if finding.found is None:
         raise errors.NoFindingError(finding_id=finding_id)
     found, drift = finding.found, BY_NAME.get(finding.found.drift_class)
@@ -101,7 +101,7 @@ def _volumes(case: RepairContext) -> list[Volume]:
 
 
 def _chosen(request: RepairDrift, case: RepairContext) -> Repair:
-    """The class's repair, or its other one: asked for, or because no guest is to have the disk."""
+    """The class's first repair, or its second: if requested, or if no guest must have the disk."""
     assert case.finding.found is not None, "refuse has seen to it"
     drift = BY_NAME[case.finding.found.drift_class]
     assert drift.repair is not None, "refuse has seen to it"

@@ -1,8 +1,9 @@
-"""Cinder asks for a guest's part in a snapshot: the guards, which are nova-api's, and our own.
+"""Cinder requests the guest's part in a snapshot: nova-api's checks, and our own.
 
-Cinder names no server, so a volume of several is refused (S3).  What cannot be done is refused
-before anything is: a guest that is off has no job of QEMU's; and Cinder renews the connection of
-one attachment only, of the new calls, so the server may have no second one.
+Cinder names no server, so a volume of several servers is refused (S3).  What cannot be done is
+refused before anything is changed.  QEMU has no job for a guest that is off.  Cinder renews the
+connection of only one attachment, and only of the new calls, so the server must not have a second
+one.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _MULTI_ATTACH = (
 class SnapshotInUse:
     """POST and DELETE os-assisted-volume-snapshots; `flow`: "snapshot" or "delete_snapshot".
 
-    `files`: see Lane.snapshot; with the snapshot's id they are what the host is told.
+    `files`: see Lane.snapshot; the host gets them together with the snapshot's id.
     """
 
     flow: str
@@ -82,7 +83,7 @@ def begin(
 
 
 def _holder(volume: Volume, view: VolumeView) -> str:
-    """The one server that has the volume, by one attachment.  Raises SnapshotError."""
+    """The only server that has the volume, by its only attachment.  Raises SnapshotError."""
     if view.multiattach:
         raise errors.SnapshotError(why=_MULTI_ATTACH.format(volume.id))
     if not volume.holders:

@@ -25,7 +25,7 @@ from host_agent.shared.contract.volume_states import FAILED, OF_ATTACHMENTS, is_
 
 @dataclass(frozen=True)
 class VolumeRule:
-    """`migrating`: whether Cinder may be moving the volume to another backend just now."""
+    """`migrating`: whether Cinder may be moving the volume to another backend now."""
 
     statuses: frozenset[str]
     migrating: bool = False
@@ -70,9 +70,9 @@ def check(
     volumes: Iterable[VolumeView | None],
     refusal: type[errors.VolumeStateError],
 ) -> None:
-    """Raise the refusal for the first volume that is not as the rule wants it.
+    """Raise the error for the first volume whose state the rule does not accept.
 
-    None among the volumes is one that Cinder does not know: it cannot be in the way.
+    None stands for a volume that Cinder no longer has: it is ignored.
     """
     for volume in volumes:
         if volume is not None and not _accepted(rule, volume):

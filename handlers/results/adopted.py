@@ -1,8 +1,7 @@
-"""A server of somebody else's becomes the ledger's, and goes back (decision 0114).
+"""A server of a Nova becomes the ledger's, and is handed back (decision 0114).
 
-What is so, and what both parties have said of it alike, stays as it is: no attachment is made or
-replaced, no guest is touched.  Only who answers for it changes, on the server, its mappings and its
-attachments, by one append.
+Facts on which both agree stay as they are: no attachment is made or replaced, no guest is touched.
+Only the owner changes, of the server, its mappings and its attachments, in one append.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from handlers.results.meaning import Book
 
 
 def adopt(verdict: AdoptionVerdict, host: str, reason: str, seen: Seen, book: Book) -> None:
-    """`seen`: when it was seen, and is recorded already.
+    """`seen`: the interval in which this was seen; that is recorded already.
 
-    Raises ChangedSinceError if the log has it otherwise.
+    Raises ChangedSinceError if the log differs.
     """
     instance = book.get(Instance, verdict.server_id)
     if instance.origin is None or instance.host != host or instance.deleted:
@@ -56,19 +55,19 @@ def _take(taken: AdoptedVolume, instance: Instance, seen: Seen, book: Book) -> N
 
 
 def old_id(row_id: str) -> str:
-    """The id that is ours of what Cinder's old calls made; Cinder has this row of it."""
+    """The ledger's own id for what Cinder's old calls made; Cinder's row has another id."""
     return str(uuid5(UUID(row_id), "by the old calls"))
 
 
 def mapping_id_of(taken: AdoptedVolume) -> str:
-    """Nova's; of what the old calls made Nova tells none."""
+    """Nova's id of the mapping; Nova shows none for what Cinder's old calls made."""
     return taken.mapping_id or str(uuid5(UUID(taken.attachment_id), "mapping"))
 
 
 def _stands_for(
     former: Attachment, id_: str, seen: Seen, book: Book, *, legacy: bool
 ) -> Attachment:
-    """The same connection, by another id."""
+    """The same connection under another id."""
     assert former.volume_id is not None, "it was created"
     host, at = former.host, seen.stored()
     ids = {"volume_id": former.volume_id, "server_id": former.server_id}
@@ -86,7 +85,7 @@ def _stands_for(
 
 
 def _map_old(taken: AdoptedVolume, instance: Instance, own: str, seen: Seen, book: Book) -> None:
-    """A mapping that Nova does not tell of: it stays what it was, if it was adopted before."""
+    """A mapping that Nova does not show; if it was adopted before, it stays what it was."""
     mapping = book.get(BlockDeviceMapping, mapping_id_of(taken))
     if mapping.version:
         return
@@ -110,9 +109,9 @@ def _map_old(taken: AdoptedVolume, instance: Instance, own: str, seen: Seen, boo
 def hand_back(
     instance: Instance, rows: Mapping[str, str], reason: str, seen: Seen, book: Book
 ) -> None:
-    """The server, with all that it has by now, is whose it was.
+    """Give the server, with all that it has now, back to its Nova.
 
-    `rows`: by volume, Cinder's rows of what the old calls made.
+    `rows`: Cinder's rows of what the old calls made, by volume.
     """
     assert instance.came_from is not None, "it was adopted"
     to = instance.came_from

@@ -48,7 +48,9 @@ LOST = StepError(
 
 
 def host_fenced(operation: Operation, host: str, now: float, book: Book) -> bool:
-    """Whether the fence changes anything for the operation, which then has to be decided on."""
+    """Whether the fence changes anything for the operation, so that the engine has to
+    decide again.
+    """
     known = book.get(Host, host)
     if operation.state is OperationState.PARKED:
         waits = known.fenced and not restored.is_parked(operation)
@@ -90,16 +92,17 @@ def _try_again(operation: Operation, host: str, book: Book) -> bool:
 
 
 def dispatcher_lost(operation: Operation, now: float, book: Book) -> None:
-    """What a dispatcher was doing for the operation is somebody else's."""
+    """End the attempts of a dead or paused dispatcher; another one continues."""
     for run in [run for run in operation.history.active.values() if run.host is None]:
         result = StepResult(step=operation.history.next_step(run), took_ms=0, error=LOST)
         Execution(operation, book).failed(run, result, now, at_once=True)
 
 
 def uncertain(operation: Operation, run: ActiveRun, step: str) -> bool:
-    """Whether any attempt to do this step may have an effect that is not seen yet.
+    """Whether an earlier attempt of this step may have an effect that is not visible yet.
 
-    Those of lost dispatchers have had their time since they were ended (ledger.core.dispatcher).
+    Attempts of lost dispatchers do not count: the take-over has waited for them
+    (ledger.core.dispatcher).
     """
     errors = operation.history.of_step(run.lane, step, undo=False).errors - {(LOST.kind, LOST.code)}
     return any(kind == ErrorKind.UNKNOWN or code == FENCED for kind, code in errors)

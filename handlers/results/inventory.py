@@ -1,8 +1,8 @@
-"""What a host shows of its guests, guest by guest: what the ledger makes of it.
+"""What the ledger does with a host's inventory, guest by guest.
 
-Both return False for what was not looked at, because a flow is just changing it: it has to be
+Both functions return False for a guest that a flow is changing: it was not examined, and has to be
 reported again.  A guest on a host that is not its server's, and a disk of a volume that its server
-does not have, are kept as signs that they are there (handlers.requests.presence).
+does not have, are stored as signs (handlers.requests.presence).
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from host_agent.shared.contract.messages import Guest
 
 
 def seen(host: str, guest: Guest, book: Book) -> bool:
-    """The host shows this guest; what it was to hear of, and a fence kept from it, is begun."""
+    """The host shows this guest; begin the growths that waited for it, and those that a fence
+    ended.
+    """
     instance = book.get(Instance, guest.server_id)
     if instance.origin is not None:  # whose it is says where it is; yet what is shown is there
         keep_disks(host, guest.server_id, frozenset(guest.volumes), book)
@@ -46,7 +48,7 @@ def seen(host: str, guest: Guest, book: Book) -> bool:
 
 
 def _sighted(host: str, guest: Guest, book: Book) -> bool:
-    """Keep what the host shows and is not to have; False: a flow may just be changing it."""
+    """Store what the host shows and must not have; False: a flow may be changing it now."""
     instance = book.get(Instance, guest.server_id)
     if host not in instance.places:
         if host in _changing(instance, book):
@@ -67,10 +69,10 @@ def keep_disks(
     book: Book,
     undecided: AbstractSet[str] = frozenset(),
 ) -> None:
-    """Keep which volumes the host shows in the guest that are not to be there, on both sides: each
-    volume has its sign, and the host knows which signs it gave, to take them back one day.
+    """Store the volumes that the host shows in the guest and that must not be there.  Each volume
+    has its sign, and the host knows which signs it gave, so that it can withdraw them.
 
-    What was known of the `undecided` stays.
+    What is known of the `undecided` volumes stays.
     """
     here = book.get(Host, host)
     before = here.shown.get(server_id, frozenset())
@@ -82,13 +84,13 @@ def keep_disks(
 
 
 def _changing(instance: Instance, book: Book) -> set[str | None]:
-    """The hosts on which operations on the server are at work with its guest."""
+    """The hosts on which operations on the server work with its guest."""
     plans = [plan_of(book.get(Operation, claimant)) for claimant in instance.claims]
     return set().union(*(plan.hosts.values() for plan in plans))
 
 
 def _definition(shown: str | None, instance: Instance) -> tuple[str, list[str]] | None:
-    """What is kept of the definition that a host shows: what it may decide for another one."""
+    """The part of a host's definition that is stored: what it may decide for another host."""
     if shown is None:
         return None
     if shown == instance.definition and instance.dropped == []:
@@ -98,7 +100,7 @@ def _definition(shown: str | None, instance: Instance) -> tuple[str, list[str]] 
 
 
 def missed(host: str, server_id: str, book: Book) -> bool:
-    """The host does not show this guest any more."""
+    """The host no longer shows this guest."""
     instance = book.get(Instance, server_id)
     keep_disks(host, server_id, set(), book)
     if instance.origin is not None:

@@ -1,12 +1,12 @@
 """Leftovers: what a fenced host must release when it returns (decision 0027).
 
 This is decided for each server.  While a flow moves a server, it is open to which host the server
-will belong: nothing of it is a leftover yet, and the host stays suspect until it is decided.  So it
-does while an evacuation takes a server from it, whether it shows that guest or not: one list is not
-enough to start a guest twice by.
+will belong: none of it is a leftover yet, and the host stays suspect.  It also stays suspect while
+an evacuation takes a server from it, whether it shows that guest or not: one list is not enough
+evidence to start a guest twice.
 
-A record of a connection keeps the disk of its server on the host if the log knows its attachment,
-and does not call it a leftover.  No agent writes a record before its attachment is in the log
+A connection record explains a disk of its server on the host if the log knows its attachment, and
+the attachment is no leftover.  An agent writes a record only after its attachment is in the log
 (`VerbSpec.durable`), so a record that the log does not know explains no disk.  Its origin is
 unknown: it is no leftover, keeps its connection, and a look finds it.
 """
@@ -27,7 +27,7 @@ _GONE = frozenset({AttachmentState.DISCONNECTED, AttachmentState.DELETED})
 
 
 def take(host: Host, registration: Registration, evacuating: Iterable[str], book: Book) -> bool:
-    """Note what a suspect host shows; whether all of it is decided.
+    """Record what a suspect host shows; whether everything is decided.
 
     `evacuating`: the evacuations from it that are not over.
     """
@@ -56,12 +56,14 @@ def take(host: Host, registration: Registration, evacuating: Iterable[str], book
 
 
 def unknown(registration: Registration, book: Book) -> tuple[str, ...]:
-    """The host's records that no attachment of the log explains."""
+    """The host's records whose attachment the log does not know."""
     return tuple(i for i in registration.connections if not book.get(Attachment, i).version)
 
 
 def _left(host: Host, server_id: str, book: Book) -> bool:
-    """Whether its guest is not this host's.  One that the ledger never knew is nobody's."""
+    """Whether the guest does not belong on this host.  A guest that the ledger never knew is no
+    leftover.
+    """
     instance = book.get(Instance, server_id)
     elsewhere = host.name not in {instance.host, instance.resize_source}
     given_up = instance.deleted or elsewhere or host.name in instance.left_on
@@ -69,10 +71,10 @@ def _left(host: Host, server_id: str, book: Book) -> bool:
 
 
 def _undecided(host: str, server_id: str, shown: bool, book: Book) -> bool:
-    """Whether a move is under way that decides what is this host's: then wait for it.
+    """Whether a move is under way that decides what belongs to this host: then wait for it.
 
-    An evacuation may still take what is here; a live migration may have brought the guest
-    that it shows, and no report says so yet; a resize may leave it here, to be reverted to.
+    An evacuation may still take what is here.  A live migration may have brought the guest that the
+    host shows, without a report yet.  A resize may leave it here for a revert.
     """
     instance = book.get(Instance, server_id)
     if instance.host == host:
@@ -83,6 +85,6 @@ def _undecided(host: str, server_id: str, shown: bool, book: Book) -> bool:
 
 
 def _plans(instance: Instance, flows: set[str], book: Book) -> list[Plan]:
-    """The plans of the operations on the server that are of these flows."""
+    """The plans of the server's operations of these flows."""
     claims = [op for op, claim in instance.claims.items() if claim.flow in flows]
     return [plan_of(book.get(Operation, op)) for op in claims]

@@ -1,11 +1,12 @@
-"""Whether a volume in Cinder is the one that we made for a disk of a server (decision 0089).
+"""Whether a volume in Cinder is the one that the ledger made for a disk of a server (decision
+0089).
 
-The log's word is proof: the id that Cinder has answered with.  Where the answer was lost there is
-only the mark in the volume's metadata, and that is copied: by restored backups, by the targets of
-Cinder's migrations, by whoever may write metadata.  So whatever else is known of the volume has to
-fit, and it has to be the only one.  What Cinder does not say is a no.
+The id in Cinder's answer, which the log has, is proof.  If the answer was lost, there is only the
+mark in the volume's metadata.  Restored backups, the targets of Cinder's migrations, and anybody
+who may write metadata can copy it.  So everything else that is known of the volume has to fit, and
+it has to be the only candidate.  A fact that Cinder does not return counts as a no.
 
-Everybody who takes over a volume by its mark, or deletes one, asks here: the step that makes it
+Every caller that takes over a volume by its mark, or deletes one, asks here: the step that makes it
 (ledger.core.steps.volumes), its undo, and the repair of `volume_of_nobody`.
 """
 
@@ -30,10 +31,11 @@ CLOCKS_APART_S = 60.0
 class Evidence:
     """What is known of a volume, and of the request that may have made it.
 
-    `mark`, `wanted`: the disk's id and what was asked for (Lane.create); `asked`: when first and
-    last, by the database's clock.  `logged`: for which disk the log has this very volume as made.
-    `others`: volumes that are known to be that one, or may be.  `in_project`: Cinder lists it in
-    the project for which it was asked.  `user_id`: ours in Cinder.
+    `mark`, `wanted`: the disk's id, and what was requested (Lane.create).  `asked`: the first and
+    the last request, by the database's clock.  `logged`: the disk for which, by the log, this very
+    volume was made.  `others`: further volumes that are, or may be, the one that was made.
+    `in_project`: Cinder lists it in the project for which it was requested.  `user_id`: our user in
+    Cinder.
     """
 
     volume: VolumeView
@@ -49,14 +51,14 @@ class Evidence:
 
 
 def why_not(evidence: Evidence) -> str | None:
-    """Why it is not taken for the one that we made, or somebody has a use for it; None: it is."""
+    """Why the volume is not accepted as the one made, or who uses it; None: it is accepted."""
     by_log = evidence.logged is not None and evidence.logged == evidence.mark
     checks = _USES if by_log else (*_IDENTITY, *_USES)
     return next((why for check in checks if (why := check(evidence)) is not None), None)
 
 
 def asked_by(operation: Operation, mark: str) -> tuple[Mapping[str, Any] | None, Any, str]:
-    """What the operation asked for with this mark, when, and the id that it learnt ("")."""
+    """What the operation requested with this mark, when, and the id that it learnt ("")."""
     for number, lane in enumerate(operation.lanes):
         if lane.bdm_id == mark and lane.create is not None:
             return lane.create, operation.asked.get(number), lane.volume_id
@@ -83,7 +85,7 @@ def _is_the_only_one(evidence: Evidence) -> str | None:
 
 
 def _is_ours(evidence: Evidence) -> str | None:
-    """Nobody can write this down: Cinder takes it from the token of who creates a volume."""
+    """Cinder takes the creator from the token of the request, so nobody can write it."""
     creator = _origin(evidence).user_id
     if None in (creator, evidence.user_id):
         return "Cinder, or Keystone, does not say which user created it"
@@ -103,7 +105,9 @@ def _is_of_that_time(evidence: Evidence) -> str | None:
 
 
 def _is_as_wanted(evidence: Evidence) -> str | None:
-    """Cinder notes the image when it has written it; a snapshot's volume has its image's."""
+    """Cinder sets the image after it has written it; a snapshot's volume has the image of its
+    source.
+    """
     wanted, volume, origin = evidence.wanted or {}, evidence.volume, _origin(evidence)
     pairs = {
         "project": (True, evidence.in_project),

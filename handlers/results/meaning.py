@@ -1,7 +1,7 @@
-"""What a verb's success means: the domain events it makes true.
+"""What a verb's success means: its domain events.
 
-They are recorded in the transaction that records the success, whether a step did
-it, an undo, or an operator who vouches for it (`waived` then holds the reason).
+The transaction that records the success also records them, whether a step did it, an undo, or an
+operator who vouches for it (`waived` then has the reason).
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Book(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class StepDone:
-    """A step that succeeded: for one lane, or (`order`) for a whole server.
+    """A successful step: of one lane, or (`order`) of the whole server.
 
-    `host` did it; None: the ledger.  `error` is the operation's first one.
+    `host` did it; None: the ledger.  `error` is the operation's first error.
     """
 
     operation_id: str
@@ -127,7 +127,7 @@ def _updated(done: StepDone) -> None:
 
 
 def _access_mode_of(done: StepDone) -> str | None:
-    """How the host has it; None: it does not say.  Never wider than asked for."""
+    """The mode that the host reports; None: not reported.  Never wider than requested."""
     return "ro" if done.lane.access_mode == "ro" else done.outputs.get("access_mode")
 
 
@@ -165,7 +165,7 @@ def _disconnected(done: StepDone) -> None:
 
 
 def _ended(done: StepDone) -> None:
-    """Nobody knew them, and they are gone."""
+    """The log did not know them, and they are deleted."""
     for attachment_id, volume_id in done.outputs.get("ended", {}).items():
         attachment = done.book.get(Attachment, attachment_id)
         if attachment.version == 0:
@@ -190,7 +190,9 @@ def _deleted(done: StepDone) -> None:
 
 
 def _converted(done: StepDone) -> None:
-    """The old calls' record in Cinder is of the new kind now; of no host, a bare reservation."""
+    """The old calls' record in Cinder is now of the new kind; without a host it is a bare
+    reservation.
+    """
     _held_as(done, legacy=False)
     assert done.lane.other is not None, "only a mapping that has one is converted"
     former = done.book.get(Attachment, done.lane.other.attachment_id or "")
@@ -205,7 +207,7 @@ def _converted(done: StepDone) -> None:
 
 
 def _released(done: StepDone) -> None:
-    """The ledger may never have known it, or have it somewhere else."""
+    """The ledger may not know the attachment, or have it on another host."""
     if done.lane.attachment_id is None:  # the host was asked about the guest alone
         return
     attachment = done.attachment
@@ -216,12 +218,12 @@ def _released(done: StepDone) -> None:
 
 
 def _stands_for(done: StepDone) -> str | None:
-    """Which attachment has its connection from here on."""
+    """The attachment that has its connection from now on."""
     return done.lane.other.attachment_id if done.lane.other else None
 
 
 def _attachment_forgotten(done: StepDone) -> None:
-    """Cinder does not have it, and its host has let go."""
+    """Cinder does not have the attachment, and its host has disconnected it."""
     attachment, volume_id = done.attachment, done.lane.volume_id
     if attachment.state is not AttachmentState.DELETED:
         attachment.record(Attachment.Deleted, converted_to=_stands_for(done))
@@ -271,9 +273,9 @@ def _volumes_deleted(done: StepDone, why: str) -> None:
 
 
 def _migrated_by_cinder(done: StepDone) -> None:
-    """Cinder says which id the volume keeps; every record of it follows (LP 1943431).
+    """Cinder says which id the volume keeps; every record of the volume follows (LP 1943431).
 
-    Where nobody has asked Cinder (a skip), the volume has the id that it was copied to.
+    If nobody has asked Cinder (a skipped step), the volume has the id of the copy.
     """
     kept, mapping = done.outputs.get("volume_id"), done.mapping
     if kept in {None, mapping.volume_id} or mapping.volume_id is None:
@@ -355,7 +357,7 @@ def _switch(done: StepDone, kept: str | None) -> None:
 
 
 def _replaced(done: StepDone) -> None:
-    """Of a resized server: what it has now, or what its source has kept."""
+    """For a resized server: what it has now, or what its source has kept."""
     mapping, former = done.mapping, done.lane.other and done.lane.other.attachment_id
     now = {"attachment_id": mapping.attachment_id, "kept": mapping.kept, "legacy": mapping.legacy}
     if former == mapping.kept:
@@ -397,9 +399,9 @@ def _powered(done: StepDone) -> None:
 
 
 def _power_waived(done: StepDone) -> None:
-    """What it was to be on a fenced host: whoever takes the guest from there goes by it.
+    """The intended power state on a fenced host, for the flow that continues from there.
 
-    Nobody has put it there since the fence, which vouches for it as before.
+    Nobody has put the guest there since the fence, so the fence covers it as before.
     """
     fenced = str(done.outputs["fenced_host"])
     runs = done.order is not None and done.order.running
@@ -408,7 +410,7 @@ def _power_waived(done: StepDone) -> None:
 
 
 def _removed(done: StepDone) -> None:
-    """Its disks are in no guest any more, unless one is elsewhere, or was kept by a resize."""
+    """No guest has its disks any more, unless another host shows one, or a resize has kept one."""
     instance, fenced = done.instance, done.outputs.get("fenced_host")
     if fenced is not None:
         instance.record(Instance.GuestLeft, host=fenced)
@@ -425,8 +427,8 @@ def _moved(done: StepDone) -> None:
 
 
 def _placed(done: StepDone, host: str, power_state: str) -> None:
-    """In which of the host's epochs it came there is for fences to say (`fences`): a host that
-    brings its guest to another may do so after that one was fenced.
+    """`fences` decides in which epoch of the host the guest arrived: a host that moves its guest to
+    another one may do so after that one was fenced.
     """
     epoch = done.book.get(Host, host).epoch
     done.instance.place(host, power_state, epoch)

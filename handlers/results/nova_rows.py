@@ -1,12 +1,13 @@
-"""What Nova's database lacks of an adopted server that is to go back (decision 0114).
+"""What Nova's database lacks about an adopted server that is to be handed back (decision 0114).
 
 No API of Nova's writes a mapping without attaching something.  So the changes become SQL
-(ledger.nova_beside.script) for a person to read and to execute.  Each has what Nova says now as its
-condition, so that it changes its one row or none.  Nothing in them is a secret, so connections are
-left empty: Nova reads them anew from Cinder when it reboots the server hard, or by `nova-manage
-volume_attachment refresh`.
+(ledger.nova_beside.script), which a person reads and executes.  Each statement has Nova's present
+state as its condition, so it changes its one row or none.  The statements have no secrets, so
+connections are left empty: Nova reads them again from Cinder at a hard reboot of the server, or by
+`nova-manage volume_attachment refresh`.
 
-The columns are those of its model BlockDeviceMapping: `deleted` is 0, or the row's own id.  Pure.
+The columns are those of Nova's model BlockDeviceMapping: `deleted` is 0, or the row's own id.
+Pure.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class RowChange:
-    """A row that is to become `new` where it is `old`; with `unless`, one that is to come where its
-    server is `old` and no row is so.
+    """A row to change from `old` to `new`; with `unless`, a row to insert if its server is `old`
+    and no row is like `unless`.
     """
 
     table: str
@@ -48,7 +49,9 @@ class RowChange:
 
 @dataclass(frozen=True, kw_only=True)
 class Return:
-    """`why`: it cannot go back now; `changes`: what would have to be so in Nova's database."""
+    """`why`: the reasons against handing back now; `changes`: the necessary changes of Nova's
+    database.
+    """
 
     why: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -62,7 +65,7 @@ def compared(
     host: str,
     now: datetime,
 ) -> Return:
-    """Whether Nova has of the server what the ledger has.  `now`: UTC, for the new rows."""
+    """Compare what Nova has of the server with what the ledger has.  `now`: UTC, for new rows."""
     if why := tuple(_in_the_way(server.seen, instance, mappings, host)):
         return Return(why=why)
     changes = tuple(_changes(server, instance, mappings, f"{now:%Y-%m-%d %H:%M:%S}"))
@@ -111,7 +114,7 @@ def _unfinished(instance: Instance) -> Iterator[str]:
 def _changes(
     server: ServerFacts, instance: Instance, mappings: Sequence[BlockDeviceMapping], now: str
 ) -> Iterator[RowChange]:
-    """In the order: what goes, what changes, what comes, the server itself."""
+    """In this order: deleted rows, changed rows, new rows, the server itself."""
     seen, server_id = server.seen, str(instance.id)
     pairs = list(_pairs(mappings, seen.mappings or ()))
     kept = {row.id for _, row in pairs if row is not None}
@@ -137,8 +140,8 @@ def _changes(
 def _pairs(
     mappings: Sequence[BlockDeviceMapping], rows: Sequence[SeenMapping]
 ) -> Iterator[tuple[BlockDeviceMapping, SeenMapping | None]]:
-    """Each with Nova's row of it: of the same id; or of the same volume, whose id is another one
-    where the old calls had made it, or it was attached anew.
+    """Each mapping with Nova's row: the one with the same id; or the one of the same volume, whose
+    id is another one if the old calls made it, or if the volume was attached anew.
     """
     by_id = {row.id: row for row in rows}
     ids = {str(mapping.id) for mapping in mappings}
@@ -158,7 +161,7 @@ def _named(shown: SeenMapping, server_id: str) -> Row:
 
 
 def _unnamed(volume_id: str, server_id: str) -> Row:
-    """By Cinder's old calls: Nova tells neither its uuid, nor has it an attachment."""
+    """Attached by Cinder's old calls: Nova shows no uuid, and there is no attachment."""
     return {
         "instance_uuid": server_id,
         "volume_id": volume_id,
@@ -220,7 +223,7 @@ def _insert(mapping: BlockDeviceMapping, server: ServerFacts, now: str) -> RowCh
 
 
 def _state(seen: SeenServer, instance: Instance, now: str) -> Iterator[RowChange]:
-    """Nova stops a guest that runs though its row says stopped."""
+    """Nova stops a running guest if its row says stopped."""
     state = instance.own_state.value
     if state == seen.vm_state:
         return

@@ -60,7 +60,7 @@ CLOCKS_APART = timedelta(seconds=5)
 
 
 def vm_state_of(server: SeenServer) -> VmState:
-    """Ours for Nova's."""
+    """The ledger's state for one of Nova's."""
     told = server.vm_state or ""
     return VmState(told) if told in set(VmState) else _STATES.get(told, VmState.ERROR)
 
@@ -71,8 +71,8 @@ def power_state_of(server: SeenServer) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Notice:
-    """What Nova has told of a server, or of this volume of it, and the places in the boot order of
-    those that it has.  It proves nothing: what a look has confirmed takes from it who asked.
+    """A notification of Nova about a server, or about this volume of it, and the boot order of its
+    volumes.  It proves nothing: an event that a look has confirmed gets only the user from it.
     """
 
     told: NovaTold
@@ -84,7 +84,7 @@ class Notice:
         return kind in kinds and phase in _PHASES and self.volume_id in {None, volume_id}
 
     def is_within(self, seen: Seen) -> bool:
-        """Whether it may be of this interval, and not of an earlier or a later one."""
+        """Whether it can belong to this interval, and not to an earlier or a later one."""
         if seen.after is None:
             return False
         at = datetime.fromisoformat(self.told.at)
@@ -94,17 +94,17 @@ class Notice:
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSeen:
-    """All that a look has seen of one server.
+    """Everything that a look has seen of one server.
 
-    `server` None: Nova itself says 404.  Its `mappings` None: Nova was not asked for them, so
-    nothing is said of them.  `attachments`: those that Cinder has; `gone`: those of which Cinder
-    itself says 404.  `mapped`: the mappings that the ledger knows.  `shared`: volumes that are
+    `server` None: Nova itself answered 404.  `mappings` None: Nova was not asked for them, so
+    nothing is known of them.  `attachments`: those that Cinder has; `gone`: those for which Cinder
+    itself answered 404.  `mapped`: the mappings that the ledger knows.  `shared`: volumes that are
     multi-attach.
 
-    `seen`: of what Nova's and Cinder's lists show; `asked`: of mappings whose change no list shows,
-    if nobody has asked for them since another moment.  `notices`: what Nova has told of it
-    lately, in any order, some twice.  `actions`: all that was asked of it, as far as Nova keeps
-    that; None: Nova was not asked, or did not tell.
+    `seen`: the interval of what Nova's and Cinder's lists show; `asked`: the interval of mappings
+    whose change no list shows, if nobody has asked for them since another moment.  `notices`:
+    Nova's recent notifications about it, in any order, possibly repeated.  `actions`: all requests
+    about it that Nova still has; None: Nova was not asked, or did not answer.
     """
 
     server_id: str
@@ -119,14 +119,14 @@ class ServerSeen:
     actions: Collection[NovaTold] | None = None
 
     def begun(self, volume_id: str | None = None) -> Seen:
-        """With who attached the volume, or made the server, if Nova has told it."""
+        """With the user who attached the volume, or made the server, if Nova has reported it."""
         return self._told(_BEGINS, volume_id)
 
     def ended(self, volume_id: str | None = None) -> Seen:
         return self._told(_ENDS, volume_id)
 
     def boot_index(self, volume_id: str) -> int | None:
-        """No API tells it but of the root's, which is believed of no notification."""
+        """APIs show only the root's, and no notification is believed about that."""
         told = [n for n in self._lately() if volume_id in n.boot_indexes]
         return told[-1].boot_indexes[volume_id] or None if told else None
 
@@ -140,7 +140,7 @@ class ServerSeen:
 
 
 def record(sight: ServerSeen, book: Book) -> bool:
-    """Record what is new of the server.  False: it is one of ours, and nothing was."""
+    """Record the changes of the server.  False: the ledger manages it, and nothing was recorded."""
     instance = book.get(Instance, sight.server_id)
     if instance.version and instance.origin is None:
         return False
@@ -162,9 +162,9 @@ def record(sight: ServerSeen, book: Book) -> bool:
 
 
 def state_of(seen: SeenAttachment, server: SeenServer | None) -> tuple[AttachmentState, str | None]:
-    """What the ledger has of an attachment that Cinder shows so, and on which host.
+    """The ledger's state for an attachment as Cinder shows it, and its host.
 
-    Cinder lists the host of what is attached alone, and not always: then it is its server's.
+    Cinder lists the host only for attached ones, and not always: then it is the server's host.
     """
     state = _STATE_OF.get(seen.status, AttachmentState.RESERVED)
     host = seen.host

@@ -54,7 +54,7 @@ def _final(code: str, message: str) -> StepError:
 
 
 class Execution:
-    """One operation, in one transaction; `book` has all else that it concerns."""
+    """One operation, in one transaction; `book` has all other aggregates that it concerns."""
 
     def __init__(self, operation: Operation, book: Book) -> None:
         assert operation.started is not None, "an operation is never loaded without its first event"
@@ -69,10 +69,10 @@ class Execution:
         return self.book.get(Instance, self.started.server_id)
 
     def advance(self, now: float) -> Work | Wait:
-        """Take every decision that has no effect outside the ledger; return the first that has.
+        """Take every decision without an effect outside the ledger; return the first with one.
 
-        Called in the same transaction as whatever made the decisions possible, so an
-        accepted request already holds its first intent, and a last report its end.
+        Called in the transaction that made the decisions possible.  So an accepted request already
+        has its first intent, and a last report ends the operation.
         """
         while self.operation.state is OperationState.RUNNING:
             decision = self._decided(now)
@@ -93,7 +93,7 @@ class Execution:
         return Wait(None)
 
     def _decided(self, now: float) -> Decision:
-        """What the engine decides; what was put off by a clock that was ahead is due."""
+        """The engine's decision; a retry that a fast clock has delayed too far is due."""
         decision = decide(self.plan, self.history, now)
         until = decision.until if isinstance(decision, Wait) else None
         if until is None or not is_due(until, now):
@@ -101,7 +101,7 @@ class Execution:
         return decide(self.plan, self.history, until)
 
     def _effect_free(self, work: Work) -> tuple[ActiveRun, str] | None:
-        """A run whose next step only records what is true now, and that step."""
+        """A run whose next step only records something, and that step."""
         for run in work.runs:
             step = self.history.next_step(run)
             do = verb_of(self.operation, run, step)
@@ -110,7 +110,7 @@ class Execution:
         return None
 
     def _waiver(self, run: ActiveRun, step: str) -> StepResult:
-        """By what evidence the ledger does a step of a host: that host's fence."""
+        """The evidence for a host's step that the ledger does: the host's fence."""
         place = self.plan.stage_of(step).place
         name = self.plan.host_of(run.lane, place)
         if place is Place.LEDGER or name is None:
@@ -130,7 +130,7 @@ class Execution:
     # ------------------------------------------------------------------ runs
 
     def _begin(self, runs: tuple[Run, ...], now: float) -> None:
-        """Record the intent of these runs, where they can be done (decision 0027)."""
+        """Record the intent of these runs, with the host that can do each (decision 0027)."""
         for run in runs:
             host, error = self._given_to(run)
             error = error or self._shown_elsewhere(run.steps, undo=run.undo)
@@ -152,9 +152,10 @@ class Execution:
                 self.failed(self.history.active[run.lane], result, now)
 
     def _shown_elsewhere(self, steps: Iterable[str], *, undo: bool) -> StepError | None:
-        """Why these steps are not begun, if they start or free what others show now (0088).
+        """The reason against beginning these steps, if they start or free what others show now
+        (0088).
 
-        What has to be done some time waits until they show it no more.
+        A step that must be done at some time waits until they no longer show it.
         """
         if not presence.is_asked(self.plan, steps, undo=undo):
             return None
@@ -166,8 +167,8 @@ class Execution:
         return StepError(kind=kind, code=refusal.code, message=str(refusal))
 
     def hold_up(self, run: ActiveRun, done: str, now: float) -> None:
-        """End a run whose host waits for our word before its next step, if that frees or starts
-        what others show by now.
+        """End a run whose host waits for the ledger before its next step, if that step frees or
+        starts something that others show by now.
         """
         direction = "undo" if run.undo else "do"
         waits = direction in self.plan.durable(done)
@@ -178,13 +179,17 @@ class Execution:
             self.failed(run, StepResult(step=step, took_ms=0, error=error), now)
 
     def _creates(self, run: Run) -> bool:
-        """Whether a volume is made by it: by when, it is known if its id is lost (`made`)."""
+        """Whether the run creates a volume; then its time is recorded, by which the volume is
+        recognised if its id is lost (`made`).
+        """
         does = {self.plan.step(name).do for name in run.steps}
         wanted = LedgerVerb.VOLUME_CREATE in does and not run.undo
         return wanted and self.operation.lanes[run.lane].create is not None
 
     def _given_to(self, run: Run) -> Given:
-        """Who does a run; by a fence only as far as that goes (handlers.results.fences)."""
+        """Who does a run; in place of a fenced host only as far as the fence covers it
+        (handlers.results.fences).
+        """
         plan = self.plan
         name = plan.host_of(run.lane, run.place)
         if name is None:
@@ -208,7 +213,7 @@ class Execution:
         return host if error else None, error
 
     def _unknown_to(self, host: Host, run: Run) -> StepError | None:
-        """Why the host cannot do these steps, if its agent is older than what they ask for."""
+        """Why the host cannot do these steps: its agent is older than they need."""
         for name in run.steps:
             verb = self.plan.verb(name, undo=run.undo, host=host.name)
             if host.service_version < (needed := VERBS[verb].since):
@@ -220,9 +225,11 @@ class Execution:
         return None
 
     def _told_by_destination(self, asked: tuple[str, int] | None) -> Given:
-        """Who says where the guest is whose source is fenced: what has not come by now never will.
+        """Who says where the guest is if its source is fenced: a guest that has not arrived by now
+        never will.
 
-        The destination; or, if that is fenced as well, its fence, made after the source's.
+        The destination; or, if it is fenced as well, its fence, if that was made after the
+        source's.
         """
         name = self.plan.hosts[Place.DESTINATION] or ""
         host = self.book.get(Host, name)
@@ -238,7 +245,7 @@ class Execution:
         )
 
     def _distrust(self, run: Run) -> StepError | None:
-        """Why a plan that rests on a fence cannot go on, if it cannot."""
+        """Why a plan that relies on a fence cannot continue; None: it can."""
         trusted = self.plan.hosts.get(self.plan.trusts) if self.plan.trusts else None
         if trusted is None or run.undo or pivot_passed(self.plan, self.history):
             return None
@@ -249,7 +256,9 @@ class Execution:
         return self._hook_awaited(host) if vouches else self._too_old(trusted)
 
     def _hook_awaited(self, host: Host) -> StepError | None:
-        """Why a fence does not count yet, for a plan that wants the end of its program."""
+        """Why a fence does not count yet for a plan that needs the success of the
+        program after it.
+        """
         if host.hooked or not self.plan.hooked:
             return None
         refusal = errors.HookAwaitedError(host=host.name, failures=host.hook_failures)
@@ -262,7 +271,7 @@ class Execution:
     # --------------------------------------------------------------- results
 
     def succeeded(self, run: ActiveRun, result: StepResult) -> None:
-        """The run's next step is done, and with it what its verb means."""
+        """The run's next step succeeded; record that, and what its verb means."""
         step, outputs = result.step, result.outputs
         self.operation.record(
             Operation.StepSucceeded,
@@ -308,9 +317,9 @@ class Execution:
         at_once: bool = False,
         further: bool = False,
     ) -> None:
-        """The run's next step did not work: try again later, or not at all.
+        """The run's next step failed: retry it later, or not at all.
 
-        `at_once`: again without a pause, whatever was tried before: somebody else will do it.
+        `at_once`: retry without a pause, whatever was tried before, because somebody else does it.
         `further`: the run's later steps may have been begun all the same.
         """
         step, error, delay_s = result.step, result.error, None
@@ -335,7 +344,7 @@ class Execution:
             self.operation.record(Operation.StepRetried, **fields, retry_at=now + delay_s)
 
     def _further(self, run: ActiveRun, step: str) -> list[str]:
-        """The steps after this one that its host may have begun without a word of it."""
+        """The steps after this one that its host may have begun without reporting it."""
         direction = "undo" if run.undo else "do"
         at = run.steps.index(step)
         from_here = enumerate(run.steps[at:])
@@ -354,9 +363,9 @@ class Execution:
     # ------------------------------------------------------------------ ends
 
     def park(self, left: tuple[Left, ...], error: StepError | None = None) -> None:
-        """The operator's turn; the server shows ERROR with a fault (S1).
+        """Wait for an operator; the server shows ERROR with a fault (S1).
 
-        `error`: why, if it is not that of the steps.
+        `error`: the reason, if it is not that of the steps.
         """
         rows = [self._left_row(item) for item in left]
         rows = [{**row, "error": plain(error)} for row in rows] if error else rows
@@ -382,7 +391,7 @@ class Execution:
         }
 
     def finish(self, outcome: Outcome, *, reason: str | None = None) -> None:
-        """End the operation; release its claims, and a device name that led to no mapping."""
+        """End the operation; release its claims, and a device name that got no mapping."""
         error = self.operation.first_error if outcome is not Outcome.COMPLETED else None
         if error is None and self.history.overtaken_by_fence:
             error = plain(fenced_error(self.plan.hosts[Place.HOST] or ""))
@@ -403,7 +412,7 @@ class Execution:
         instance.release(operation_id)
 
     def _end_repair(self, outcome: Outcome) -> None:
-        """The finding hears how its repair ended, in the same append."""
+        """Record on the finding how its repair ended, in the same append."""
         if self.started.finding is None:
             return
         finding = self.book.get(Finding, self.started.finding["id"])

@@ -1,7 +1,7 @@
-"""What passing over a step may leave behind, by the step's verb (decision 0054).
+"""What a skipped step may leave behind, by the step's verb (decision 0054).
 
-The same account is given before the act (a dry run) and recorded with it.  What the log knows to be
-gone already, or never to have been there, is left out.
+A dry run shows the same remnants as the act records.  What the log knows to be gone, or never to
+have existed, is left out.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _APART = frozenset(
 def leave(
     operation: Operation, passed_over: Iterable[Left], act: str, reason: str, book: Book
 ) -> list[Remnant]:
-    """Record what is left behind if these steps are not done; each is recorded once."""
+    """Record what remains if these steps are not done; each remnant is recorded once."""
     remnants = []
     for item in passed_over:
         kind = VERBS[plan_of(operation).planned(item.step, undo=item.undo)].remnant

@@ -1,8 +1,8 @@
-"""What was under way when the ledger was restored from an older backup (decision 0109).
+"""Operations in progress when the ledger was restored from an older backup (decision 0109).
 
-The log ends where the backup did.  What an operation did after that is lost: it may be over by now,
-undone, or long forgotten, and what it worked on may be somebody else's.  So it is parked where it
-stands, with its claims: nothing of it is done again before a person has looked.
+The log ends where the backup did; what an operation did after that is lost.  It may have ended or
+been undone since, and what it worked on may belong to somebody else now.  So it is parked where it
+stands, with its claims: nothing of it is repeated before a person has checked.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LOST = StepError(
 
 
 def park(operation: Operation, now: float, book: Book) -> None:
-    """Let nothing of it be done again by itself; one that is not running stays as it is."""
+    """Prevent that it continues by itself; an operation that does not run stays as it is."""
     if operation.state is not OperationState.RUNNING:
         return
     execution = Execution(operation, book)
@@ -35,12 +35,12 @@ def park(operation: Operation, now: float, book: Book) -> None:
 
 
 def is_parked(operation: Operation) -> bool:
-    """Whether it waits for somebody to look at what became of it."""
+    """Whether it waits for a person to check what happened to it."""
     errors = [row["error"] for row in operation.left if row["error"]]
     return operation.state is OperationState.PARKED and any(e["code"] == LOST.code for e in errors)
 
 
 def is_begun_before(operation: Operation, host: Host) -> bool:
-    """Whether the host was asked for something of it in what the ledger was restored to."""
+    """Whether, by the restored log, the host was asked to do something for it."""
     runs = operation.history.active.values()
     return any(run.host == host.name and run.epoch < host.restored for run in runs)

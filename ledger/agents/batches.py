@@ -1,8 +1,8 @@
-"""Serves thousands of agents with few queries: what they ask at once is asked together.
+"""Serves thousands of agents with few queries: simultaneous questions are asked together.
 
-Polls that look at the same moment are one query, registrations that come at the same moment
-are one read of the log, and contacts are written once a second.  So a storm, in which all
-agents come back at once, costs what its batches cost, and one that only waits costs nothing.
+Polls that look at the same moment are one query; registrations that arrive at the same moment are
+one read of the log; contacts are written once a second.  So a storm, in which all agents return at
+once, costs as much as its batches, and an agent that only waits costs nothing.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class PendingRegistration:
-    """A registration that waits for its turn; `told`: what its agent was told last, if it says so:
-    an epoch, and a position of the log.
+    """A registration that waits for its turn.  `told`: the epoch and the position of the log that
+    its agent was told last, if it says so.
     """
 
     host: str
@@ -49,7 +49,9 @@ class PendingRegistration:
 
 
 class AgentBatcher:
-    """`in_thread` does what blocks; `connected`: how many agents' polls are held just now."""
+    """`in_thread` runs blocking calls; `connected`: the number of agents whose polls
+    are held now.
+    """
 
     def __init__(self, components: Components, in_thread: Callable[..., Awaitable[Any]]) -> None:
         self._components = components
@@ -64,7 +66,7 @@ class AgentBatcher:
         self.connected = 0
 
     async def open(self, _: web.Application) -> AsyncIterator[None]:
-        """For as long as the application serves, and once more at its end, write contacts."""
+        """Write contacts for as long as the application serves, and once more at its end."""
         writing = asyncio.create_task(self._contacts.run(), name="contacts")
         yield
         writing.cancel()
@@ -72,12 +74,12 @@ class AgentBatcher:
             await writing
 
     def heard(self, host: str, clock_ahead_s: float | None = None) -> None:
-        """The host's agent is in contact just now; what it says of its clock."""
+        """The host's agent is in contact now; what it reports of its clock."""
         self._contacts.heard(host, clock_ahead_s)
 
     @contextmanager
     def holding(self) -> Iterator[None]:
-        """Count one more agent that is connected."""
+        """Count one more connected agent."""
         self.connected += 1
         try:
             yield
@@ -85,7 +87,7 @@ class AgentBatcher:
             self.connected -= 1
 
     async def look(self, host: str, after: int) -> Row:
-        """What waits for the host's agent after its cursor (Queries.mailboxes)."""
+        """The commands for the host's agent after its cursor (Queries.mailboxes)."""
         return await self._looks.ask((host, after))
 
     async def register(
@@ -124,7 +126,9 @@ class AgentBatcher:
         return [_answer(*each, head) for each in zip(shown, lost, strict=True)]
 
     async def _not_its_own(self, batch: Sequence[PendingRegistration]) -> dict[str, ApiError]:
-        """Why hosts are refused that storage would not know from others, by host."""
+        """The errors, by host, of registrations whose connector the storage could not distinguish
+        from another host's.
+        """
         connectors = {one.host: one.registration.connector or {} for one in batch}
         initiators, nqns = (
             [each.get(k) for each in connectors.values()] for k in ("initiator", "nqn")
@@ -137,10 +141,10 @@ class AgentBatcher:
         return {row["host"]: _same_connector(row, connectors[row["host"]]) for row in rows}
 
     async def _further_than_we(self, batch: Sequence[PendingRegistration]) -> dict[str, ApiError]:
-        """Why hosts are refused that were told what is not in this log, by host.
+        """The errors, by host, of agents that were told something that this log does not have.
 
-        Asked of the log itself, for projections may be late.  A host that it does not know has
-        nothing to lose by it.
+        The log itself is read, because projections may be late.  A host that the log does not know
+        has nothing to lose.
         """
         told = {one.host: one.told for one in batch if one.told is not None}
         if not told:
@@ -171,7 +175,7 @@ class AgentBatcher:
         return shown
 
     async def _evacuating(self, host: str) -> list[str]:
-        """As the log has them now: no evacuation begins after its host was unfenced."""
+        """From the log as it is now: no evacuation begins after its host was unfenced."""
         await projected(self._components, (await self._components.inner.head())["position"])
         return await self._components.queries.evacuating(host)
 
@@ -181,9 +185,9 @@ class AgentBatcher:
         taken: RegistrationResult | BaseException,
         guests: set[str],
     ) -> int:
-        """Note the guests that the host does not show any more; the last position written.
+        """Record the guests that the host no longer shows; returns the last position written.
 
-        What was refused says of nobody that it is gone.
+        A refused registration does not say that any guest is gone.
         """
         position = 0
         if not isinstance(taken, RegistrationResult):

@@ -67,7 +67,7 @@ class CommandsQuery(Asked):
 
 
 class UsersQuery(Asked):
-    """`attachment_id`: the one that is not meant."""
+    """`attachment_id`: the caller's own attachment, which is left out."""
 
     attachment_id: Id
 
@@ -88,7 +88,7 @@ async def register(call: Call) -> web.StreamResponse:
 
 
 async def guests(call: Call) -> web.StreamResponse:
-    """POST guests: what has changed of them since this epoch's agent showed them last."""
+    """POST guests: the guests that have changed since the agent last showed them in this epoch."""
     name = await _own_host(call)
     changed = call.components.service.changed
     async with call.inventory(name, REGISTRATION_BYTES_MAX, _changes) as changes:
@@ -98,7 +98,9 @@ async def guests(call: Call) -> web.StreamResponse:
 
 
 async def _refuse_two(call: Call, name: str) -> None:
-    """NovaComputeRunsError; ApiError 503 if Nova does not tell whether it works there, too."""
+    """Raises NovaComputeRunsError; ApiError 503 if Nova does not say whether nova-compute works
+    there.
+    """
     if (adopting := call.components.adopting) is None:
         return
     try:
@@ -117,7 +119,9 @@ def _changes(body: dict[str, Any]) -> Changes:
 
 
 async def volume_users(call: Call) -> web.StreamResponse:
-    """GET users: who else has the volume connected on this host; asked under its lock (S3)."""
+    """GET users: which other servers have the volume connected on this host; asked under its lock
+    (S3).
+    """
     name = await _own_host(call)
     volume_id = call.id("volume_id", "Nothing is known of volume {}.")
     query = call.query(UsersQuery)
@@ -128,7 +132,7 @@ async def volume_users(call: Call) -> web.StreamResponse:
 
 
 async def progress(call: Call) -> web.StreamResponse:
-    """POST progress: how far a long step has come; it may be lost without harm."""
+    """POST progress: the progress of a long step; it may be lost without harm."""
     name = await _own_host(call)
     told = read(await call.json_object(), Progress)
     _heard(call, name)
@@ -140,16 +144,14 @@ async def progress(call: Call) -> web.StreamResponse:
 
 @dataclass(frozen=True)
 class WaitingCommands:
-    """What waits for a host's agent."""
+    """The commands that wait for a host's agent."""
 
     commands: list[dict[str, Any]] = field(default_factory=list)
     survey: SurveyWanted | None = None
 
 
 async def commands(call: Call) -> web.StreamResponse:
-    """GET commands: those after the cursor, or none when the wait is over; and which survey of
-    the host is wanted.
-    """
+    """GET commands: those after the cursor, or none after the wait; with a request for a survey."""
     name = await _own_host(call)
     query = call.query(CommandsQuery)
     batcher, agent = _heard(call, name), _agent(call)
@@ -188,14 +190,14 @@ async def commands(call: Call) -> web.StreamResponse:
 
 
 def _wanted(mailbox: Row, got: str | None) -> SurveyWanted | None:
-    """The question that its agent has not got yet."""
+    """The survey request that its agent has not got yet."""
     if mailbox["survey"] in (None, got):
         return None
     return SurveyWanted(token=mailbox["survey"], digest=mailbox["survey_digest"])
 
 
 async def survey(call: Call) -> web.StreamResponse:
-    """PUT survey: what the host shows, as it was wanted; or only that it is what it was."""
+    """PUT survey: what the host shows on request; or only that it is unchanged."""
     name = await _own_host(call)
     async with call.inventory(name, SURVEY_BYTES_MAX, _survey) as (reply, shown):
         batcher = _heard(call, name)
@@ -213,13 +215,13 @@ async def survey(call: Call) -> web.StreamResponse:
 
 
 def _survey(body: dict[str, Any]) -> tuple[SurveyAnswer, Survey | None]:
-    """What is kept of it, if it is not only the digest of what is here."""
+    """The survey to store, unless it is only the digest of the stored one."""
     whole = "boot_id" in body
     return read(body, SurveyAnswer), checked_survey(read_in_turns(body, Survey)) if whole else None
 
 
 def _refuse_survey(name: str, reply: SurveyAnswer, mailbox: Row) -> None:
-    """Return if nothing is wrong but that it is not known what its digest stands for.
+    """Returns if the only fault is that the survey of its digest is not stored here.
 
     Raises ApiError 404, 409.
     """
@@ -245,7 +247,7 @@ def _stale(name: str, given: int, current: int) -> ApiError:
 
 
 async def reports(call: Call) -> web.StreamResponse:
-    """POST reports: results of steps of a run, and what the guest shows; whether it goes on."""
+    """POST reports: results of steps of a run, and the guest; whether the run continues."""
     name = await _own_host(call)
     said = read(await call.json_object(REPORT_BYTES_MAX), Report)
     report = checked_report(said, call.components.clock())
@@ -262,21 +264,21 @@ def _only_asks(command: dict[str, Any]) -> bool:
 
 
 async def _is_silent(call: Call, name: str) -> bool:
-    """Whether the host's agent was in contact once, and is not any more."""
+    """Whether the host's agent was in contact once, and no longer is."""
     seen_at = await call.components.inner.seen_at(name)
     silent_after_s = call.components.settings.host_down_after_s
     return seen_at is not None and call.components.clock() - seen_at.timestamp() >= silent_after_s
 
 
 def _heard(call: Call, name: str) -> AgentBatcher:
-    """Note the contact, and what the agent says of its host's clock."""
+    """Record the contact, and what the agent reports of its host's clock."""
     batcher = call.request.app[AGENT_BATCHER]
     batcher.heard(name, clock_ahead(call.request.headers.get(AHEAD_HEADER)))
     return batcher
 
 
 async def _own_host(call: Call) -> str:
-    """The host of the path, for which this agent speaks.  Raises ApiError 403, 409."""
+    """The host in the path, if this agent may act for it.  Raises ApiError 403, 409."""
     name = call.host()
     if not call.identity.may_speak_for(name):
         raise ApiError(
@@ -294,7 +296,7 @@ def _agent(call: Call) -> str | None:
 
 
 def _refuse_foreign_connector(name: str, registration: Registration) -> None:
-    """Cinder would be told that another host has the volume.  Raises ApiError 409."""
+    """Otherwise Cinder would be told that another host has the volume.  Raises ApiError 409."""
     named = (registration.connector or {}).get("host", name)
     if named != name:
         raise ApiError(

@@ -1,9 +1,9 @@
-"""What agents say, made fit to be kept.
+"""Checks what agents send before it is stored.
 
-The types of the contract read it and hold its limits (`host_agent.shared`).  What a type cannot say
-is here: what stands there twice, what cannot have been, and texts, which are made showable and are
-cut, not refused.  Nothing of a report's outputs but the facts that the contract names reaches the
-log, so that no secret can (decision 0025).
+The types of the contract read it and enforce its limits (`host_agent.shared`).  Here are the rules
+that a type cannot express: duplicates, impossible values, and texts, which are made printable and
+cut, not refused.  Of a report's outputs only the facts that the contract names reach the log, so no
+secret can (decision 0025).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _log = structlog.get_logger(__name__)
 
 
 def checked_registration(registration: Registration) -> Registration:
-    """The registration as it may be kept.  Raises WireError."""
+    """The registration in the form that may be stored.  Raises WireError."""
     guests = tuple(map(_guest, registration.guests))
     _require_once((guest.server_id for guest in guests), "guests")
     told = registration.connector
@@ -63,20 +63,20 @@ def checked_registration(registration: Registration) -> Registration:
 
 
 def checked_changes(changes: Changes) -> Changes:
-    """The changes as they may be kept.  Raises WireError."""
+    """The changes in the form that may be stored.  Raises WireError."""
     guests = tuple(map(_guest, changes.guests))
     _require_once((*(guest.server_id for guest in guests), *changes.gone), "guests")
     return replace(changes, guests=guests)
 
 
 def checked_agent(text: str | None) -> str | None:
-    """Which agent it says that it is; None: it does not say.  Raises WireError."""
+    """The agent's identification of itself; None: not given.  Raises WireError."""
     _require(text is None or bool(_AGENT.match(text)), AGENT_HEADER)
     return text
 
 
 def checked_told(text: str | None) -> tuple[int, int] | None:
-    """The epoch and position that it was told last; None: it does not say.  Raises WireError."""
+    """The epoch and position that it was told last; None: not given.  Raises WireError."""
     found = None if text is None else _TOLD.match(text)
     _require(text is None or found is not None, TOLD_HEADER)
     return None if found is None else (int(found[1]), int(found[2]))
@@ -97,7 +97,7 @@ def _is_definition(text: str) -> bool:
 
 
 def clock_ahead(text: str | None) -> float | None:
-    """By how much an agent says its host's clock is ahead; None: nothing that could be."""
+    """How far the agent says that its host's clock is ahead; None: no possible value."""
     try:
         ahead_s = float(text or "nan")
     except ValueError:
@@ -106,7 +106,7 @@ def clock_ahead(text: str | None) -> float | None:
 
 
 def checked_report(report: Report, now: float) -> Report:
-    """The report with known facts only; what its agent says of the past has happened by `now`.
+    """The report with known facts only; times that it gives for the past are not after `now`.
 
     Raises WireError.
     """
@@ -128,9 +128,7 @@ def _result(result: StepResult, now: float) -> StepResult:
 
 
 def _occurred(occurred: Occurred, now: float) -> Occurred | None:
-    """When the agent says that it was, if it can have been then: it is kept, and believed by
-    nobody.
-    """
+    """The time that the agent gives, if it is possible: it is stored, and no decision uses it."""
     at, offset_s, error_s = occurred.at, occurred.offset_s, occurred.error_s
     finite = all(abs(number) <= SECONDS_MAX for number in (at, offset_s, error_s))
     if finite and error_s >= 0 and 0 < at - offset_s <= now + error_s + SKEW_MAX_S:
@@ -140,12 +138,12 @@ def _occurred(occurred: Occurred, now: float) -> Occurred | None:
 
 
 def _error(error: StepError) -> StepError:
-    """Agents mask secrets; this is the second net.  A long text is cut, not refused."""
+    """Agents mask secrets; this masks again.  A long text is cut, not refused."""
     return replace(error, message=clean_message(error.message))
 
 
 def checked_survey(survey: Survey) -> Survey:
-    """In order of ids and names, each once.  Raises WireError."""
+    """Sorted by ids and names, without duplicates.  Raises WireError."""
     _require(len(set(survey.blind)) == len(survey.blind) == len(survey.why_blind), "blind")
     if sum(map(disks_of, survey.guests)) > ITEMS_MAX:
         raise WireError(f"'guests' have more than {ITEMS_MAX} disks")
@@ -180,17 +178,17 @@ def _once(items: Iterable[Any], key: Callable[[Any], Any], name: str) -> tuple[A
 
 
 def _text(text: str) -> str:
-    """Agents mask secrets; this is the second net."""
+    """Agents mask secrets; this masks again."""
     return one_line(mask(text))[:TEXT_CHARS_MAX]
 
 
 def _require_once(keys: Iterable[Any], name: str) -> None:
-    """Raises WireError if one is there twice."""
+    """Raises WireError for duplicates."""
     found = tuple(keys)
     _require(len(set(found)) == len(found), name)
 
 
 def _require(holds: bool, name: str) -> None:
-    """Raises WireError, naming what is wrong."""
+    """Raises WireError with this text."""
     if not holds:
         raise WireError(f"{name!r} is not as the contract has it")

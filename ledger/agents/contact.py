@@ -10,9 +10,9 @@ from ledger.http.problem import ApiError, not_found
 
 
 def is_alive(components: Components, seen_at: datetime | None) -> bool:
-    """Whether an agent last heard of then counts as being in contact.
+    """Whether an agent that was last in contact then counts as in contact.
 
-    Contacts are noted by the database's clock; one in the future, before that was set back.
+    Contacts have the database's clock; one in the future is from before the clock was set back.
     """
     if seen_at is None:
         return False
@@ -21,12 +21,12 @@ def is_alive(components: Components, seen_at: datetime | None) -> bool:
 
 
 async def contact_of(components: Components, name: str) -> Contact:
-    """Whether the host's agent was heard of lately."""
+    """Whether the host's agent was in contact lately."""
     return contact_at(components, await components.queries.seen_at(name))
 
 
 def contact_at(components: Components, seen_at: datetime | None) -> Contact:
-    """What it means that a host's agent was last heard of then."""
+    """The state of an agent that was last in contact then."""
     since = seen_at.isoformat(timespec="seconds") if seen_at else "ever"
     return Contact(alive=is_alive(components, seen_at), since=since)
 

@@ -1,16 +1,16 @@
-"""When each host's agent was last in contact: noted at once, written in batches.
+"""When each host's agent was last in contact: recorded at once, written in batches.
 
-Thousands of agents are heard of several hundred times a second, and all that is ever asked
-is whether one was within `host_down_after_s` (decision 0006).  So contacts are kept in memory
-and written every WRITE_INTERVAL_S, by one statement: whoever asks the database sees a contact
-at most that much later than it was, and never a later one than there was, for what is written
-is its age.  What a crash takes with it, the agents' next polls bring back.
+Thousands of agents call several hundred times a second, and the only question is whether one was in
+contact within `host_down_after_s` (decision 0006).  So contacts are kept in memory, and one
+statement writes them every WRITE_INTERVAL_S.  The database gets the age of each contact, so it has
+a contact at most that much late, and never one that is too young.  The contacts that a crash loses
+come again with the agents' next polls.
 
-If the database's clock is set, all that it was told before is wrong by that; so all is written
-once more, for this process knows how long ago it was by its own monotonic clock.
+If the database's clock is set, all its contact times are wrong by that.  So all are written again:
+this process knows their ages by its own monotonic clock.
 
-With each contact goes what the agent said of its host's clock.  Nothing is decided by it: a
-host's log is read with it, and a clock that is wrong is to be mended.
+Each contact also has what the agent reported of its host's clock.  No decision uses it.  It helps
+to read a host's log, and shows a wrong clock that should be corrected.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _log = structlog.get_logger(__name__)
 
 
 class Contacts:
-    """`write` takes how many seconds ago each of some hosts was heard of, and by how many its
-    clock is ahead of the ledger's (None: it did not say).  `sets` counts how often the
-    database's clock was set.
+    """`write` takes, for some hosts, the age of the last contact in seconds, and how far the host's
+    clock is ahead of the ledger's (None: not reported).  `sets` returns how often the database's
+    clock was set.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Contacts:
         self._skewed: dict[str, Skewed] = {}
 
     def heard(self, host: str, clock_ahead_s: float | None = None) -> None:
-        """The host's agent is in contact just now."""
+        """The host's agent is in contact now."""
         self._heard[host] = self._clock(), clock_ahead_s
         if clock_ahead_s is None:
             return
@@ -58,7 +58,9 @@ class Contacts:
             tell("host_clock_skewed", host=host, wrong=wrong, ahead_s=round(clock_ahead_s, 3))
 
     async def written(self) -> None:
-        """Write what is not written.  What cannot be is kept for the next time, and raised."""
+        """Write the unwritten contacts.  If that fails they are kept for the next time, and it
+        raises.
+        """
         if self._sets() != self._sets_seen:
             self._sets_seen = self._sets()
             self._heard = self._all | self._heard
@@ -74,7 +76,7 @@ class Contacts:
             raise
 
     async def run(self) -> None:
-        """Write again and again; when cancelled, a last time."""
+        """Write repeatedly; when cancelled, once more."""
         try:
             while True:
                 await asyncio.sleep(WRITE_INTERVAL_S)

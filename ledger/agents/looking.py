@@ -1,4 +1,4 @@
-"""Looks that something that was done asks for."""
+"""Looks that the service requests by itself after something happened."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 
 async def look_again(call: Call, scope: dict[str, str], why: str, cause: str) -> None:
-    """Something happened that a look should see to; whoever did it does not wait for that."""
+    """Request a look after an event; the caller does not wait for it."""
     try:
         await call.bulkheads.agents(call.components.looker.ask, scope, why, call.context(cause))
     except psycopg.Error as error:

@@ -1,17 +1,17 @@
-"""Which agent speaks for a host: one, and who comes second is refused while the first is there.
+"""Which agent speaks for a host: only one.  A second one is refused while the first is there.
 
 Two machines with one host name and one token, a clone and its original, would take each other's
-commands, and each would show guests that the other does not have.  So an agent says with each
-call which one it is (`AGENT_HEADER`): a place in which only one can run, one boot of one machine
-and one directory of locks.  An agent that is started again is the same one.  Another is let in
-when the one before has not been in contact for `host_down_after_s`, or its host was fenced since:
-somebody knows that it is over.  That one is refused then, should it come back.  If the fence was
-wrong and it goes on, it mostly speaks first, and the second learns that.  Those that do
-not say which they are, are not told apart.
+commands, and each would show guests that the other does not have.  So with each call an agent says
+which one it is (`AGENT_HEADER`): one boot of one machine and one directory of locks, where only one
+agent can run.  A restarted agent is the same one.  Another agent is accepted when the former one
+has not been in contact for `host_down_after_s`, or when its host was fenced since: then an operator
+knows that the former one is gone.  If that one returns, it is refused.  If the fence was wrong and
+the former agent continues, it mostly calls first, and the second one is refused.  Agents that do
+not identify themselves are not told apart.
 
-Theory of operation.  The database knows who speaks (`host_contact.agent`).  A process that has let
-an agent in asks it again only after half of the time that nobody else can be let in, which
-begins anew with each contact; and each poll for commands reads it anyway.
+Theory of operation.  The database knows who speaks (`host_contact.agent`).  A process that has
+accepted an agent checks again only after half of the time in which no other can be accepted; that
+time begins anew with each contact, and each poll for commands reads it anyway.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Speakers:
         self._known[host] = (agent, now)
 
     async def free(self, host: str) -> None:
-        """Somebody vouches that the agent of this host is over."""
+        """An operator states that the agent of this host is gone."""
         await self._queries.free_host(host)
         self._known.pop(host, None)
 

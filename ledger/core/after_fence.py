@@ -53,19 +53,19 @@ _log = structlog.get_logger(__name__)
 
 
 class HookStoppedError(Exception):
-    """The service ends: another process runs the program again."""
+    """The service stops: another process runs the program again."""
 
 
 @dataclass(frozen=True)
 class HookRun:
-    """How a program ended; `code` None: it could not be run, or had to be killed."""
+    """How a program ended; `code` None: it could not be started, or had to be killed."""
 
     code: int | None
     said: str
 
 
 class AfterFence:
-    """`clock`: the database's."""
+    """`clock`: the database's clock."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class AfterFence:
         self._done: dict[str, int] = {}  # hosts whose program has ended well, and after which fence
 
     async def run(self) -> None:
-        """Until it is cancelled; then `stop`."""
+        """Runs until it is cancelled; then call `stop`."""
         while True:
             try:
                 for name in await self._due():
@@ -95,13 +95,13 @@ class AfterFence:
             await asyncio.sleep(LOOK_S)
 
     async def stop(self) -> None:
-        """End what runs: another process does it anew."""
+        """End running programs: another process runs them again."""
         self._stop.set()
         await asyncio.gather(*self._at.values(), return_exceptions=True)
         await asyncio.to_thread(self._threads.shutdown)
 
     async def check(self) -> str | None:
-        """For which hosts the program has failed since they were fenced."""
+        """The hosts whose program has failed since they were fenced."""
         if not self._failing:
             return None
         named = ", ".join(self._failing)
@@ -142,7 +142,7 @@ class AfterFence:
         long_work.run(self._dsn, f"hook after the fence of {name}", work, _unwatched)
 
     def _hook(self, name: str) -> None:
-        """Run it for the host, if that still waits."""
+        """Run it for the host, if that still waits for it."""
         host = self._store.load(Host, Host.id_of(name))
         if not host.awaits_hook(self._clock()):
             return
@@ -158,7 +158,7 @@ class AfterFence:
 
 
 def told_of(host: Host) -> bytes:
-    """What a program is told: a JSON object on one line."""
+    """The program's input: a JSON object on one line."""
     told = {"host": host.name, "epoch": host.epoch, "fence": host.fence_reason}
     return orjson.dumps({**told, "controller": host.controller, "connector": host.connector})
 
@@ -166,8 +166,8 @@ def told_of(host: Host) -> bytes:
 def run_hook(
     program: Sequence[str], told: bytes, deadline_s: float, stop: threading.Event
 ) -> HookRun:
-    """Run a program to its end, without a shell, in a group of its own, and without our settings in
-    its environment.  Raises HookStoppedError.
+    """Run a program to its end, without a shell, in its own process group, and without the
+    service's settings in its environment.  Raises HookStoppedError.
     """
     try:
         with TemporaryFile() as given, TemporaryFile() as said:
@@ -194,7 +194,7 @@ def run_hook(
 def _ended(
     process: subprocess.Popen[bytes], deadline_s: float, stop: threading.Event
 ) -> int | None:
-    """Its exit code; None: it was killed, with all that it had begun.  Raises HookStoppedError."""
+    """Its exit code; None: it was killed, with all its children.  Raises HookStoppedError."""
     end = time.monotonic() + deadline_s
     while time.monotonic() < end and not stop.is_set():
         with suppress(subprocess.TimeoutExpired):
@@ -215,4 +215,4 @@ def _end_of(said: IO[bytes]) -> str:
 
 
 def _unwatched(_: WorkProgress) -> None:
-    """How far it is, nobody can tell."""
+    """Its progress is unknown."""

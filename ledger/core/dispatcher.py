@@ -51,8 +51,8 @@ _log = structlog.get_logger(__name__)
 
 
 class Leases(Protocol):
-    """Which operations are due, who works on them, and which wait for a host that was fenced
-    (projections.reads.queries).
+    """Which operations are due, which process works on them, and which wait for a host that was
+    fenced (projections.reads.queries).
     """
 
     async def due(
@@ -65,20 +65,20 @@ class Leases(Protocol):
 
 
 class OperationRunner(Protocol):
-    """What can be done for one of them (ledger.core.service); it blocks."""
+    """What a dispatcher calls for an operation (ledger.core.service); it blocks."""
 
     def carry_on(self, operation_id: str) -> int:
-        """Do the next things; the position of what it wrote, 0 for nothing."""
+        """Do the next steps; returns the position of the last event written, 0 for none."""
 
     def on_dispatcher_lost(self, operation_id: str) -> object:
-        """End what a dispatcher was doing that never gave its lease back (`handover`)."""
+        """End the attempts of a dispatcher that never released its lease (`handover`)."""
 
     def on_host_fenced(self, operation_id: str, host: str) -> object:
-        """Let go of a fenced host (handlers.results.handover)."""
+        """Hand over what a fenced host had to do (handlers.results.handover)."""
 
 
 class Woken(Protocol):
-    """Set when there may be something new to do (wakeups.Subscription)."""
+    """Set when an operation may have become due (wakeups.Subscription)."""
 
     event: asyncio.Event
 
@@ -86,15 +86,15 @@ class Woken(Protocol):
 
 
 class Dispatcher:
-    """Takes and does what is due.
+    """Takes due operations and does their steps.
 
-    `place` is one that only one living process can have; each life in it holds its leases
-    under a name of its own, so that nobody takes another for itself.  What earlier lives in
-    the place held when they died is free as soon as there is a new one.  What `operations` do
-    runs in threads, `concurrency_max` of them at once, each of which may be blocked by Cinder;
-    what asks none - ending another's attempt, letting go of a fenced host - waits for none of them.
-    `projected` returns when the projections have come to a position; `woken` is set when an
-    operation has come to be due.
+    `place`: only one living process can have it.  Each process start in the place holds its leases
+    under its own name, so that nobody mistakes another's leases for its own.  Leases of earlier,
+    dead processes in the place are free as soon as there is a new one.  `operations` run in
+    threads, at most `concurrency_max` at once; Cinder may block each of them.  Work without Cinder
+    (ending another's attempt, handing over for a fenced host) waits for none of these threads.
+    `projected` returns when the projections have reached a position; `woken` is set when an
+    operation has become due.
     """
 
     def __init__(
@@ -123,11 +123,11 @@ class Dispatcher:
 
     @property
     def working(self) -> int:
-        """How many operations this process has taken and not yet given back."""
+        """How many operations this process has taken and not yet released."""
         return len(self._held)
 
     def state(self) -> list[str]:
-        """Which leases this process has, and how far what it holds is, for people."""
+        """The leases of this process and the progress of their operations, for people."""
         room, ids = self._room, sorted(self._held.copy())
         steps = f"{room.inside} under way, {room.waiting} wait for a thread"
         return [
@@ -137,7 +137,7 @@ class Dispatcher:
         ]
 
     async def run(self) -> None:
-        """Until cancelled; then what is under way gets to its next recorded point."""
+        """Runs until cancelled; then running work continues to its next recorded point."""
         beside = [
             asyncio.create_task(self._renew()),
             asyncio.create_task(self._tell_of_fences()),
@@ -181,7 +181,9 @@ class Dispatcher:
         return self._unfinished.total() > self._concurrency_max
 
     async def _take_over(self, operation_id: str, project: str) -> None:
-        """The other's request is given time; if we are stopped meanwhile, all of it by the next."""
+        """Wait for the other process's request; if this process stops meanwhile, the next one waits
+        again.
+        """
         ended = False
         with _log_and_continue("operation_not_taken_over", operation=operation_id):
             await asyncio.to_thread(self._operations.on_dispatcher_lost, operation_id)
@@ -222,7 +224,9 @@ class Dispatcher:
             self._woken.event.set()
 
     def _next(self, operation_id: str) -> int:
-        """In a thread: what is only held ready when the process stops is left to another."""
+        """In a thread.  Operations that are only held ready when the process stops are left to
+        others.
+        """
         return 0 if self._stopping.is_set() else self._operations.carry_on(operation_id)
 
     async def _give_back(self) -> None:
@@ -237,7 +241,9 @@ class Dispatcher:
                 await self._leases.renew(self._holder, list(self._held), LEASE_S)
 
     async def _tell_of_fences(self) -> None:
-        """Whoever fenced a host may have died before all that waits for it was handed over."""
+        """The process that fenced a host may have died before it handed over everything that waits
+        for it.
+        """
         while True:
             await asyncio.sleep(STRANDED_EVERY_S)
             with _log_and_continue("stranded_not_read"):
@@ -248,7 +254,7 @@ class Dispatcher:
 
 @contextlib.contextmanager
 def _log_and_continue(event: str, **fields: str) -> Iterator[None]:
-    """Log what went wrong and go on: the lease, or the next poll, is the retry."""
+    """Log the error and continue: the lease, or the next poll, is the retry."""
     try:
         yield
     except Exception:  # noqa: BLE001 - logged, and retried by whoever comes next

@@ -38,7 +38,7 @@ _log = structlog.get_logger(__name__)
 
 
 def carry_out(step: str, verb: str, lane: Lane, context: EffectContext) -> StepResult:
-    """Do one effect; whatever it raises is its result."""
+    """Do one effect; an exception becomes its result."""
     began = time.monotonic()
     outputs: dict[str, Any] = {}
     error: StepError | None = None
@@ -58,7 +58,7 @@ def carry_out(step: str, verb: str, lane: Lane, context: EffectContext) -> StepR
 
 
 def _asking(step: str, context: EffectContext) -> AbstractContextManager[list[str]]:
-    """What Cinder is asked inside belongs to the step; the ids that it gave to that."""
+    """Calls of Cinder in here belong to the step; yields the request ids that Cinder returned."""
     operation = context.operation
     if operation is None or operation.started is None:
         return nullcontext([])
@@ -68,7 +68,7 @@ def _asking(step: str, context: EffectContext) -> AbstractContextManager[list[st
 
 
 def _unexpected(error: Exception) -> StepError:
-    """An error nobody foresaw; its text may hold anything, so only its type is kept."""
+    """An unforeseen error.  Its text may have anything in it, so only its type is stored."""
     return StepError(
         kind=ErrorKind.UNKNOWN,
         code="internal",
@@ -79,8 +79,8 @@ def _unexpected(error: Exception) -> StepError:
 def undo_refused_result(
     verb: AnyVerb, lane: Lane, result: StepResult, context: EffectContext, store: AggregateStore
 ) -> None:
-    """End what a step made that another has done, and was first.  A failure is not tried again
-    here: whoever releases the volume next ends all that nobody knows.
+    """Delete what a step made if another process did the step first.  A failure is not retried
+    here: the next release of the volume deletes everything unknown.
     """
     if verb not in TAKEN_BACK:
         return
@@ -96,7 +96,7 @@ def undo_refused_result(
 def _made(
     verb: AnyVerb, lane: Lane, result: StepResult, context: EffectContext, store: AggregateStore
 ) -> list[dict[str, Any]]:
-    """What the step says that it made; if it cannot tell, a volume that is sure to be of it."""
+    """What the step reports as made; if it cannot say, a volume that is certainly its own."""
     if result.error is None:
         return [result.outputs]
     unknown = result.error.kind is ErrorKind.UNKNOWN

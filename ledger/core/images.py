@@ -26,13 +26,13 @@ _REFUSALS = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.FORBIDDEN, HTTPStatus.UN
 
 @dataclass(frozen=True)
 class Image:
-    """`room_gb`: what a volume has to have at least, in GiB."""
+    """`room_gb`: the smallest volume that it fits into, in GiB."""
 
     room_gb: int
 
 
 class Images:
-    """Glance where the catalog of Cinder's Keystone has it.  May be shared by threads."""
+    """Glance, found in the catalog of Cinder's Keystone.  Threads may share it."""
 
     def __init__(self, settings: CinderSettings, calls: Histogram) -> None:
         self._settings = settings
@@ -49,11 +49,13 @@ class Images:
 
     @property
     def known(self) -> bool:
-        """Whether there is a Keystone that could tell where Glance is."""
+        """Whether there is a Keystone that can say where Glance is."""
         return self._session is not None
 
     def image(self, image_id: str, token: str | None) -> Image | None:
-        """The image, if who has this token (None: we) may use it.  Raises PortError.  Blocks."""
+        """The image, if the owner of this token (None: the service) may use it.  Raises PortError.
+        Blocks.
+        """
         assert self._session is not None, "it is known"
         theirs = {"X-Auth-Token": token} if token is not None else {}
         try:
@@ -88,7 +90,7 @@ class Images:
 
 
 def _image(shown: dict[str, Any]) -> Image:
-    """As Cinder's check_image_metadata compares it with a volume."""
+    """The limits that Cinder's check_image_metadata compares with a volume."""
     size = max(int(shown.get(name) or 0) for name in ("size", "virtual_size"))
     return Image(room_gb=max(-(-size // GIB), int(shown.get("min_disk") or 0)))
 

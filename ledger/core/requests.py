@@ -44,9 +44,9 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class Accepted:
-    """A request that became an operation; `position` is that of its last event.
+    """A request that became an operation; `position`: of its last event.
 
-    `repeated`: the same idempotency key had been used for the same request before.
+    `repeated`: the same idempotency key was used for the same request before.
     """
 
     operation_id: str
@@ -56,12 +56,11 @@ class Accepted:
 
 @dataclass(frozen=True, kw_only=True)
 class Fleet:
-    """What the read side knows of hosts just now.
+    """What the read side knows of hosts now.
 
-    `legacy`: whether Cinder, or an agent, is too old for the new flow (S1).  `had`: the hosts
-    that have ever had a volume of the server.  `shown` and `unaccounted`:
-    handlers.requests.presence. `unfenced`: the names of all hosts that may be asked something.
-    `hook_required`: of the settings (`fencing`).
+    `legacy`: Cinder, or an agent, is too old for the new flow (S1).  `had`: the hosts that ever had
+    a volume of the server.  `shown`, `unaccounted`: see handlers.requests.presence.  `unfenced`:
+    the names of all hosts that can be asked.  `hook_required`: from the settings (`fencing`).
     """
 
     contact: Callable[[str], Contact]
@@ -80,8 +79,8 @@ class IdempotencyKeyReusedError(errors.DomainError, code="idempotency_key_reused
 
 
 class Requests:
-    """The write side for users.  Every method raises DomainError if it refuses, and
-    PortError if Cinder does not show a volume that is needed.
+    """The write side for users.  Every method raises DomainError if it refuses, and PortError if
+    Cinder does not return a volume that is needed.
 
     `clock` gives the database's time (ledger.log.clock).
     """
@@ -99,7 +98,7 @@ class Requests:
         key: str | None = None,
         seen: VolumeView | None = None,
     ) -> Accepted:
-        """Attach a volume to a server; `seen`: the volume, if Cinder has just shown it."""
+        """Attach a volume to a server; `seen`: the volume, if Cinder has just returned it."""
         # Once for all attempts, and not at all for a repeated request.
         view = cache(lambda: seen or self._cinder.volume(request.volume_id))
 
@@ -151,7 +150,7 @@ class Requests:
         fleet: Fleet,
         key: str | None = None,
     ) -> Accepted:
-        """Put another volume behind a disk of a server."""
+        """Replace the volume of a server's disk."""
         views = cache(
             lambda: (
                 self._cinder.volume(request.volume_id),
@@ -224,9 +223,9 @@ class Requests:
     def delete(
         self, server_id: str, context: EventContext, fleet: Fleet, key: str | None = None
     ) -> Accepted:
-        """Delete a server; what is parked about it ends, and is released with the rest.
+        """Delete a server; its parked operations end, and the deletion releases their volumes.
 
-        If something is at work on it, that comes first: the operation is begun at its end.
+        If an operation works on the server, the deletion begins when that ends.
         """
         request = actions.ActOnServer(server_id=server_id, flow="delete")
         decide = _asked(lambda unit, origin: deletion.begin(server_id, origin, unit), fleet)
@@ -242,7 +241,7 @@ class Requests:
     def _keep_deletion(
         self, server_id: str, origin: RequestOrigin, claimed: errors.ClaimedError
     ) -> Accepted | None:
-        """Accept it all the same, if what was in its way still is."""
+        """Accept it for later, if the operation is still in the way."""
 
         def keep(unit: Unit) -> Accepted | None:
             operation_id = deletion.keep(server_id, origin, claimed, unit)
@@ -252,9 +251,10 @@ class Requests:
         return run_optimistically(self._store, keep)
 
     def grow(self, server_id: str, volume_id: str, context: EventContext) -> Accepted | None:
-        """Cinder tells that a volume has grown: let the server's guest see it.
+        """Cinder reports that a volume has grown: let the server's guest see it.
 
-        None: there is nothing to do, or it waits for what is in the way, whose end begins it.
+        None: there is nothing to do, or the growth waits for another operation, whose end begins
+        it.
         """
         at, view = self._clock(), self._just_shown(volume_id)
         # If nobody knows, what fails parks; a Cinder that waits hears of the success alone.
@@ -292,7 +292,7 @@ class Requests:
     def snapshot(
         self, request: snapshots.SnapshotInUse, context: EventContext, fleet: Fleet
     ) -> Accepted:
-        """Have the guest take or delete a snapshot that Cinder waits for."""
+        """Let the guest take or delete a snapshot; Cinder waits for it."""
         view = cache(lambda: self._cinder.volume(request.volume_id))
 
         def decide(unit: Unit, origin: RequestOrigin) -> Operation:
@@ -307,7 +307,7 @@ class Requests:
         fleet: Fleet,
         key: str | None = None,
     ) -> Accepted:
-        """Mend what a look has found (decision 0059)."""
+        """Repair what a look has found (decision 0059)."""
         return self._accept("repair", request, context, key, self._mending(request, fleet))
 
     def propose(
@@ -315,7 +315,7 @@ class Requests:
     ) -> tuple[Operation, Finding]:
         """The operation that `repair` would begin, and its finding; nothing is changed.
 
-        Raises what `repair` would.
+        Raises the same errors as `repair`.
         """
         unit = Unit(self._store)
         origin = RequestOrigin(operation_id=uuid4(), bdm_id=uuid4(), context=context)
@@ -335,7 +335,7 @@ class Requests:
         return _asked(decide, fleet)
 
     def edit(self, kind: type[A], id_: str, edit: Edit[A], context: EventContext) -> int:
-        """Change one thing, which needs no operation; the last position written, 0 for nothing."""
+        """Make a change that needs no operation; returns the last position written, 0 for none."""
 
         def change(unit: Unit) -> int:
             with operator.explained(unit):
@@ -345,16 +345,16 @@ class Requests:
         return run_optimistically(self._store, change)
 
     def came_from(self, server_id: str) -> str | None:
-        """Whose a server was that is adopted."""
+        """The Nova that managed an adopted server before."""
         return Unit(self._store).get(Instance, server_id).came_from
 
     def showing(self, server_id: str, volume_id: str) -> list[str]:
-        """The hosts that show a volume in a server's guest, where nothing here put it."""
+        """The hosts that show a volume in a server's guest where the ledger did not put it."""
         shown = Unit(self._store).get(Volume, volume_id).shown
         return [host for host, of in shown if of == server_id]
 
     def _shown(self, volume_id: str) -> VolumeView | None:
-        """A volume that a server has, unless Cinder has forgotten it."""
+        """A volume of a server; None if Cinder no longer has it."""
         try:
             return self._cinder.volume(volume_id)
         except PortError as error:
@@ -363,7 +363,7 @@ class Requests:
             return None
 
     def _just_shown(self, volume_id: str) -> VolumeView | None:
-        """A volume; None also if Cinder cannot show it now."""
+        """A volume; None also if Cinder cannot return it now."""
         try:
             return self._cinder.volume(volume_id)
         except PortError as error:
@@ -413,7 +413,7 @@ class Requests:
 
 
 def operation_id_of(context: EventContext, key: str) -> UUID:
-    """An idempotency key names the operation, so the log itself keeps it unique."""
+    """The idempotency key determines the operation's id, so the log itself keeps it unique."""
     project = context.actor.project_id or context.actor.name
     return uuid5(NAMESPACE_URL, f"{project}/{key}")
 

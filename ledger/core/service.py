@@ -60,8 +60,9 @@ Inventory = Sequence[Guest | str]
 
 @dataclass(frozen=True)
 class RegistrationResult:
-    """What became of a registration.  `again`: a flow is just changing some of it, which has to be
-    shown again.  `position`: where the log ended.  `unknown`: of a suspect host's connections.
+    """The result of a registration.  `again`: a flow is changing some of it, which has to be shown
+    again.  `position`: the end of the log.  `unknown`: connections of a suspect host that the log
+    does not know.
     """
 
     host: Host
@@ -79,9 +80,9 @@ class Acted:
 
 
 class Service:
-    """What hosts, operators and dispatchers do (requests: ledger.core.requests).
+    """What hosts, operators and dispatchers do (for requests: ledger.core.requests).
 
-    `clock` gives the database's time (ledger.log.clock), `wait` lets some pass.
+    `clock` gives the database's time (ledger.log.clock); `wait` sleeps.
     """
 
     def __init__(
@@ -105,10 +106,10 @@ class Service:
         context: EventContext,
         evacuating: Callable[[], Iterable[str]],
     ) -> tuple[RegistrationResult, int]:
-        """Take an agent's registration: itself, and every guest on its host.
+        """Take an agent's registration: the agent itself, and every guest on its host.
 
-        `evacuating`: which evacuations from the host are not over, as the log is when it is asked.
-        What to make of a guest that is not shown any more is `lost_guest`'s.
+        `evacuating`: returns the evacuations from the host that are not over, by the log at the
+        time of the call.  A guest that the host no longer shows is left to `lost_guest`.
         """
         left: Inventory = registration.guests
         again = False
@@ -129,8 +130,9 @@ class Service:
         evacuating: Callable[[], Iterable[str]],
         unit: Unit,
     ) -> tuple[Inventory, bool, tuple[RegistrationResult, int] | None]:
-        """Take the agent, and as many of the guests that are left as fit; which are left then, and
-        whether some are to be shown again.  The end of the registration comes with the last.
+        """Take the agent, and as many of the remaining guests as fit into one append.  Returns the
+        guests that remain then, and whether some have to be shown again.  The last append ends the
+        registration.
         """
         host = unit.get(Host, name)
         now, later = _portion(host, _inventory(host, agent, left))
@@ -148,9 +150,9 @@ class Service:
     def unchanged(
         self, asked: Sequence[tuple[str, Registration]]
     ) -> list[RegistrationResult | None]:
-        """Registrations that say nothing new, all of them read at once.
+        """The results of registrations without news; all of them are read at once.
 
-        None: that one is to be registered by itself, and what that raises is for it alone.
+        None: this one has to be registered separately, and only it gets the error.
         """
         unit = Unit(self._store)
         wanted: list[tuple[type[Aggregate], str | UUID]] = []
@@ -165,13 +167,13 @@ class Service:
         return self._store.load(Host, Host.id_of(name))
 
     def epochs(self, names: Sequence[str]) -> dict[str, int | None]:
-        """Of each of these hosts; None: no agent of it has ever registered."""
+        """The epoch of each host; None: no agent of it has ever registered."""
         hosts: list[Host] = self._store.load_many(*((Host, Host.id_of(name)) for name in names))
         found = zip(names, hosts, strict=True)
         return {name: host.epoch if host.version else None for name, host in found}
 
     def changed(self, name: str, changes: Changes, context: EventContext) -> bool:
-        """Take what has changed of a host's guests; whether it is to be shown again.
+        """Take the changes of a host's guests; whether some have to be shown again.
 
         Raises StaleEpochError if the host has to register first.
         """
@@ -187,7 +189,9 @@ class Service:
     def _changed(
         self, name: str, epoch: int, left: Inventory, context: EventContext, unit: Unit
     ) -> tuple[Inventory, bool]:
-        """Take as many of these as fit; which are left, and whether some are to be shown again."""
+        """Take as many as fit into one append; returns the rest, and whether some have to be shown
+        again.
+        """
         host = unit.get(Host, name)
         host.check_epoch(epoch)
         if host.suspect or not host.version:
@@ -203,7 +207,7 @@ class Service:
         return later, not all(looked)
 
     def lost_guest(self, server_id: str, host: str, context: EventContext) -> int:
-        """The host does not show this guest any more."""
+        """The host no longer shows this guest."""
 
         def change(unit: Unit) -> int:
             inventory.missed(host, server_id, unit)
@@ -212,11 +216,12 @@ class Service:
         return run_optimistically(self._store, change)
 
     def report(self, name: str, report: Report, context: EventContext) -> tuple[bool, bool]:
-        """Take the results of steps of a run; whether it goes on, and whether its guest was taken.
+        """Take the results of steps of a run; whether the run continues, and whether its guest was
+        taken.
 
-        What is known of them already is answered as it was the first time.  A success that
-        cannot be true of what the ledger knows is a failed step, for an operator to look at:
-        refused, the host would report it for ever.  Raises StaleEpochError, StaleReportError.
+        Known results get the same answer as the first time.  A success that contradicts what the
+        ledger knows becomes a failed step, for an operator to check: if it were refused, the host
+        would report it for ever.  Raises StaleEpochError, StaleReportError.
         """
         try:
             return run_optimistically(
@@ -253,17 +258,18 @@ class Service:
         return operation.is_active(report.run), shown
 
     def fence(self, name: str, reason: str, evidence: str, context: EventContext) -> int:
-        """Raise the host's epoch; from now on nothing more is begun there, or taken from it.
+        """Raise the host's epoch; from now on nothing new begins there, and no earlier result is
+        accepted.
 
-        Of what was begun before, `on_host_fenced` is to be told: all open operations that concern
-        the host, as the log has them after this (decision 0022).
+        Then call `on_host_fenced` for everything begun before: all open operations that concern the
+        host, by the log after this (decision 0022).
         """
         return self.change_host(name, lambda host: host.fence(reason, evidence), context)
 
     def on_host_fenced(
         self, operation_id: str, host: str, context: EventContext | None = None
     ) -> int:
-        """What a fenced host was asked to do and has not answered fails, or is the ledger's."""
+        """Steps that a fenced host has not answered fail, or are done by the ledger."""
 
         def change(unit: Unit) -> int:
             operation = unit.get(Operation, operation_id)
@@ -274,7 +280,7 @@ class Service:
         return run_optimistically(self._store, change)
 
     def change_host(self, name: str, act: Callable[[Host], None], context: EventContext) -> int:
-        """Do an operator's act on a host; the position then."""
+        """Do an operator's act on a host; returns the position after it."""
 
         def change(unit: Unit) -> int:
             act(unit.get(Host, name))
@@ -283,10 +289,10 @@ class Service:
         return run_optimistically(self._store, change)
 
     def others(self, host: str, volume_id: str, attachment_id: str) -> list[str]:
-        """Servers that have a volume connected on a host by other attachments (S3).
+        """The servers that have a volume connected on a host by other attachments (S3).
 
-        Read from the log itself: the agent asks under its lock of the volume, and every
-        report made under that lock is durable before it is given up.
+        Read from the log itself: the agent asks while it holds its lock of the volume, and every
+        report made under that lock is durable before the lock is released.
         """
         holders = self._store.load(Volume, UUID(volume_id)).holders
         others = {held: server for held, server in holders.items() if held != attachment_id}
@@ -313,8 +319,9 @@ class Service:
     ) -> Acted:
         """An operator's act on an operation: retry, skip, unwind or give_up.
 
-        A dry run changes nothing, and says what the act would.  Raises OperatorActError with the
-        reason if it cannot be done now; HostUnvouchedError if nobody knows what its hosts have.
+        A dry run changes nothing, and returns what the act would return.  Raises OperatorActError
+        with the reason if it is impossible now; HostUnvouchedError if one of its hosts is not
+        vouched for after a restore.
         """
 
         def change(unit: Unit) -> Acted:
@@ -343,7 +350,7 @@ class Service:
         return run_optimistically(self._store, change)
 
     def acknowledge(self, remnant_id: str, reason: str, context: EventContext) -> int:
-        """Somebody has seen to a remnant.  Raises IllegalTransitionError if it is not open."""
+        """An operator has handled a remnant.  Raises IllegalTransitionError if it is not open."""
 
         def change(unit: Unit) -> int:
             unit.get(Remnant, remnant_id).record(Remnant.RemnantAcknowledged, reason=reason)
@@ -354,7 +361,7 @@ class Service:
     # ----------------------------------------------------------- dispatcher
 
     def on_dispatcher_lost(self, operation_id: str) -> int:
-        """End the attempts of a dispatcher that never gave its lease back."""
+        """End the attempts of a dispatcher that never released its lease."""
 
         def change(unit: Unit) -> int:
             operation = unit.get(Operation, operation_id)
@@ -364,7 +371,9 @@ class Service:
         return run_optimistically(self._store, change)
 
     def carry_on(self, operation_id: str) -> int:
-        """Do all that an operation needs of the ledger itself; the last position, 0: no news."""
+        """Do all that an operation needs from the ledger itself; returns the last position, 0: no
+        events.
+        """
         last = 0
         while True:
             decision, position = self._advance(operation_id)
@@ -373,12 +382,12 @@ class Service:
                 return last
 
     def advance(self, operation_id: str) -> Wait | None:
-        """One thing of `carry_on`: None if something was done (ask again), else the wait."""
+        """One step of `carry_on`: None if something was done (call again), else the wait."""
         decision, position = self._advance(operation_id)
         return decision if isinstance(decision, Wait) and not position else None
 
     def _advance(self, operation_id: str) -> tuple[Work | Wait | None, int]:
-        """Do the next thing.  What is to be done after it, if that is known, and the position."""
+        """Do the next thing.  Returns what to do after it, if known, and the position."""
         unit = Unit(self._store)
         operation = unit.get(Operation, operation_id)
         if operation.state is not OperationState.RUNNING:
@@ -394,7 +403,7 @@ class Service:
     def perform(
         self, operation: Operation, work: Work, unit: Unit
     ) -> tuple[Work | Wait | None, int]:
-        """Do one effect of the ledger's own and record what came of it."""
+        """Do one effect of the ledger's own, and record its result."""
         run = work.runs[0]
         step = operation.history.next_step(run)
         lane = lane_of(operation, run.lane, step).seeing(self._clock())
@@ -426,7 +435,7 @@ class Service:
     def _record(
         self, operation: Operation, run: ActiveRun, step: str, result: StepResult, unit: Unit
     ) -> tuple[Work | Wait | None, int] | None:
-        """What is next, and the position; None: another did the step too, and was first."""
+        """What is next, and the position; None: another process did the step first."""
         again = unit.get(Operation, operation.id)
         try:
             active = again.active_run(run.number, None, step)
@@ -450,11 +459,11 @@ class Service:
 
 
 class _ContradictedError(Exception):
-    """A step (its name, and the refusal) that is said to have succeeded cannot have."""
+    """The reported success of a step contradicts the log (the step's name, and the refusal)."""
 
 
 def _contradicted(report: Report, step: str, refusal: errors.IllegalTransitionError) -> Report:
-    """The report with this step failed; what it says came after may have been done."""
+    """The report with this step as failed; the steps reported after it may have been done."""
     _log.warning("report_contradicts", step=step, operation=report.operation_id)
     why = StepError(kind=ErrorKind.FINAL, code=refusal.code, message=str(refusal))
     at = [result.step for result in report.results].index(step)
@@ -463,13 +472,15 @@ def _contradicted(report: Report, step: str, refusal: errors.IllegalTransitionEr
 
 
 def _inventory(host: Host, registration: Registration, left: Inventory) -> Inventory:
-    """With the servers of which the host has shown what is not to be there, and shows no guest."""
+    """With the servers whose guest the host does not show, but of which it has shown something
+    unexpected.
+    """
     missed = host.shown.keys() - {guest.server_id for guest in registration.guests}
     return (*left, *missed)
 
 
 def _portion(host: Host, what: Inventory) -> tuple[Inventory, Inventory]:
-    """What fits into one append, whatever is new of it, at least one; and the rest."""
+    """What certainly fits into one append, at least one guest; and the rest."""
     size = 0
     for at, each in enumerate(what):
         id_, volumes = (each, ()) if isinstance(each, str) else (each.server_id, each.volumes)
@@ -480,7 +491,9 @@ def _portion(host: Host, what: Inventory) -> tuple[Inventory, Inventory]:
 
 
 def _show(name: str, agent: Registration, shown: Inventory, unit: Unit) -> bool:
-    """Take what an agent says of itself and of these guests; whether to show some of it again."""
+    """Take what an agent reports of itself and of these guests; whether some have to be shown
+    again.
+    """
     host, looked = unit.get(Host, name), True
     host.register(name, agent.service_version, agent.capabilities, agent.connector)
     for each in shown:

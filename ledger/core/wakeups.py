@@ -44,12 +44,14 @@ def host_key(name: str) -> str:
 
 
 def bound_key(operation_id: str) -> str:
-    """The key of an operation for who waits only for its mappings to be bound, or its end."""
+    """The key of an operation, for a request that waits only until its mappings are bound, or its
+    end.
+    """
     return f"bound:{operation_id}"
 
 
 def ended_key(operation_id: str) -> str:
-    """The key of an operation for who waits only for it to be finished or parked."""
+    """The key of an operation, for a request that waits only until it has ended or parked."""
     return f"ended:{operation_id}"
 
 
@@ -96,11 +98,11 @@ class Subscription:
 class Wakeups:
     """An async context manager; `watch` may be used while it is entered.
 
-    What it asks every POLL_INTERVAL_S also tells `clock` the time.
+    Its query every POLL_INTERVAL_S also gives `clock` the time.
     """
 
     def __init__(self, dsn: str, clock: DatabaseClock, *, listens: bool = True) -> None:
-        """`listens`: not where the database is a standby, which has no notifications."""
+        """`listens`: False where the database is a standby, which has no notifications."""
         self._dsn = dsn
         self._listens = listens
         self._clock = clock
@@ -165,7 +167,7 @@ class Wakeups:
                     self._wake(self._noticed(News.read(notify.payload)))
 
     def _noticed(self, news: News) -> set[str]:
-        """The keys of what has moved, and that need not be asked for any more."""
+        """The keys from notifications; they need not be queried any more."""
         for name in self._seen.keys() & {"head", *news.projections}:
             if name == "head" or self._seen[name] >= news.after:
                 self._seen[name] = max(self._seen[name], news.to)

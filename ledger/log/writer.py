@@ -158,7 +158,7 @@ class Writer:
         self.lost = 0  # connections
         self.append_seconds = Histogram(
             "ledger_append_seconds",
-            "Time from the call of an append to its durable answer; refused ones count too",
+            "Time from an append's call to its durable answer; includes refused appends",
             buckets=SECONDS,
             registry=None,
         )

@@ -353,8 +353,14 @@ async def _storm(service: Service, agents: Agents) -> list[Figure]:
             more_is_better=True,
         ),
         Figure(row=8, name="reconnect storm", value=took_s, unit="s", target=15),
-        Figure(row=8, name="commands lost in it", value=lost, unit="", target=0),
-        Figure(row=8, name="commands doubled in it", value=doubled, unit="", target=0),
+        Figure(row=8, name="reconnect storm: commands lost", value=lost, unit="", target=0),
+        Figure(
+            row=8,
+            name="reconnect storm: commands delivered twice",
+            value=doubled,
+            unit="",
+            target=0,
+        ),
     ]
 
 

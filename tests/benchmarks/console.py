@@ -101,9 +101,9 @@ async def _page(
     for file in sorted(set(re.findall(rb"/ui/files/[a-z.-]+", text))):
         async with http.get(service.url(file.decode())) as answer:
             files += len(await answer.read())
-    beside = f"{len(text) / 1e3:.1f} KB of it the page, the files are kept by the browser"
+    beside = f"{len(text) / 1e3:.1f} KB of it is the page; the browser caches the other files"
     p50 = f"p50 {percentile(times, 0.5):.1f} ms"
-    first, heavy = f"console, {name}: first byte p99", f"console, {name}: weight"
+    first, heavy = f"console, {name}: first byte p99", f"console, {name}: size"
     return [
         Figure(
             row=16,
@@ -147,7 +147,7 @@ async def _open(service: Service, ledger: Ledger, how: str, paths: Sequence[str]
         name=f"console, an open page: CPU for each change, {TABS} tabs, {how}",
         value=(some - none) * 1e3 / len(paths),
         unit="ms",
-        compared_with=f"a change with none open: {none * 1e3:.1f} ms",
+        compared_with=f"a change with no page open: {none * 1e3:.1f} ms",
     )
 
 

@@ -98,14 +98,14 @@ def _shown(plain: list[Cycle], parts_ms: dict[str, float]) -> Iterator[Figure]:
     )
     for name, half in (("an attach", attach), ("a detach", detach)):
         yield Figure(row=9, name=f"CPU of {name}", value=half.cpu_ms * ours, unit="ms")
-        without = f"wall of {name} without Cinder and host"
+        without = f"wall time of {name} without Cinder and host"
         yield Figure(row=9, name=without, value=half.own_ms, unit="ms")
     scale = (attach.cpu_ms + detach.cpu_ms) / sum(parts_ms.values())
     for part, spent in sorted(parts_ms.items(), key=lambda item: -item[1]):
         if part not in NOT_OURS:
             yield Figure(row=9, name=f"of these: {part}", value=spent * scale, unit="ms")
     database = attach.database_ms + detach.database_ms
-    yield Figure(row=9, name="CPU of PostgreSQL beside it", value=database, unit="ms")
+    yield Figure(row=9, name="CPU of PostgreSQL in an attach and detach", value=database, unit="ms")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -287,7 +287,7 @@ def figures(size: Size) -> Iterator[Figure]:
     beside = ", ".join(f"{number} {name}s" for name, number in sorted(compared.items()))
     yield Figure(
         row=13,
-        name="look: attachments in a second of our own CPU",
+        name="look: attachments per second of its own CPU",
         value=rows / looked.ours_s,
         unit="/s",
         target=PER_S,
@@ -303,11 +303,11 @@ def figures(size: Size) -> Iterator[Figure]:
     )
     yield Figure(
         row=14,
-        name="look: memory of the service beside what it had, at most",
+        name="look: peak memory of the service above its memory before",
         value=looked.memory_bytes / 2**20,
         unit="MiB",
         target=MEMORY_MIB,
-        compared_with=f"{HOSTS} hosts; their stand-in is in it",
+        compared_with=f"{HOSTS} hosts; includes their substitute",
     )
 
 

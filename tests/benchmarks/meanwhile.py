@@ -57,7 +57,7 @@ def figures(size: Size) -> Iterator[Figure]:
                 looks_s.append(time.monotonic() - began)
     yield Figure(
         row=15,
-        name="attach while a look goes on, p50 without Cinder and host",
+        name="attach during a look, p50 without Cinder and host",
         value=statistics.median(beside) / statistics.median(alone),
         unit="x alone",
         target=RATIO_MAX,

@@ -47,7 +47,7 @@ SERVICE = {
 }
 AGENT = {
     ("host_agent.executor", "Executor._run"): "agent",
-    ("host_agent.line.client", "LedgerClient.call"): "agent: its line to the ledger",
+    ("host_agent.line.client", "LedgerClient.call"): "agent: its connection to the ledger",
     ("host_agent.shared.cinder.session", "Caller._call"): "Cinder's client",
     ("host_agent.shared.cinder.session", "Caller._once"): "Cinder's client",
     ("host_agent.simulated.host_state", "HostState.read"): "simulated host",
@@ -63,7 +63,7 @@ SEAMS = {"ledger": SERVICE, "host_agent": AGENT}
 #: What a thread does outside of all seams, by what its name begins with.
 THREADS = {
     "ledger": {"MainThread": "HTTP", "projections": "projection", "": "threads"},
-    "host_agent": {"line": "agent: its line to the ledger", "": "agent"},
+    "host_agent": {"line": "agent: its connection to the ledger", "": "agent"},
 }
 
 

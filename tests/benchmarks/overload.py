@@ -240,4 +240,4 @@ def _shown(
         compared_with=f"clients come again for {GIVE_UP_S:.0f} s",
     )
     yield figure("operations that did not succeed, volumes attached twice", wrong, "", target=0)
-    yield figure("memory of the service at most", memory, "MiB", target=400)
+    yield figure("peak memory of the service", memory, "MiB", target=400)

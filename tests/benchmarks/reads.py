@@ -40,8 +40,8 @@ TARGETS = {
     "history of a volume": HISTORY,
     "history of a server": HISTORY,
     "history of an attachment": HISTORY,
-    "last 100 of a host": HISTORY,
-    "last 100 of an old host": HISTORY,
+    "last 100 events of a host": HISTORY,
+    "last 100 events of an old host": HISTORY,
     "who held a volume at a moment": (6, 0.5, HELD_P50_MS),
     "open on a host at a moment": OPEN,
     "open on an old host at a moment": OPEN,
@@ -94,8 +94,8 @@ def questions(queries: Queries, about: Subjects) -> dict[str, list[Ask]]:
         "history of a volume": [history("volume_id", each) for each in about.volumes],
         "history of a server": [history("server_id", each) for each in about.servers],
         "history of an attachment": [history("attachment_id", each) for each in about.attachments],
-        "last 100 of a host": [history("host", each, **last) for each in about.hosts],
-        "last 100 of an old host": [history("host", OLD_HOST, **last)] * SAMPLES,
+        "last 100 events of a host": [history("host", each, **last) for each in about.hosts],
+        "last 100 events of an old host": [history("host", OLD_HOST, **last)] * SAMPLES,
         "who held a volume at a moment": [
             at(moment, volume_id=each)
             for each, moment in zip(about.volumes, about.moments, strict=True)

@@ -160,7 +160,7 @@ def _storm(where: Region) -> Iterator[Figure]:
     )
     yield Figure(
         row=10,
-        name="storm: memory of the service at most",
+        name="storm: peak memory of the service",
         value=max(sample.memory_bytes for sample in samples) / 2**20,
         unit="MiB",
         compared_with=f"{samples[0].memory_bytes / 2**20:.0f} MiB before",
@@ -176,7 +176,7 @@ def _constant(what: str, times: list[float], samples: list[Sample]) -> Iterator[
     first, last = (fifth / (end - begin) for begin, end in fifths)
     yield Figure(
         row=10,
-        name=f"storm: {what}/s, last fifth against first: difference",
+        name=f"storm: {what}/s, difference between last and first fifth",
         value=abs(last / first - 1),
         unit="of 1",
         target=0.2,
@@ -227,12 +227,16 @@ def _restart(where: Region) -> Iterator[Figure]:
         )
     yield Figure(
         row=11,
-        name="restart: until all that was due is done",
+        name="restart: until all due work is done",
         value=done_s,
         unit="s",
-        compared_with="5 s of it a reservation's, whose fate nobody knows",
+        compared_with="5 s of it is the wait for a reservation with unknown outcome",
     )
     lost = n - len(where.completed(after))
     yield Figure(
-        row=11, name="restart: lost or doubled", value=lost + where.doubled(), unit="", target=0
+        row=11,
+        name="restart: attaches lost or done twice",
+        value=lost + where.doubled(),
+        unit="",
+        target=0,
     )

@@ -75,7 +75,7 @@ def figures(size: Size) -> Iterator[Figure]:
 def _shown(written: Written, cycles: int) -> Iterator[Figure]:
     kb = 1 / cycles / 1000
     whole = sum(written.wal.values()) * kb
-    images = f"{written.images * kb:.1f} kB of page images beside it"
+    images = f"{written.images * kb:.1f} kB of page images in addition"
     yield _figure("WAL of an attach and detach", whole, target=WAL_KB, compared_with=images)
     small = 0.0
     for name, wrote in written.wal.most_common():
@@ -86,7 +86,7 @@ def _shown(written: Written, cycles: int) -> Iterator[Figure]:
         yield _figure(f"of these: {name}", wrote * kb, compared_with=count)
     yield _figure("of these: all others", small)
     stays = sum(written.kept.values()) / (cycles + WARM_UP_CYCLES) / 1000
-    yield _figure("what stays of an attach and detach", stays, target=KEPT_KB)
+    yield _figure("growth of tables and indexes by an attach and detach", stays, target=KEPT_KB)
     for name, size in written.kept.most_common():
         if size / (cycles + WARM_UP_CYCLES) / 1000 >= SHOWN_KB:
             each = size / (cycles + WARM_UP_CYCLES) / 1000

@@ -16,11 +16,11 @@ NO_ANSWER = "no_answer"
 
 
 def call_seconds(name: str = "ledger_call_seconds") -> Histogram:
-    """Counts calls by whose they were and their outcome; in no registry yet."""
+    """A histogram of calls by neighbour and outcome; it is in no registry yet."""
     return Histogram(
         name,
         "Duration of calls of Cinder, Keystone and Glance, each attempt; "
-        "outcome: 2xx, 4xx, no_answer",
+        "outcome: 2xx, 4xx, 5xx, no_answer",
         ["neighbour", "outcome"],
         buckets=CALL_BOUNDS_S,
         registry=None,
@@ -28,5 +28,5 @@ def call_seconds(name: str = "ledger_call_seconds") -> Histogram:
 
 
 def outcome_of(status: int) -> str:
-    """Of a call that was answered, as a label: "2xx", "4xx", "5xx"."""
+    """The label of an answered call: "2xx", "4xx", "5xx"."""
     return f"{status // 100}xx"

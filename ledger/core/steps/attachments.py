@@ -1,16 +1,16 @@
 """Attachments in Cinder: the ledger's own steps reserve, delete and report them.
 
-Each is an *ensure*, as the host's verbs are.  The one call that is none by nature
-is Cinder's attachment_create, which takes no id of ours: after a lost answer an
-attachment may exist that nobody knows.  `attachment_reserve` therefore looks first at the
-attachments of (volume, server), leaves out those the ledger knows, and adopts
-what is left, if it is a bare reservation.  That is safe because the operation
-holds the claim on the volume: nobody else in the ledger reserves it now.
+Each step is an *ensure*, like a host's verb: it checks first, and may be repeated.  One call is not
+repeatable: Cinder's attachment_create takes no id of ours, so after a lost answer an unknown
+attachment may exist.  Therefore `attachment_reserve` first looks at the attachments of (volume,
+server), leaves out those that the ledger knows, and adopts what is left, if it is a bare
+reservation.  That is safe because the operation holds the claim on the volume: nobody else in the
+ledger reserves it now.
 
-A lost request may even be carried out *after* that look: whoever sent it gave up
-waiting, or died, and Cinder does not know.  So an attempt that follows another one of
-unknown outcome gives the reservation LATE_S to appear before it makes one; and what a
-dead dispatcher has left behind is not touched for as long (ledger.core.dispatcher).
+Cinder may carry out a lost request *after* that look: its sender gave up or died, and Cinder does
+not know.  So an attempt that follows one with an unknown outcome gives the reservation LATE_S to
+appear before it makes another; and the work of a dead dispatcher is not touched for as long
+(ledger.core.dispatcher).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def attachment_reserve(lane: Lane, context: EffectContext) -> dict[str, Any]:
 def take_back_reservation(
     lane: Lane, made: dict[str, Any], context: EffectContext, store: AggregateStore
 ) -> None:
-    """One that the log knows is somebody's."""
+    """Delete it, unless the log knows it: then somebody uses it."""
     if not lane.legacy:
         of = {"volume_id": lane.volume_id, "server_id": lane.server_id}
         id_ = made["attachment_id"]
@@ -69,10 +69,10 @@ def take_back_reservation(
 
 
 def _is_clear(lane: Lane, context: EffectContext) -> bool:
-    """Whether there is no reservation to be adopted, or it goes all the same.
+    """Whether there is no reservation to adopt, or another step deletes it anyway.
 
-    A volume that was `available` has none, nor has one that was just made.  In a move what late
-    requests have left goes with the server's other attachment.
+    A volume that was `available`, or that was just made, has none.  In a move, leftovers of late
+    requests are deleted with the server's other attachment.
     """
     seen, other = lane.volume_seen, lane.other
     available = seen is not None and seen.status == "available"
@@ -81,7 +81,7 @@ def _is_clear(lane: Lane, context: EffectContext) -> bool:
 
 
 def _unknown(lane: Lane, context: EffectContext) -> list[AttachmentView]:
-    """Bare reservations that the log neither knows nor has disowned."""
+    """Bare reservations that the log does not know and has not given up."""
     bare = [
         view
         for view in context.cinder.attachments(lane.volume_id or None, lane.server_id)
@@ -91,7 +91,7 @@ def _unknown(lane: Lane, context: EffectContext) -> list[AttachmentView]:
 
 
 def _end(unknown: list[AttachmentView], context: EffectContext, but: str) -> None:
-    """What came late of other attempts, or of an earlier attach in another mode."""
+    """Delete what other attempts, or an earlier attach in another mode, have left late."""
     for each in unknown:
         if each.id != but:
             context.cinder.attachment_delete(each.id)
@@ -100,7 +100,7 @@ def _end(unknown: list[AttachmentView], context: EffectContext, but: str) -> Non
 def _reserve_by_old_calls(lane: Lane, context: EffectContext) -> dict[str, Any]:
     """S1, old flow: os-reserve.  The claim on the volume says whose reservation it is.
 
-    In a move the volume stays `in-use`, and there is nothing to reserve.
+    In a move the volume stays `in-use`, and nothing has to be reserved.
     """
     reserved = not _is_clear(lane, context) and _is_attaching(lane, context)
     if lane.other is None and not reserved:
@@ -113,11 +113,11 @@ def _is_attaching(lane: Lane, context: EffectContext) -> bool:
 
 
 def reservation_convert(lane: Lane, context: EffectContext) -> dict[str, Any]:
-    """Put a bare reservation in the place of what the old calls left of an offloaded server.
+    """Replace what the old calls left of an offloaded server by a bare reservation.
 
-    The volume is the server's throughout: where it is only reserved, and Cinder has no row that
-    says for whom, the old calls first make one.  What the log knows by its id is not of the old
-    calls: another process may just have converted it.
+    The volume stays the server's throughout: if it is only reserved, and Cinder has no row that
+    says for whom, the old calls first make one.  An attachment that the log knows by its id is not
+    of the old calls: another process may just have converted it.
     """
     if not context.cinder.attachments(lane.volume_id, lane.server_id):
         device, mode = f"/dev/{lane.device_name}", lane.access_mode
@@ -133,16 +133,16 @@ def reservation_convert(lane: Lane, context: EffectContext) -> dict[str, Any]:
 def take_back_conversion(
     lane: Lane, made: dict[str, Any], context: EffectContext, store: AggregateStore
 ) -> None:
-    """It makes a reservation of the new kind, whatever the lane had before."""
+    """Delete the new-style reservation that it makes, whatever the lane had before."""
     take_back_reservation(replace(lane, legacy=False), made, context, store)
 
 
 def attachment_delete(lane: Lane, context: EffectContext) -> dict[str, Any]:
-    """Delete the attachment; one the host deleted already is not asked for again.
+    """Delete the attachment; one that the host has already deleted is not requested again.
 
-    With it goes what nobody knows of this volume and server: whose answer was lost, or which
-    was made after all when its sender had given up.  A host that made one and is fenced may
-    have given it its connector, but cannot have connected.
+    Unknown attachments of this volume and server are deleted with it: their answers were lost, or
+    they were made after the sender had given up.  If a fenced host made one, it may have given it
+    its connector, but cannot have connected.
     """
     if lane.legacy:
         return _delete_by_old_calls(lane, context)
@@ -160,9 +160,9 @@ def attachment_delete(lane: Lane, context: EffectContext) -> dict[str, Any]:
 def _without(
     deleted: str, left: list[AttachmentView] | None, lane: Lane, context: EffectContext
 ) -> list[AttachmentView]:
-    """What is left of the volume's; asked for where the answer to a deletion does not show it.
+    """The volume's other attachments; they are read if the answer to a deletion does not have them.
 
-    RETRYABLE `attachment_left` if the deletion has left its row (LP 1935057).
+    RETRYABLE `attachment_left` if the deletion has left the attachment's row (LP 1935057).
     """
     if left is None:
         left = context.cinder.attachments(lane.volume_id or None, lane.server_id)
@@ -188,10 +188,10 @@ def _delete_by_old_calls(lane: Lane, context: EffectContext) -> dict[str, Any]:
 
 
 def attachment_complete(lane: Lane, context: EffectContext) -> dict[str, Any]:
-    """Tell Cinder for a fenced host that its guest has the volume, as the log says it had.
+    """Tell Cinder for a fenced host that its guest has the volume, as the log says.
 
-    So the volume stays the server's, and an evacuation finds all of them alike.  What the host has
-    never given its connector to, its guest cannot have.
+    So the volume stays the server's, and an evacuation finds all volumes in the same state.
+    Without the host's connector its guest cannot have the volume.
     """
     assert lane.attachment_id is not None, "a host that got as far as this had one"
     if context.book.get(Attachment, lane.attachment_id).state is AttachmentState.RESERVED:
@@ -209,8 +209,8 @@ def attachment_complete(lane: Lane, context: EffectContext) -> dict[str, Any]:
 
 
 def reservation_tidy(lane: Lane, context: EffectContext) -> dict[str, Any]:
-    """A server that could not be built keeps what is reserved for it (LP 1899649); what was
-    reserved by a call that seemed to fail is not known to be its, and goes.
+    """A server that could not be built keeps its reservations (LP 1899649).  A reservation by a
+    call that seemed to fail is not known as the server's, and is deleted.
     """
     if lane.legacy:
         return attachment_delete(lane, context) if lane.attachment_id is None else {}
@@ -224,11 +224,11 @@ def attachments_clear(
     lane: Lane, context: EffectContext, shown: list[AttachmentView] | None = None
 ) -> dict[str, Any]:
     """Delete unknown attachments, of any volume if the lane has none: no step learnt their ids, so
-    nothing connected by them.
+    nothing was connected by them.
 
-    Whoever calls it has the claim on the volume, or the server is deleted: nobody makes one
-    now.  One whose deletion an operator vouched for was known, and stays as the sign it is.
-    `shown`: the volume's attachments, if Cinder has just told them.
+    The caller has the claim on the volume, or the server is deleted: nobody creates one now.  An
+    attachment whose deletion an operator vouched for was known; it stays, as a sign.  `shown`: the
+    volume's attachments, if Cinder has just returned them.
     """
     if shown is None or context.uncertain:
         if context.uncertain:

@@ -36,10 +36,11 @@ def given_up(
     store: AggregateStore,
     **of: Any,
 ) -> A:
-    """What a step made that another process had done; the log gives it up, if it does not know it.
+    """What a step made although another process had done the step.  If the log does not know it,
+    the log gives it up.
 
-    Another process may just have found the same thing, and be about to take it over: of the two
-    saves one is refused, and either it is somebody's, and stays, or nobody takes it over any more.
+    Another process may just have found the same object, and be about to adopt it.  One of the two
+    saves is refused: either it is used, and stays, or nobody adopts it any more.
     """
     operation = context.operation
     assert operation is not None, "it is a step of one"

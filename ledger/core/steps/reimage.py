@@ -1,12 +1,12 @@
-"""Having Cinder write an image to a volume that is reserved for a server (handlers.flows.reimage).
+"""Let Cinder write an image to a volume that is reserved for a server (handlers.flows.reimage).
 
-Cinder answers at once, shows `downloading` while it writes, and then the status from before, or
-`error`.  `reserved` may be before as well as after; so that a request was taken is an answer of its
-own, which the log keeps: `IN_WRITING`.  Where that is not known, as after a lost answer, Cinder is
-asked again: the same image is written a second time to a volume that nobody has.
+Cinder answers at once, shows `downloading` while it writes, and then the earlier status, or
+`error`.  The status may be `reserved` before as well as after.  So the log stores, as a separate
+result, that Cinder has accepted the request: `IN_WRITING`.  If that is unknown, as after a lost
+answer, Cinder is asked again: the same image is written a second time, to a volume that nobody has.
 
-Cinder's event (`volume-reimaged`) only ends the wait (`ledger/nova/cinder_events.py`); the
-state of the volume decides.
+Cinder's event (`volume-reimaged`) only ends the wait (`ledger/nova/cinder_events.py`); the volume's
+status decides.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ FAILED = "reimage_failed"
 
 
 def volume_reimage(lane: Lane, context: EffectContext) -> dict[str, Any]:
-    """Until the volume has it RETRYABLE `volume_in_writing`; FINAL `reimage_failed`, `refused`."""
+    """RETRYABLE `volume_in_writing` until the volume has the image; FINAL `reimage_failed`,
+    `refused`.
+    """
     assert lane.image is not None, "the flow's lane has one"
     if context.uncertain:
         context.wait(LATE_S)
@@ -42,7 +44,7 @@ def volume_reimage(lane: Lane, context: EffectContext) -> dict[str, Any]:
 
 
 def _was_taken(context: EffectContext) -> bool:
-    """Whether Cinder has taken the request, and not failed at it since."""
+    """Whether Cinder has accepted the request, and has not failed at it since."""
     operation = context.operation
     assert operation is not None, "it is a step of one"
     history = operation.history

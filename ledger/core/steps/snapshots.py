@@ -1,9 +1,9 @@
 """Reports a guest's part in a snapshot to Cinder, and waits for Cinder's status (flows.snapshot).
 
-Cinder's remotefs driver looks at its own record of the snapshot: while that is `creating`, or
-`deleting`, it waits; at "90%" it goes on, at an error it gives up.  Told anything else it answers
-400: what it has given up is not revived.  A success is told only to a Cinder that is seen to wait,
-for it changes which file it names.
+Cinder's remotefs driver polls its own record of the snapshot.  While that is `creating` or
+`deleting`, it waits; at "90%" it continues; at an error it gives up.  Any other report gets a 400:
+a snapshot that was given up is not revived.  A success is reported only while Cinder is seen to
+wait, because it changes which file Cinder names.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ HEARD, WHOLE = "90%", "100%"
 
 
 def snapshot_taken(lane: Lane, context: EffectContext) -> dict[str, Any]:
-    """The guest writes to the new file: Cinder goes on.  FINAL if it has given the snapshot up.
+    """The guest writes to the new file: Cinder continues.  FINAL if it has given the snapshot up.
 
-    It then names the file in the volume's first attachment, whichever that is: so there must be no
-    other than the server's.
+    Cinder then names the file in the volume's first attachment, whichever that is: so there must be
+    no attachment but the server's.
     """
     seen = _seen(lane, context)
     if seen is not None and seen.status == "creating":
@@ -38,8 +38,8 @@ def snapshot_taken(lane: Lane, context: EffectContext) -> dict[str, Any]:
 
 
 def snapshot_revoke(lane: Lane, context: EffectContext) -> dict[str, Any]:
-    """The guest writes to the new file, and whether Cinder has heard so is not known: if it has,
-    there is only forward.
+    """The guest writes to the new file, and it is unknown whether Cinder has been told.  If it has,
+    the operation can only go forward.
     """
     if context.uncertain:
         context.wait(LATE_S)
@@ -51,12 +51,12 @@ def snapshot_revoke(lane: Lane, context: EffectContext) -> dict[str, Any]:
 
 
 def snapshot_fail(lane: Lane, context: EffectContext) -> dict[str, Any]:
-    """The guest does not: Cinder shows `error`."""
+    """The guest does not write to the new file: Cinder shows `error`."""
     return _tell(lane, context, "creating", "error")
 
 
 def snapshot_await(lane: Lane, context: EffectContext) -> dict[str, Any]:
-    """Cinder's attachment names the new file: whoever connects the volume from now on gets it."""
+    """Wait until Cinder's attachment names the new file: every later connection uses it."""
     assert lane.attachment_id is not None, "a volume is a disk by an attachment"
     file = _snapshot(lane)["file"]
     if context.cinder.attachment(lane.attachment_id).connection_info.get("name") == file:
@@ -69,20 +69,21 @@ def snapshot_await(lane: Lane, context: EffectContext) -> dict[str, Any]:
 
 
 def snapshot_merged(lane: Lane, context: EffectContext) -> dict[str, Any]:
-    """The guest does without the file.  A Cinder that has given up may be asked to delete the
+    """The guest no longer uses the file.  A Cinder that has given up may be asked to delete the
     snapshot again, and finds that done.
     """
     return _tell(lane, context, "deleting", "deleting")
 
 
 def snapshot_keep(lane: Lane, context: EffectContext) -> dict[str, Any]:
-    """The guest needs the file: Cinder shows `error_deleting`."""
+    """The guest still uses the file: Cinder shows `error_deleting`."""
     return _tell(lane, context, "deleting", "error_deleting")
 
 
 def _tell(lane: Lane, context: EffectContext, waits: str, status: str) -> dict[str, Any]:
-    """Tell Cinder `status`, if it waits for that: it alone knows, for what it shows may be of
-    before it began to.  It refuses it if the snapshot is not in status `waits`.
+    """Report `status` to Cinder, if it waits for that.  Only Cinder knows, because its record may
+    be from before it began to wait.  It refuses the report if the snapshot is not in status
+    `waits`.
     """
     try:
         context.cinder.tell_snapshot(_snapshot(lane)["id"], status)

@@ -1,9 +1,9 @@
 """Volumes: created for the disks of new servers, awaited, removed; deleted, moved and extended.
 
-What we make has an owner from before it exists: its mark in Cinder, the mapping's id, is in the
-log.  The mark finds what a lost answer may have left; whether that is it, and no copy, says
-handlers.results.made. In doubt another one is made, and nothing is deleted: what is left is
-`volume_of_nobody`, for a person to see to.
+The owner of a volume is in the log before the volume exists: its mark in Cinder is the mapping's
+id.  The mark finds what a lost answer may have left; handlers.results.made decides whether that is
+the volume or a copy.  In doubt another one is made, and nothing is deleted: what is left is
+`volume_of_nobody`, for an operator.
 """
 
 from __future__ import annotations
@@ -41,15 +41,17 @@ EXTENDING = "extending"
 
 @dataclass
 class Marked:
-    """Volumes with a disk's mark: the ones that we made; and why others are not taken for that."""
+    """The volumes with a disk's mark that the ledger made, and why others are not
+    accepted as such.
+    """
 
     ours: list[VolumeView] = field(default_factory=list)
     others: dict[str, str] = field(default_factory=dict)
 
 
 def volume_create(lane: Lane, context: EffectContext) -> dict[str, Any]:
-    """Create the volume of a new server's disk, if it is to be; or take over one whose answer was
-    lost.
+    """Create the volume of a new server's disk, if one is requested; or take over one whose answer
+    was lost.
     """
     if lane.create is None:
         return {}
@@ -62,7 +64,7 @@ def volume_create(lane: Lane, context: EffectContext) -> dict[str, Any]:
 def take_back_volume(
     lane: Lane, made: dict[str, Any], context: EffectContext, store: AggregateStore
 ) -> None:
-    """Delete what was made beside; where none was to be made there is none."""
+    """Delete what was made in addition; nothing, if no volume was requested."""
     volume_id = made.get("volume_id")
     if volume_id is None or made.get("adopted"):
         return
@@ -77,9 +79,9 @@ def take_back_volume(
 
 
 def volume_await(lane: Lane, context: EffectContext) -> dict[str, Any]:
-    """Wait until a volume that was made can be had; S3: one that several may have is not made here.
+    """Wait until a volume that was made is available.  S3: a multi-attach volume is not made here.
 
-    Only the volume itself tells: its type may be Cinder's default, or its snapshot's.
+    Only the volume itself shows that: its type may be Cinder's default, or its snapshot's.
     """
     if lane.create is None:
         return {}
@@ -99,10 +101,11 @@ def volume_await(lane: Lane, context: EffectContext) -> dict[str, Any]:
 
 
 def volume_unmake(lane: Lane, context: EffectContext) -> dict[str, Any]:
-    """Delete what was made for the lane, unless the server has it: then it goes with it.
+    """Delete what was made for the lane, unless the server has it: then it is deleted with the
+    server.
 
-    It has one from its reservation on, which stays when a server cannot be built (LP 1899649).
-    Nor is one deleted that was given to another server before we knew of it.
+    The server has it once it is reserved; that stays if a server cannot be built (LP 1899649).  Nor
+    is a volume deleted that was given to another server before the ledger knew of it.
     """
     if lane.create is None or context.book.get(BlockDeviceMapping, lane.bdm_id).volume_id:
         return {}
@@ -119,9 +122,10 @@ def volume_unmake(lane: Lane, context: EffectContext) -> dict[str, Any]:
 
 
 def volume_delete(lane: Lane, context: EffectContext) -> dict[str, Any]:
-    """Delete the volume with its server, if it is to be; a refusal is noted, not fatal (S3).
+    """Delete the volume with its server, if requested; a refusal is recorded, and is not fatal
+    (S3).
 
-    The last of its attachments that goes does it: before that Cinder would refuse.
+    The deletion of its last attachment does this: before, Cinder would refuse.
     """
     try:
         if lane.create is not None:
@@ -139,7 +143,7 @@ def volume_delete(lane: Lane, context: EffectContext) -> dict[str, Any]:
 
 
 def _refuse_at_work(lane: Lane, context: EffectContext) -> None:
-    """A refusal that lasts only until Cinder is done with the volume is none."""
+    """A refusal that lasts only until Cinder has finished its work on the volume is retried."""
     try:
         volume = context.cinder.volume(lane.volume_id) if lane.volume_id else None
     except PortError as error:
@@ -155,9 +159,9 @@ def volumes_gone(deleted: list[str], ended: dict[str, str]) -> dict[str, Any]:
 
 
 def delete_with_reservations(volume_id: str, lane: Lane, context: EffectContext) -> dict[str, str]:
-    """A reservation that came too late for anybody would keep the volume for ever.
+    """A late reservation that nobody knows would keep the volume for ever.
 
-    If Cinder does not show them, the deletion tells whether there are any.
+    If Cinder does not show the attachments, the deletion tells whether there are any.
     """
     ended: dict[str, str] = {}
     try:
@@ -178,12 +182,12 @@ def not_ready(volume: VolumeView) -> PortError:
 
 
 def migration_complete(lane: Lane, context: EffectContext) -> dict[str, Any]:
-    """Cinder's own migration is done; it says which of both ids the volume keeps (S1)."""
+    """Cinder's own migration is done; Cinder says which of the two ids the volume keeps (S1)."""
     return {"volume_id": _end_migration(lane, context, error=False)}
 
 
 def migration_fail(lane: Lane, context: EffectContext) -> dict[str, Any]:
-    """Cinder's own migration did not come to be: it deletes the new volume."""
+    """Cinder's own migration failed: Cinder deletes the new volume."""
     _end_migration(lane, context, error=True)
     return {}
 
@@ -195,21 +199,21 @@ def _end_migration(lane: Lane, context: EffectContext, *, error: bool) -> str:
 
 
 def extension_complete(lane: Lane, context: EffectContext) -> dict[str, Any]:
-    """The guest has all of the volume: a Cinder that waits for that takes the new size for true."""
+    """The guest has the new size: a Cinder that waits for that accepts it."""
     if context.cinder.volume(lane.volume_id).status == EXTENDING:
         context.cinder.extend_volume_completion(lane.volume_id, error=False)
     return {}
 
 
 def extension_revoke(lane: Lane, context: EffectContext) -> dict[str, Any]:
-    """The guest has all of it, and whether Cinder has heard so is not known: it may have."""
+    """The guest has the new size, and it is unknown whether Cinder has been told."""
     if context.cinder.volume(lane.volume_id).status not in {EXTENDING, "error_extending"}:
         return {"passed": True}
     return extension_fail(lane, context)
 
 
 def extension_fail(lane: Lane, context: EffectContext) -> dict[str, Any]:
-    """The guest does not: Cinder shows `error_extending`, if it has not done so before."""
+    """The guest does not have the new size: Cinder shows `error_extending`, if it does not yet."""
     if context.cinder.volume(lane.volume_id).status == EXTENDING:
         context.cinder.extend_volume_completion(lane.volume_id, error=True)
     return {}
@@ -219,8 +223,8 @@ def extension_fail(lane: Lane, context: EffectContext) -> dict[str, Any]:
 
 
 def marked(lane: Lane, context: EffectContext) -> Marked:
-    """What carries the lane's mark, or was made with it by the log: one may come late that nobody
-    waited for, and whoever owns a volume may take its mark off.
+    """The volumes that have the lane's mark, or that were made with it by the log: one may appear
+    late, and its owner may remove the mark.
     """
     if context.uncertain:
         context.wait(LATE_S)
@@ -246,7 +250,9 @@ def marked(lane: Lane, context: EffectContext) -> Marked:
 
 
 def _making(operation_id: str | None, context: EffectContext) -> Operation | None:
-    """Whose request it was: a deletion unmakes what another operation has made."""
+    """The operation that requested the volume: a deletion removes what another
+    operation has made.
+    """
     return context.book.get(Operation, operation_id) if operation_id else context.operation
 
 
@@ -269,10 +275,10 @@ def evidence_of(
     context: EffectContext,
     beside: Collection[str],
 ) -> made.Evidence:
-    """What there is to say whether it is what this operation made.  `beside`: all with its mark, in
-    the project for which it was asked.
+    """The evidence whether the volume is what this operation made.  `beside`: all volumes with its
+    mark, in the project for which it was requested.
 
-    If another one is known as that, or may be it, there is nothing more to ask.
+    If another one is known as that volume, or may be it, nothing more is asked.
     """
     known = context.book.get(Volume, volume.id)
     logged = known.mark or (mark if known.deleted else None)
@@ -298,7 +304,7 @@ def evidence_of(
 
 
 def _uses(volume: VolumeView, context: EffectContext) -> dict[str, Any]:
-    """What anybody has, or has made, of a volume."""
+    """The uses of a volume, and what was made from it."""
     try:
         rows = context.cinder.attachments(volume.id, None)
     except PortError as error:

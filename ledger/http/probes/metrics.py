@@ -1,10 +1,10 @@
-"""/metrics: what Prometheus reads.  No ids, tokens or host names as labels.
+"""/metrics, for Prometheus.  No ids, tokens or host names as labels.
 
-What happens often is counted where it happens, in memory; what is true of the whole ledger
-is asked of the database when somebody reads the page, by queries that count what is open,
-never what has been.  Every process tells the same of the whole ledger: take the `max`, not the sum.
+Frequent events are counted where they happen, in memory.  Facts about the whole ledger come from
+the database when somebody reads the page, by queries that count open things and never the past.
+Every process shows the same value for these: use `max`, not the sum.
 
-A page that cannot ask the database is a page all the same: `ledger_ready` says what is wrong.
+Without the database there is a page all the same: `ledger_ready` says what is wrong.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _OPEN = (FindingState.SUSPECTED, FindingState.CONFIRMED, FindingState.IGNORED)
 
 @dataclass(frozen=True)
 class DriftCounts:
-    """What differs, by class and state, and when it was looked for (projections.reads.drift)."""
+    """Open findings by class and state, and the last looks (projections.reads.drift)."""
 
     counts: Sequence[Row]
     looks: Mapping[str, int]
@@ -47,89 +47,100 @@ class DriftCounts:
     held_back: Mapping[str, int]
 
 
-#: What is found when somebody reads the page: the metric, its help, its labels.
+#: Read from the database or this process for each page: the metric, its help, its labels.
 _GAUGES: dict[str, tuple[str, ...]] = {
     "ledger_ready": ("1 if the check of /readyz finds nothing wrong, else 0", "check"),
-    "ledger_projection_lag_events": ("Events that the projection has not folded yet", "projection"),
+    "ledger_projection_lag_events": (
+        "Events that the projection has not applied yet",
+        "projection",
+    ),
     "ledger_projection_lag_seconds": (
-        "Age of the oldest event that the projection has not folded yet; 0 if there is none",
+        "Age of the oldest event that the projection has not applied yet; 0 if there is none",
         "projection",
     ),
     "ledger_projection_held": (
-        "1 if an event that it cannot fold holds the projection back, else 0; see /readyz",
+        "1 if the projection stands still at an event that it cannot apply, else 0; see /readyz",
         "projection",
     ),
-    "ledger_operations_open": ("Operations that are not finished: running, parked", "state"),
+    "ledger_operations_open": (
+        "Operations that have not ended, by state: running, parked",
+        "state",
+    ),
     "ledger_operation_oldest_running_seconds": (
-        "Time since the operation that runs longest began; 0 if none runs",
+        "Age of the oldest running operation; 0 if none runs",
     ),
     "ledger_operation_oldest_parked_seconds": (
-        "Time since the operation that is parked longest was parked; 0 if none is parked",
+        "Longest time that an operation is parked now; 0 if none is parked",
     ),
-    "ledger_operations_due": ("Operations whose next step is the ledger's, and due now",),
+    "ledger_operations_due": ("Operations whose next step the ledger itself has to do now",),
     "ledger_operation_oldest_due_seconds": (
-        "Age of the oldest due operation: time since it became due; 0 if none is due",
+        "Longest time that an operation is due now; 0 if none is due",
     ),
-    "ledger_operations_leased": ("Operations that dispatchers of all processes work on now",),
+    "ledger_operations_leased": ("Operations that the dispatchers of all processes work on now",),
     "ledger_hosts": (
         "Hosts by state: alive, silent (no contact for host_down_after_s), fenced",
         "state",
     ),
     "ledger_hosts_unvouched": (
-        "Hosts not fenced that no operator has vouched for since the ledger was restored",
+        "Hosts, not fenced, that no operator has vouched for since the ledger was restored",
     ),
     "ledger_agents": (
-        "Agents of hosts that are not fenced, by service version",
+        "Agents on hosts that are not fenced, by service version",
         "service_version",
     ),
     "ledger_drift_open": (
-        "Findings that are not over, by class and state: suspected, confirmed, ignored",
+        "Open findings, by class and state: suspected, confirmed, ignored",
         "class",
         "state",
     ),
     "ledger_drift_oldest_seconds": (
-        "Age of the oldest finding of the class that is open and not ignored; 0 if there is none",
+        "Age of the oldest open finding of the class that is not ignored; 0 if there is none",
         "class",
     ),
     "ledger_drift_held_back": (
-        "New findings of the class that the last completed look at everything did not believe",
+        "New findings of the class that the last completed look at everything suppressed",
         "class",
     ),
     "ledger_look_age_seconds": (
-        "Time since the last completed look of the kind (all, host, server, volume), if any was",
+        "Time since the last completed look of the kind: all, host, server, volume",
         "kind",
     ),
     "ledger_agents_connected": ("Agents whose poll for commands this process holds open",),
     "ledger_http_requests_held": ("Long polls and streams that this process holds open",),
     "ledger_operation_latest_due_seconds": (
-        "Time until the last operation that is put off is tried again; 0 if none is put off",
+        "Longest time until a delayed operation is tried again; 0 if none is delayed",
     ),
     "ledger_clock_skew_seconds": (
-        "How far this host's clock is ahead of the database's clock, which decides",
+        "How far this host's clock is ahead of the database's clock, which the ledger uses",
     ),
     "ledger_clock_error_seconds": ("Error bound of the database's time as this process knows it",),
     "ledger_log_ahead_seconds": (
         "How far the time of the log's last event is ahead of the database's clock",
     ),
     "ledger_policy_stale": (
-        "1 if an earlier policy file is in force than the one there is, else 0; see /readyz",
+        "1 if the policy file cannot be used and an earlier version is in force; see /readyz",
     ),
     "ledger_host_clock_skew_max_seconds": (
-        "Largest clock skew of the hosts that are in contact, ahead or behind",
+        "Largest clock skew of the hosts in contact, ahead or behind",
     ),
 }
 
-#: The same of what only grows.
+#: The same, for values that only grow.
 _COUNTERS: dict[str, tuple[str, ...]] = {
     "ledger_events_total": ("Events in the log: its last position",),
-    "ledger_looks_total": ("Looks that have ended: completed, stopped, void", "outcome"),
-    "ledger_database_clock_sets_total": ("Times that this process saw the database's clock set",),
+    "ledger_looks_total": (
+        "Looks that have ended, by outcome: completed, stopped, void",
+        "outcome",
+    ),
+    "ledger_database_clock_sets_total": (
+        "How often this process saw that the database's clock was set",
+    ),
 }
 
 
 @dataclass(frozen=True)
 class Counted:
-    """What is true of the whole ledger, as the database was asked (projections.reads.queries)."""
+    """Facts about the whole ledger, from the database (projections.reads.queries)."""
 
     head: Row
     tracking: Sequence[Row]
@@ -189,7 +200,7 @@ def of_process(
     held: int,
     stale_policy: bool,
 ) -> Iterator[Sample]:
-    """What is true of this process.  `checks`: what is wrong by check (`health`)."""
+    """Facts about this process.  `checks`: the error of each check, or None (`health`)."""
     for check, wrong in checks.items():
         yield "ledger_ready", (check,), wrong is None
     yield "ledger_clock_skew_seconds", (), clock.skew_s
@@ -202,20 +213,20 @@ def of_process(
 
 
 class Metrics:
-    """The API's own numbers, and those that are found when somebody asks."""
+    """The API's own counters, and the values that are read for each page."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
         self._seconds = Histogram(
             "ledger_http_request_seconds",
-            "Duration of requests; a held request counts with the time it was held",
+            "Duration of requests; for a held request this includes the time it was held",
             ["route", "method"],
             buckets=_BUCKETS_S,
             registry=registry,
         )
         self._answered = Counter(
             "ledger_http_requests",
-            "Requests that were answered",
+            "Answered requests",
             ["route", "method", "status"],
             registry=registry,
         )
@@ -228,13 +239,13 @@ class Metrics:
         self._answered.labels(route, method, status).inc()
 
     def page(self, found: Iterable[Sample]) -> bytes:
-        """The page with what was found just now; what was not is not on it."""
+        """The page with the present values; a value that could not be read is absent."""
         self._found.samples = list(found)
         return generate_latest(self._registry)
 
 
 class _Found(Collector):
-    """What was found for the page that is made."""
+    """The values for the page being made."""
 
     def __init__(self) -> None:
         self.samples: Sequence[Sample] = ()
