@@ -280,7 +280,7 @@ def test_wrong_configuration_is_explained_in_one_line(
 def test_what_may_pass_is_started_again_and_what_lasts_is_not(
     host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the unit: an agent that stays down for a moment's sake is missed when its host is needed."""
+    """By its unit: no agent stays down for good for a moment's sake."""
     unit = (ROOT / "deploy/systemd/attachment-ledger-agent.service").read_text()
     [line] = re.findall("^RestartPreventExitStatus=(.*)$", unit, re.MULTILINE)
     lasting = [int(status) for status in line.split()]
