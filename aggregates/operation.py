@@ -14,6 +14,7 @@ A lane that is moved or swapped has two *sides*: what the server has now, and wh
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar, NamedTuple, Self
@@ -24,6 +25,7 @@ from aggregates.base import About, Aggregate, Event
 from host_agent.shared.contract.lane import Lane
 from host_agent.shared.contract.wire import read
 
+_AWAITED = errors.HookAwaitedError.code
 #: The number of the lane for steps that concern the whole server.
 SERVER = -1
 
@@ -67,6 +69,13 @@ class StepRecord(NamedTuple):
     asked: tuple[str, int] | None = None  # the host, and its epoch when it was asked first
     #: Kind and code of each attempt's error since it was done last: what none of them has ended.
     errors: frozenset[tuple[str, str]] = frozenset()
+
+    def attempt(self, error: Mapping[str, Any] | None) -> int:
+        """Which attempt ends so.  To wait for the program after a fence is none: waits and attempts
+        are counted apart, each from where the other ended.
+        """
+        awaited = [each is not None and each["code"] == _AWAITED for each in (self.error, error)]
+        return self.attempts + 1 if awaited[0] == awaited[1] else 1
 
     @property
     def resolved(self) -> bool:
@@ -389,7 +398,9 @@ class Operation(Aggregate):
         self, event: StepSucceeded | StepRetried | StepFailed, *, undo: bool, **facts: Any
     ) -> None:
         """What is known of a step: its last result, and their number."""
-        attempts = self.history.of_step(event.lane, event.step, undo=undo).attempts + 1
+        attempts = self.history.of_step(event.lane, event.step, undo=undo).attempt(
+            facts.get("error")
+        )
         host = self.history.active[event.lane].host
         self.history.records[event.lane, event.step, undo] = StepRecord(
             attempts=attempts, run=event.run, host=host, **facts

@@ -39,15 +39,18 @@ from host_agent.shared.faults import FaultError, Faults
 from host_agent.shared.platform import logs, notify
 from host_agent.shared.platform.lines import open_calls
 from host_agent.shared.platform.process import PrintBuild, answer_signals
-from host_agent.shared.platform.settings import ConfigError
+from host_agent.shared.platform.settings import ConfigError, NotNowError
 from host_agent.storage.port import Storage
 from host_agent.storage.records import FileRecords
 from host_agent.storage.shown import KernelStorage
 from host_agent.survey import Surveyor
 from host_agent.verbs.context import Ports
 
-EXIT_CONFIG = 2
+EXIT_NOT_NOW = 1  # a full disk, say: it may pass, so systemd tries again
+EXIT_CONFIG = 2  # it stays so until somebody mends it, and systemd leaves it at that
 EXIT_RUNNING = 3
+#: Of what lasts: also a `lock_path` where no directory of ours can be.
+_LASTING = (ConfigError, FaultError, FileExistsError, NotADirectoryError, PermissionError)
 
 _SET = "any other setting"
 _SIMULATED = "simulate os-brick and libvirt, with the host's state in this JSON file"
@@ -65,12 +68,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         locks = Locks(Path(settings.agent.lock_path))
         with locks.agent():
             return _serve(settings, locks, _host(settings, arguments))
-    except AgentRunningError as error:
+    except (AgentRunningError, PortError, OSError, *_LASTING) as error:
         print(f"attachment-ledger-agent: {error}", file=sys.stderr)
+        return _exit_code(error)
+
+
+def _exit_code(error: Exception) -> int:
+    if isinstance(error, AgentRunningError):
         return EXIT_RUNNING
-    except (ConfigError, FaultError, PortError, ValueError, OSError) as error:
-        print(f"attachment-ledger-agent: {error}", file=sys.stderr)
-        return EXIT_CONFIG
+    lasts = isinstance(error, _LASTING) and not isinstance(error, NotNowError)
+    return EXIT_CONFIG if lasts else EXIT_NOT_NOW
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -198,7 +198,7 @@ class AgentSettings:
         )
 
     def key_managers(self) -> KeyManagers:
-        """ValueError if the fixed key is none."""
+        """ConfigError if the fixed key is none."""
         barbican = None
         if self.keys.barbican:
             who = dataclasses.replace(self.cinder, auth=self.keys.auth or self.cinder.auth)
@@ -239,6 +239,6 @@ def _with_secret(section: str, values: S, key: str) -> S:
     try:
         secret = settings.secret_in(Path(named))
     except ConfigError as error:
-        raise ConfigError(f"{section}.{key}_file: {error}") from error
+        raise type(error)(f"{section}.{key}_file: {error}") from error
     changed: S = dataclasses.replace(values, **{key: secret})  # type: ignore[type-var]
     return changed

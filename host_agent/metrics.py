@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 from host_agent.line.credentials import Expiry
 from host_agent.reporting import Verdict
 from host_agent.shared.contract.messages import SERVICE_VERSION, Report
-from host_agent.shared.platform.settings import ConfigError
+from host_agent.shared.platform.settings import NotNowError
 from host_agent.shared.platform.telemetry import STEP_BOUNDS_S, call_seconds
 
 #: How long a reader may take for each piece of its request.
@@ -83,7 +83,8 @@ class _Standing(Collector):
         yield version
         yield GaugeMetricFamily(
             "ledger_agent_registered",
-            "1 if the ledger has accepted the agent's registration and is in contact, else 0",
+            "1 if the ledger has accepted the agent's registration and is in contact, else 0; also 0 "
+            "while it cannot read its inventory, or its calls of the ledger fail by its own fault",
             state.registered,
         )
         yield GaugeMetricFamily(
@@ -123,12 +124,12 @@ class _Reader(WSGIRequestHandler):
 def serving(host: str, port: int, registry: CollectorRegistry) -> Iterator[int]:
     """Answer there with the registry's page, for as long as the block lasts; the port: 0 is any.
 
-    Raises ConfigError if nobody can listen there.
+    Raises NotNowError if nobody can listen there.
     """
     try:
         server, thread = start_http_server(port, host, registry)
     except OSError as error:
-        raise ConfigError(f"[metrics] cannot listen at {host} port {port}: {error}") from None
+        raise NotNowError(f"[metrics] cannot listen at {host} port {port}: {error}") from None
     server.RequestHandlerClass = _Reader
     with server:
         try:

@@ -326,8 +326,10 @@ class Execution:
         assert error is not None, "a result of failure has one"
         if error.kind is not ErrorKind.FINAL:
             retry = VERBS[verb_of(self.operation, run, step)].retry
-            attempts = self.history.of_step(run.lane, step, undo=run.undo).attempts + 1
-            delay_s = 0.0 if at_once else retry.delay_s(attempts, patient=self.plan.patient)
+            before = self.history.of_step(run.lane, step, undo=run.undo)
+            patient = self.plan.patient or error.code == errors.HookAwaitedError.code
+            attempts = before.attempt(plain(error))
+            delay_s = 0.0 if at_once else retry.delay_s(attempts, patient=patient)
         fields = {
             "run": run.number,
             "lane": run.lane,

@@ -34,9 +34,9 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from http import HTTPStatus
 from typing import Any, Protocol, TypeVar
@@ -134,6 +134,7 @@ class Link:
         self._state = threading.Condition()
         self._epoch: int | None = None
         self._registered = False
+        self._faults: set[str] = set()  # what failed by itself when it was tried last
         self._life = 0
         self._after = 0
         self._known_at: int | None = None  # commands until there may have been begun before
@@ -141,8 +142,10 @@ class Link:
 
     @property
     def registered(self) -> bool:
-        """Whether the ledger has taken us in, and was not lost since."""
-        return self._registered
+        """Whether the ledger has taken us in, was not lost since, and nothing of the line fails by
+        itself: that is repeated as well, and would be told by the log alone.
+        """
+        return self._registered and not self._faults
 
     # --- for runs -----------------------------------------------------------------------
 
@@ -172,8 +175,9 @@ class Link:
 
         `changed`: the server whose guest the run has changed.
         """
-        heard = self._report_with_guest(report, changed) if changed else None
-        status, answer = heard or self._insist("POST", "/reports", report)
+        with self._noting("report"):
+            heard = self._report_with_guest(report, changed) if changed else None
+            status, answer = heard or self._insist("POST", "/reports", report)
         if status == HTTPStatus.OK and (taken := _understood(answer, Taken)):
             self._resync_backoff.reset()
             return Verdict.CONTINUE if taken.goes_on else Verdict.STOP
@@ -268,7 +272,7 @@ class Link:
         while not self._closing.is_set():
             self._wanted.clear()
             try:
-                with self._showing:
+                with self._showing, self._noting("registration"):
                     release, again_at = self._show(runner, again_at)
                 if release:
                     clear(release)
@@ -376,7 +380,8 @@ class Link:
                 self._state.wait_for(lambda: self._registered or self._closing.is_set())
                 life, after = self._life, self._after
             try:
-                self._poll(runner, life, after)
+                with self._noting("poll"):
+                    self._poll(runner, life, after)
                 backoff.reset()
             except RegisterAgainError as error:
                 _LOG.warning("registration_awaited", why=str(error))
@@ -440,6 +445,18 @@ class Link:
         self.report(report)
 
     # --- shared ---------------------------------------------------------------------------
+
+    @contextmanager
+    def _noting(self, part: str) -> Iterator[None]:
+        """Note a fault of this part until it succeeds; a ledger that is away is none of its own."""
+        try:
+            yield
+        except (LinkError, RegisterAgainError, Stopping):
+            raise
+        except Exception:
+            self._faults.add(part)
+            raise
+        self._faults.discard(part)
 
     def _insist(self, method: str, path: str, body: Any = None) -> tuple[int, dict[str, Any]]:
         """The ledger's answer, however long it is away; raises Stopping."""

@@ -19,6 +19,7 @@ from host_agent.shared.cinder.settings import CinderSettings
 from host_agent.shared.contract.messages import ErrorKind
 from host_agent.shared.contract.ports import Keys, PortError
 from host_agent.shared.platform import masking
+from host_agent.shared.platform.settings import ConfigError
 
 #: By this id ConfKeyManager calls its only key, which a Cinder of before Barbican may have used.
 FIXED_KEY_ID = "00000000-0000-0000-0000-000000000000"
@@ -31,11 +32,11 @@ class KeyManagers:
     """Either, or both, or none: as much as the host is configured for."""
 
     def __init__(self, fixed_key: str = "", barbican: Keys | None = None) -> None:
-        """`fixed_key` in hexadecimal, as in cinder.conf; ValueError if it is not."""
+        """`fixed_key` in hexadecimal, as in cinder.conf; ConfigError if it is not."""
         try:
             self._fixed = bytes.fromhex(fixed_key).hex()
         except ValueError:
-            raise ValueError("[keys] fixed_key is not in hexadecimal digits") from None
+            raise ConfigError("[keys] fixed_key is not in hexadecimal digits") from None
         self._barbican = barbican
         masking.learn({"fixed_key": [self._fixed, fixed_key]})
 

@@ -20,7 +20,7 @@ from prometheus_client.registry import Collector
 
 from host_agent.shared.platform import tls
 from host_agent.shared.platform.files import regular_file
-from host_agent.shared.platform.settings import ConfigError
+from host_agent.shared.platform.settings import ConfigError, NotNowError
 from host_agent.shared.platform.tls import Validity, Watched, moment
 from ledger.auth.tokens import Certificate
 from ledger.config import Listen
@@ -192,4 +192,4 @@ def _read(file: str) -> bytes:
         with regular_file(file) as same:
             return same.read_bytes()
     except OSError as error:
-        raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
+        raise NotNowError(f"{file}: cannot be read: {error.strerror}") from None

@@ -24,7 +24,7 @@ import structlog
 
 from host_agent.shared.contract.backoff import Backoff
 from ledger.forward.forms import Form
-from ledger.forward.targets import AwayError, ForwardTarget, Item, RefusedError
+from ledger.forward.targets import AwayError, ForwardTarget, Item, RefusedError, TooMuchError
 from ledger.forward.told import ToldItem, of_event, of_refusal
 from ledger.native.log.schemas_events import EventShown
 from ledger.upkeep.long_work import Checkmark
@@ -153,7 +153,10 @@ def _behind(place: ConsumerPosition, told: list[ToldItem]) -> ConsumerPosition:
 
 
 def _deliver(target: ForwardTarget, items: list[Item]) -> None:
-    """As often as it takes, while the target is away.  Raises ForwardError if it refuses."""
+    """As often as it takes, while the target is away; by halves, where all is too much for it.
+
+    Raises ForwardError if it refuses.
+    """
     backoff = Backoff(RETRY_FIRST_S, RETRY_MAX_S, random.random)
     while True:
         try:
@@ -163,7 +166,11 @@ def _deliver(target: ForwardTarget, items: list[Item]) -> None:
             _log.warning("forward_target_away", why=str(error), again_in_s=round(wait_s, 1))
             time.sleep(wait_s)
         except RefusedError as error:
-            raise _refused(error, items) from None
+            half = len(items) // 2
+            if not (half and isinstance(error, TooMuchError)):
+                raise _refused(error, items) from None
+            _deliver(target, items[:half])
+            items = items[half:]
 
 
 def _refused(error: RefusedError, items: list[Item]) -> ForwardError:

@@ -57,6 +57,10 @@ class RefusedError(Exception):
     """It does not take this; the message has what it said."""
 
 
+class TooMuchError(RefusedError):
+    """It does not take so much at once (RFC 9110, 15.5.14)."""
+
+
 class ForwardTarget(Protocol):
     """What takes events in their form, in order."""
 
@@ -121,7 +125,8 @@ class Http:
         text = f"{self._url} answers {answer.status_code}: {said}"
         if answer.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR or answer.status_code in _LATER:
             raise AwayError(text)
-        raise RefusedError(text)
+        too_much = answer.status_code == HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+        raise TooMuchError(text) if too_much else RefusedError(text)
 
 
 class _Bearer(requests.auth.AuthBase):

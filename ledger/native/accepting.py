@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import replace
 from http import HTTPStatus
@@ -36,6 +37,10 @@ CLAIM_WAIT_S = 2.0
 #: early, which is not said here; so clients do not expect a 409, and repeat nothing.  But many, and
 #: proxies, give a request up after a minute.
 DELETE_WAIT_S = 30.0
+
+#: How long a page of many goes on to begin.  The last one may wait twice as long for Cinder, and
+#: proxies give a request up after a minute.
+PAGE_S = 20.0
 
 _IDEMPOTENCY_KEY = re.compile(r"[!-~]{1,255}\Z")
 _log = structlog.get_logger(__name__)
@@ -167,9 +172,13 @@ async def begun(call: Call, request: ActOnServer) -> dict[str, str]:
 async def each(things: Iterable[W], begin: Callable[[W], Awaitable[T]]) -> list[T]:
     """What `begin` makes of these, up to one at which Cinder does not answer: the page ends there,
     so that what was begun is told, and the next one says why.  Raises that if it is the first.
+    It also ends after PAGE_S.
     """
     done: list[T] = []
+    end = time.monotonic() + PAGE_S
     for thing in things:
+        if done and time.monotonic() > end:
+            break
         try:
             done.append(await begin(thing))
         except (ApiError, PortError):

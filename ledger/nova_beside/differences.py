@@ -4,6 +4,8 @@ Theory of operation
 -------------------
 * The observer's lists are what `survey` compares, so its classes are told of them, each look
   (handlers.drift.beside_nova).  Only what is questionable costs Nova a request more.
+* Where there is too much to ask for by its id, looks go round: each thing is asked for in two in a
+  row.
 * What two looks have said alike, a minute apart, is found by the first and confirmed by the second.
   So what somebody was just at is never recorded.  One process looks; another begins anew.
 * Ours is left out: Nova says 404 of it, and our own look tells of it.
@@ -86,6 +88,7 @@ class Differences:
         if before is not None and this.at - before.at < judge.APART_S:
             return
         self._before = this
+        reader.go_round()
         cursor = connection.cursor(row_factory=dict_row)
         open_ = cursor.execute(sql.query("observed", "differing")).fetchall()
         here = {judge.finding_id(case.drift_class, case.key): case for case in map(_case, seen)}

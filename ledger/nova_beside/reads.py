@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import re
 import time
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -115,6 +116,8 @@ class CloudReader:
     rest: Callable[[float], None] = _at_once
     requests: int = 0
     unread: list[str] = field(default_factory=list)
+    _begins: dict[str, str] = field(default_factory=dict)  # by sort: the single thing to begin at
+    _halves: dict[str, str] = field(default_factory=dict)  # the same of the next round
     _now: datetime | None = None
     _took_s: float = 0.0  # the last answer, or the wait for none
     _in_vain_s: float = 0.0
@@ -122,6 +125,12 @@ class CloudReader:
     def begin(self) -> None:
         """Another round: what was not read in the last one is forgotten."""
         self.unread, self._in_vain_s = [], 0.0
+
+    def go_round(self) -> None:
+        """Of what is too much for one round the next asks for the later half of this one's, and as
+        much behind it: two in a row can say the same of each.
+        """
+        self._begins.update(self._halves)
 
     def cloud(self, hosts: Mapping[str, Survey], *, every_mapping: bool = False) -> Cloud:
         """One round of a survey.  Raises CutListError, and what keystoneauth raises.
@@ -319,6 +328,9 @@ class CloudReader:
         ids, most = sorted(every), SINGLES_MAX if most is None else most
         if len(ids) > most:
             self.unread.append(f"{len(ids) - most} of {len(ids)} {what}")
+            at = bisect_left(ids, self._begins.get(what, ""))
+            ids = [*ids[at:], *ids[:at]]
+            self._halves[what] = ids[most // 2]
         return ids[:most]
 
     def single(self, of: Adapter, path: str, name: str, **query: Any) -> Any:

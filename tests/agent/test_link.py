@@ -356,6 +356,32 @@ def test_a_fault_in_a_look_at_this_host_ends_nothing(
     assert "a bug" in caplog.text
 
 
+@pytest.mark.parametrize("of", ["registration", "poll", "report"])
+def test_a_fault_that_lasts_is_told_as_no_registration_until_it_is_over(
+    bench: Bench, fake_ledger: FakeLedger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of: str
+) -> None:
+    """Not by the log alone."""
+    lasts = threading.Event()
+    agent = Agent(bench, fake_ledger, tmp_path, inventory_interval_s=0.05)
+    link, place = agent.link, {"registration": "_show", "poll": "_poll", "report": "_insist"}[of]
+    real = getattr(link, place)
+
+    def fails(*given: Any) -> Any:
+        if lasts.is_set():
+            raise RuntimeError("a bug")
+        return real(*given)
+
+    monkeypatch.setattr(link, place, fails)
+    with agent.running():
+        eventually(lambda: link.registered, "it is registered")
+        lasts.set()
+        given = fake_ledger.give(command(bench.lane()))
+        eventually(lambda: link._registered and not link.registered, "it is in contact, and fails")
+        lasts.clear()
+        finished(fake_ledger, given)
+        eventually(lambda: link.registered, "nothing fails any more")
+
+
 def test_a_fault_in_taking_a_command_ends_nothing(
     agent: Agent,
     fake_ledger: FakeLedger,

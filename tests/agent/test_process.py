@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -24,6 +26,7 @@ from host_agent.shared.contract.wire import plain
 from host_agent.simulated.host_state import HostState
 from tests.agent.bench import ATTACH, DETACH, PASSPHRASE, WAIT_S, command, eventually
 from tests.agent.fake_ledger import FakeLedger
+from tests.authority import Authority
 from tests.doubles.direct_cinder import DirectCinder
 from tests.doubles.host_checks import broken_invariants, connected_paths, plugged
 from tests.doubles.running_cinder import RunningCinder, running_cinder
@@ -272,6 +275,35 @@ def test_wrong_configuration_is_explained_in_one_line(
     assert says in told
     assert str(path) in told
     assert told.count("\n") == 1
+
+
+def test_what_may_pass_is_started_again_and_what_lasts_is_not(
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its unit: no agent stays down for good for a moment's sake."""
+    unit = (ROOT / "deploy/systemd/attachment-ledger-agent.service").read_text()
+    [line] = re.findall("^RestartPreventExitStatus=(.*)$", unit, re.MULTILINE)
+    lasting = [int(status) for status in line.split()]
+    ours, file = Authority(tmp_path / "ca"), tmp_path / "file"
+    file.touch()
+    one, other = ours.pair("compute-1"), ours.pair("compute-1")
+    half = {"url": "https://127.0.0.1:1", **one.files, "key_file": str(other.key)}
+    given = [f"--set=ledger.{name}={value}" for name, value in half.items()]
+    assert host.start(*given, faults=[]).wait(WAIT_S) not in lasting, "it is being replaced"
+    assert "is not the key of" in host.log.read_text()
+
+    def started(lock_path: Path) -> int:
+        where = ["--config", str(host.path / "agent.toml"), "--lock-path", str(lock_path)]
+        return main(["run", *where, "--simulated", str(host.state)])
+
+    for wrong in (file, file / "locks"):
+        assert started(wrong) in lasting
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "mkdir", full)
+    assert started(tmp_path / "new") not in lasting
 
 
 def test_os_brick_and_libvirt_are_not_loaded_for_a_simulated_host() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from operator import methodcaller
 from pathlib import Path
 from uuid import uuid5
@@ -189,14 +190,38 @@ def test_a_newer_fence_of_its_source_holds_an_evacuation_up_until_its_program_ha
     assert guests_on(world, OTHER) == {SERVER: "running"}
 
 
-def test_a_program_that_does_not_end_well_after_a_newer_fence_ends_the_evacuation() -> None:
-    world = attached()
-    before = [row.id for row in rows(world)]
+def waiting_an_hour(world: World) -> str:
+    """An evacuation whose source was fenced again, by when the program had long not ended well."""
     operation_id = evacuating(world)
     run_until(world, operation_id, lambda: len(rows(world)) == 2)
     fence(world, HOST)
-    operation = world.run(operation_id)
-    assert (operation.outcome, code_of(operation)) == (Outcome.FAILED, "hook_awaited")
+    end = world.clock.seconds + 3600
+    run_until(world, operation_id, lambda: world.clock.seconds > end)
+    assert world.operation(operation_id).state is OperationState.RUNNING
+    assert guests_on(world, OTHER) == {}
+    return operation_id
+
+
+def test_to_wait_for_a_program_uses_up_no_attempt_of_a_step() -> None:
+    world = attached()
+    operation_id = waiting_an_hour(world)
+    world.service.change_host(HOST, methodcaller("ran_hook", 2, 0, "", 1e9), CONTEXT)
+    broken = broken_on(world, OTHER, "brick.connect", ErrorKind.RETRYABLE)
+    failed = partial(events, world, Operation.StepRetried)
+    waits = len(failed())
+    run_until(world, operation_id, lambda: len(failed()) == waits + 3)
+    assert "hook_awaited" not in {event.error["code"] for event in failed()[waits:]}
+    broken.heal()
+    world.done(operation_id)
+    assert guests_on(world, OTHER) == {SERVER: "running"}
+
+
+def test_an_evacuation_that_waits_for_a_program_can_be_unwound() -> None:
+    world = attached()
+    before = [row.id for row in rows(world)]
+    operation_id = waiting_an_hour(world)
+    world.service.act(operation_id, "unwind", "the program never ends", CONTEXT)
+    assert world.run(operation_id).outcome is Outcome.CANCELLED
     assert (guests_on(world, OTHER), [row.id for row in rows(world)]) == ({}, before)
 
 

@@ -8,6 +8,7 @@ from uuid import uuid4
 import pytest
 
 from aggregates import errors
+from ledger.native import accepting
 from ledger.native.placement import choose_host
 from tests.service.api_world import HOST, OTHER, PROJECT, Api, guest
 
@@ -309,6 +310,24 @@ async def test_who_is_begun_before_cinder_breaks_is_told_and_the_next_page_says_
     api.faults.replace([])
     page = await (await refresh(after=page["next"])).json()
     assert [each["server_id"] for each in page["servers"]] == servers[1:]
+    assert page["next"] is None
+
+
+async def test_a_page_ends_when_it_has_taken_long_and_the_next_one_goes_on(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before whoever asked has given it up, and knows of nothing that was begun."""
+    monkeypatch.setattr(accepting, "PAGE_S", 0.0)
+    servers = sorted(str(uuid4()) for _ in range(2))
+    await api.register(*(guest(server_id=id_) for id_ in servers))
+    for server in servers:
+        await api.played(await api.attach(server, api.volume()))
+    after: dict[str, str] = {}
+    for server in servers:
+        answer = await api.ask("POST", "/v1/refresh", "operator", json=after)
+        page = await answer.json()
+        assert [each["server_id"] for each in page["servers"]] == [server]
+        after = {"after": page["next"]}
     assert page["next"] is None
 
 

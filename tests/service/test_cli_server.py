@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from ledger.cli import client
 from ledger.cli.servers import server_moves
 from ledger.http import microversions
 from ledger.native import accepting, schemas, schemas_servers
@@ -423,6 +424,24 @@ def test_what_was_begun_before_a_page_without_an_answer_is_told(
     assert "error: these are not all servers: Cinder answered 500." in told.err
     assert run("attachment", "refresh", "--all") == 1  # nothing was begun
     assert "these are not all" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("whose", [("--all",), ("--server", SERVER)])
+def test_what_is_begun_for_many_is_waited_for_as_long_as_that_takes(
+    run: Run, stub: Stub, monkeypatch: pytest.MonkeyPatch, whose: tuple[str, ...]
+) -> None:
+    one = schemas_servers.OneOfMany.model_validate({"server_id": SERVER, "operation_id": OPERATION})
+    stub.answers["POST /v1/refresh"] = schemas_servers.ManyBegun(servers=[one], next=None)
+    stub.answers[f"POST /v1/servers/{SERVER}/refresh"] = one
+    waits, real = list[float](), client.Client._answer
+
+    def answered(*given: Any) -> Any:
+        waits.append(given[-1])
+        return real(*given)
+
+    monkeypatch.setattr(client.Client, "_answer", answered)
+    assert run("attachment", "refresh", *whose) == 0
+    assert waits[-1] == client.BEGIN_TIMEOUT_S
 
 
 def test_a_fleet_is_refreshed_page_by_page_and_the_worst_end_is_the_exit_code(

@@ -8,16 +8,16 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import psycopg
 import pytest
 
 from aggregates.base import Actor, EventContext
 from handlers.drift import judge
-from handlers.drift.beside_nova import Cloud, SeenServer
+from handlers.drift.beside_nova import Cloud, SeenAttachment, SeenServer
 from handlers.drift.rows import UNKNOWN, Unknown
-from ledger.nova_beside import differences
+from ledger.nova_beside import differences, reads
 from ledger.nova_beside.differences import Differences, theirs
 from ledger.nova_beside.reads import CloudReader, Servers
 from ledger.reconcile.reads import LedgerReads
@@ -173,6 +173,24 @@ async def test_so_many_become_findings_and_the_worst_of_them(
     [one] = await looks.see(cloud)
     assert one["drift_class"] == "owner_gone"
     assert len(await looks.see(cloud)) == 2, "the next look goes on"
+
+
+async def test_looks_go_round_where_there_is_too_much_to_ask_for(
+    looks: Looks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else those that last, first by their ids, would hide all others (CVE-2023-2088)."""
+    monkeypatch.setattr(reads, "SINGLES_MAX", 2)
+    servers = [str(UUID(int=n)) for n in range(1, 6)]
+    gone = {
+        id_: SeenAttachment(id=id_, volume_id=id_, server_id=id_, status="attached", host="h9")
+        for id_ in servers
+    }
+    told: set[str] = set()
+    for _ in range(len(servers) + 1):
+        seen = dict.fromkeys(looks.reader.few(servers, "servers that Nova does not list"))
+        cloud = replace(after(), servers=seen, attachments=gone, volumes={})
+        told |= {each["server_id"] for each in await looks.see(cloud)}
+    assert told == set(servers)
 
 
 async def _head(api: Api) -> int:

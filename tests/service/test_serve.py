@@ -7,6 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from tests.authority import Authority
 from tests.doubles.running_cinder import running_cinder
 from tests.doubles.supervisor import WAIT_S, supervisor
 
@@ -39,6 +42,20 @@ def test_systemd_hears_that_it_is_ready_and_goes_on_working(
         service.terminate()
         systemd.hears("STOPPING=1")
         assert service.wait(WAIT_S) == 0
+
+
+def test_a_key_that_is_being_replaced_does_not_end_it_for_good(
+    tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As wrong settings do (RestartPreventExitStatus of its unit)."""
+    ours = Authority(tmp_path / "ca")
+    one, other = ours.pair("ledger"), ours.pair("ledger")
+    for name, value in {**one.files, "key_file": str(other.key)}.items():
+        monkeypatch.setenv(f"LEDGER_LISTEN__{name.upper()}", value)
+    with running_cinder() as cinder:
+        ended = serve(tmp_path, database_url, f'endpoint = "{cinder.endpoint}"')
+    assert "is not the key of" in ended.stderr
+    assert ended.returncode == 1
 
 
 def test_lp2019892_without_a_service_token_it_does_not_serve(

@@ -327,6 +327,34 @@ def test_a_server_in_trouble_is_asked_again(
     assert [len(body) for _, body in collector.taken] == [hosts]
 
 
+def test_what_is_too_much_at_once_is_sent_by_halves_and_one_alone_ends_it(
+    ledger: Ledger, hosts: int, database_url: str, collector: type[Collector],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    def respond(self: Any) -> None:
+        body = json.loads(self.body())
+        too_large = any(each["data"]["position"] == hosts + 2 for each in body)
+        status = 413 if too_large or len(body) > 2 else 204
+        if status == 204:
+            self.taken.append(({}, body))
+        self.answer(status, b"too large" if status == 413 else b"")
+
+    monkeypatch.setattr(collector, "respond", respond)
+    with served(collector) as url:
+        target = target_of(url, "cloudevents", token=None, cacert=None)
+        assert follow(database_url, target) == hosts
+        taken = [each["data"]["position"] for _, body in collector.taken for each in body]
+        assert taken == list(range(1, hosts + 1))
+        assert max(len(body) for _, body in collector.taken) == 2
+        for name in ("h7", "h8", "h9"):
+            register(ledger, name, 7)
+        one = rf"events {hosts + 2} to {hosts + 2}: .* answers 413: too large"
+        with FeedReader.opened(database_url) as reader, pytest.raises(ForwardError, match=one):
+            next(forward(reader, Checkmark(hosts, hosts), FORMS["cloudevents"], target))
+        follow(database_url, target, after=hosts + 2)
+    assert collector.taken[-1][1][0]["data"]["position"] == hosts + 3
+
+
 @pytest.mark.parametrize("status", [300, 302, 305, 400, 401, 413])
 def test_what_a_server_refuses_is_told_with_its_answer(
     hosts: int, collector: type[Collector], status: int

@@ -114,6 +114,22 @@ def test_a_server_listed_without_its_volumes_is_unknown_unless_nova_tells_its_ma
     assert cloud.servers[S2] is cloud.servers[S3] is UNKNOWN
 
 
+def test_what_is_too_much_for_a_round_is_asked_for_in_two_rounds_in_a_row(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reads, "SINGLES_MAX", 4)
+    ids = [str(UUID(int=n)) for n in range(1, 10)]
+    world, rounds = World(*ids), []
+    for _ in range(6):
+        rounds.append(set(world.reader.cloud({}).servers))
+        assert set(world.reader.cloud({}).servers) == rounds[-1], "a survey compares the same ones"
+        assert "5 of 9 servers that Nova does not list" in world.reader.unread
+        world.reader.go_round()
+    both = [one & other for one, other in itertools.pairwise(rounds)]
+    assert set.union(*both) == set(ids)
+    assert {len(each) for each in rounds} == {4}
+
+
 def test_a_server_that_is_deleted_while_it_is_asked_is_not_told_of() -> None:
     world = World(S)
     world.nova.answers["/servers/detail"].append(server(S))

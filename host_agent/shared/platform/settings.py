@@ -33,6 +33,12 @@ class ConfigError(ValueError):
     """Settings that cannot be used; a line each says where, which key, what is expected."""
 
 
+class NotNowError(ConfigError):
+    """What they name cannot be used now, and may be a moment later: a file that is being replaced,
+    a port that is taken.  Whoever starts the program is to try again.
+    """
+
+
 class Must(NamedTuple):
     """For `Annotated`: what a value has to fulfil, as words behind "expected a number"."""
 
@@ -143,11 +149,11 @@ def secret_in(path: Path) -> str:
             refuse_readable(path, os.fstat(opened.fileno()))
             secret = opened.read().strip()
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+        raise NotNowError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError:
         raise ConfigError(f"{path}: holds no text") from None
     if not secret:
-        raise ConfigError(f"{path}: is empty")
+        raise NotNowError(f"{path}: is empty")
     return secret
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from host_agent.shared.platform.files import regular_file
-from host_agent.shared.platform.settings import ConfigError, refuse_readable
+from host_agent.shared.platform.settings import ConfigError, NotNowError, refuse_readable
 
 MINIMUM = ssl.TLSVersion.TLSv1_2
 #: How long before its end a certificate is to be renewed ...
@@ -107,9 +107,9 @@ def show(context: ssl.SSLContext, certificate_file: str, key_file: str) -> Valid
             context.load_cert_chain(certificate, key, password=_refuse_passphrase)
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
-            raise ConfigError(f"{key_file}: is not the key of {certificate_file}") from None
+            raise NotNowError(f"{key_file}: is not the key of {certificate_file}") from None
         why = (error.reason or "no key in PEM").lower().replace("_", " ")
-        raise ConfigError(f"{certificate_file} with {key_file}: cannot be used: {why}") from None
+        raise NotNowError(f"{certificate_file} with {key_file}: cannot be used: {why}") from None
     except _EncryptedError:
         raise ConfigError(
             f"{key_file}: has a passphrase, which this program cannot ask for: store it without "
@@ -132,7 +132,7 @@ def trust(context: ssl.SSLContext, ca_file: str) -> None:
     except ssl.SSLError:
         kinds = set()
     if _CERTIFICATE not in kinds:
-        raise ConfigError(f"{ca_file}: holds no certificate of an authority in PEM")
+        raise NotNowError(f"{ca_file}: holds no certificate of an authority in PEM")
     if _CRL in kinds:
         context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
 
@@ -143,9 +143,9 @@ def validities(file: str) -> list[Validity]:
     try:
         found = [_validity(kind, body) for kind, body in _PEM.findall(text)]
     except (ValueError, IndexError, StopIteration):
-        raise ConfigError(f"{file}: holds what is no certificate") from None
+        raise NotNowError(f"{file}: holds what is no certificate") from None
     if not found:
-        raise ConfigError(f"{file}: holds no certificate in PEM")
+        raise NotNowError(f"{file}: holds no certificate in PEM")
     return found
 
 
@@ -184,7 +184,7 @@ def _readable(file: str) -> Iterator[Path]:
     except ssl.SSLError:  # an OSError: of what is in it
         raise
     except OSError as error:
-        raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
+        raise NotNowError(f"{file}: cannot be read: {error.strerror}") from None
 
 
 # --- DER -----------------------------------------------------------------------------------------

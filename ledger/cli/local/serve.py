@@ -53,7 +53,7 @@ class Serve(PlainCommand):
 
         from host_agent.shared.contract.ports import PortError
         from host_agent.shared.platform import logs
-        from host_agent.shared.platform.settings import ConfigError
+        from host_agent.shared.platform.settings import ConfigError, NotNowError
         from ledger import bootstrap
         from ledger.log.schema import SchemaError
         from ledger.trial.embedded import EmbeddedPostgresError
@@ -69,7 +69,8 @@ class Serve(PlainCommand):
             bootstrap.serve(chosen, again)
         except ConfigError as error:
             hint = "See docs/tls.md, docs/keystone.md and docs/policy.md."
-            raise usage(f"the settings cannot be used: {error}", hint) from None
+            code = ExitCode.UNEXPECTED if isinstance(error, NotNowError) else ExitCode.USAGE
+            raise CliError(f"the settings cannot be used: {error}", code, hint) from None
         except SchemaError as error:
             raise settings.schema_error(error) from None
         except PortError as error:

@@ -115,7 +115,7 @@ class OfMany(Lister):
 
     def begun(self, parsed_args: argparse.Namespace) -> Iterator[Begun]:
         if parsed_args.server:
-            yield self.client.post(f"/v1/servers/{parsed_args.server}/{self.act}", {})
+            yield self._ask(f"/v1/servers/{parsed_args.server}/{self.act}", {})
             return
         yield from self.pages({"host": parsed_args.host})
 
@@ -128,7 +128,7 @@ class OfMany(Lister):
         after: dict[str, Any] = {}
         while True:
             try:
-                page = self.client.post(f"/v1/{self.act}", {**body, "limit": PAGE_SERVERS, **after})
+                page = self._ask(f"/v1/{self.act}", {**body, "limit": PAGE_SERVERS, **after})
             except ClientError as error:
                 if not after:
                     raise
@@ -139,6 +139,11 @@ class OfMany(Lister):
             if page["next"] is None:
                 return
             after = {"after": page["next"]}
+
+    def _ask(self, path: str, body: dict[str, Any]) -> Any:
+        from ledger.cli.client import BEGIN_TIMEOUT_S
+
+        return self.client.send("POST", path, body=body, timeout_s=BEGIN_TIMEOUT_S)
 
     def row(self, begun: Begun, end: float | None) -> tuple[Any, ...]:
         """The exit code is the worst of all: refused, failed, parked, not over."""
