@@ -259,6 +259,33 @@ def test_where_a_move_may_have_ended_only_a_fence_after_it_counts() -> None:
     assert rows(world) == []
 
 
+def unfenced(world: World, host: str) -> None:
+    """Let in again; its agent has not come yet."""
+    world.service.change_host(host, methodcaller("unfence", "it was only slow"), CONTEXT)
+
+
+def test_a_revert_starts_no_guest_before_a_host_that_was_unfenced_has_shown_its_own(
+    tmp_path: Path,
+) -> None:
+    """The fence was the evidence that the guest is gone there, and it is over."""
+    world = attached()
+    world.done(world.act("resize", destination=OTHER))
+    world.fence(OTHER)
+    broken = broken_on(world, HOST, "guests.start", ErrorKind.RETRYABLE)
+    operation_id = world.act("revert_resize")
+    run_until(world, operation_id, lambda: broken.calls > 0)
+    unfenced(world, OTHER)
+    broken.heal()
+    parked = world.run(operation_id)
+    assert (parked.state, parked.left[0]["error"]["code"]) == (OperationState.PARKED, "fence_over")
+    assert guests_on(world, OTHER) == {SERVER: "running"}
+    assert guests_on(world, HOST) == {SERVER: "shutdown"}
+    host_returns(world, OTHER, tmp_path)
+    world.service.act(operation_id, "retry", "it has let go", CONTEXT)
+    world.done(operation_id)
+    assert (guests_on(world, HOST), guests_on(world, OTHER)) == ({SERVER: "running"}, {})
+
+
 # --- what was under way on the host ------------------------------------------------------------
 
 
