@@ -279,6 +279,16 @@ class Execution:
 
     # --------------------------------------------------------------- results
 
+    def believed(self, run: ActiveRun, result: StepResult) -> StepResult:
+        """The result; of a host that was asked in place of a fenced one (`GUEST_FIND`), that what
+        has not come never will, as long as that fence stands: else the other is asked itself.
+        """
+        own = self.plan.host_of(run.lane, self.plan.stage_of(result.step).place) or ""
+        if run.verb is None or result.outputs.get("passed") or self.book.get(Host, own).fenced:
+            return result
+        error = replace(_fence_over(own), kind=ErrorKind.RETRYABLE)
+        return replace(result, error=result.error or error)
+
     def succeeded(self, run: ActiveRun, result: StepResult) -> None:
         """The run's next step is done, and with it what its verb means."""
         step, outputs = result.step, result.outputs

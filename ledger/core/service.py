@@ -236,8 +236,9 @@ class Service:
             return active, False
         run = operation.active_run(report.run, name, new[0].step)
         execution = Execution(operation, unit)
-        for result in new:
-            run = operation.active_run(report.run, name, result.step)
+        for told in new:
+            run = operation.active_run(report.run, name, told.step)
+            result = execution.believed(run, told)
             if result.error is not None:
                 execution.failed(run, result, self._clock(), further=report.further)
                 continue

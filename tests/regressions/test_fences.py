@@ -322,6 +322,23 @@ def test_the_destination_says_where_the_guest_of_a_fenced_source_is(arrived: boo
     assert guests_on(world, OTHER) == {SERVER: "running"}
 
 
+def test_a_source_that_was_unfenced_says_itself_where_its_guest_is(tmp_path: Path) -> None:
+    """It may still bring the guest: that none has come is true of the time of its fence alone."""
+    world, operation_id = with_a_dead_source(arrived=False)
+    world.fence(HOST)
+    world.dead.add(OTHER)
+    world.run(operation_id)
+    unfenced(world, HOST)
+    world.dead.discard(OTHER)
+    world.run(operation_id)
+    [run] = world.operation(operation_id).history.active.values()
+    assert (run.host, run.verb) == (HOST, None)
+    assert OTHER in {row.host for row in rows(world)}
+    host_returns(world, HOST, tmp_path)
+    assert world.run(operation_id).state is OperationState.FINISHED
+    assert (guests_on(world, HOST), guests_on(world, OTHER)) == ({SERVER: "running"}, {})
+
+
 def test_with_both_hosts_of_a_migration_dead_the_destination_is_fenced_last() -> None:
     world, operation_id = with_a_dead_source(arrived=True)
     fence(world, OTHER)
