@@ -123,8 +123,9 @@ class NotAdoptedHostError(DomainError, code="not_adopted_host"):
 
 class HostUnaccountedError(DomainError, code="host_unaccounted"):
     """Host {host} is fenced, or has not shown since then, or since a restore, what it still holds
-    of servers that run elsewhere. Handed back, it never would. Unfence it, or vouch for it, and
-    start its agent until the host is up; then stop the agent, and ask again.
+    of servers that run elsewhere, or shows a volume in a guest that is not to have it. Handed
+    back, it never would. Unfence it, or vouch for it, remove such disks, and start its agent until
+    the host is up; then stop the agent, and ask again.
     """
 
 

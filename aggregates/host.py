@@ -259,12 +259,12 @@ class Host(Aggregate):
             raise errors.NotObservedHostError(host=self.name)
 
     def check_returnable(self) -> None:
-        """Raises NotAdoptedHostError, and HostUnaccountedError: what it may still hold of servers
-        elsewhere keeps these from being started, and would be forgotten.
+        """Raises NotAdoptedHostError, and HostUnaccountedError: what it holds of servers elsewhere,
+        or may still hold, keeps these from being started, and would be forgotten.
         """
         if self.came_from is None:
             raise errors.NotAdoptedHostError(host=self.name)
-        if self.fenced or self.suspect or self.unvouched:
+        if self.fenced or self.suspect or self.unvouched or self.shown:
             raise errors.HostUnaccountedError(host=self.name)
 
     def hand_back(self, reason: str) -> None:
