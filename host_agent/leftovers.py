@@ -42,7 +42,7 @@ class LeftoversRelease:
                 self._disconnect(record, release)
 
     def _remove(self, server_id: str) -> PortError | None:
-        """Remove a guest, or say why it stays: the others may run elsewhere, and go all the same."""
+        """Remove a guest, or say why it stays: others may run elsewhere, and go all the same."""
         try:
             with self._locks.hold([f"server-{server_id}"], self._clock):
                 _LOG.warning("removing_leftover_guest", server=server_id)

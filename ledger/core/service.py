@@ -104,15 +104,18 @@ class Service:
         registration: Registration,
         context: EventContext,
         evacuating: Callable[[], Iterable[str]],
+        in_time: Callable[[], object] = lambda: None,
     ) -> tuple[RegistrationResult, int]:
         """Take an agent's registration: itself, and every guest on its host.
 
         `evacuating`: which evacuations from the host are not over, as the log is when it is asked.
+        `in_time`, here and below, raises once a newer list may have been taken.
         What to make of a guest that is not shown any more is `lost_guest`'s.
         """
         left: Inventory = registration.guests
         again = False
         while True:
+            in_time()
             part = partial(self._registered, name, registration, left, context, evacuating)
             left, more, done = run_optimistically(self._store, part)
             again |= more
@@ -170,7 +173,13 @@ class Service:
         found = zip(names, hosts, strict=True)
         return {name: host.epoch if host.version else None for name, host in found}
 
-    def changed(self, name: str, changes: Changes, context: EventContext) -> bool:
+    def changed(
+        self,
+        name: str,
+        changes: Changes,
+        context: EventContext,
+        in_time: Callable[[], object] = lambda: None,
+    ) -> bool:
         """Take what has changed of a host's guests; whether it is to be shown again.
 
         Raises StaleEpochError if the host has to register first.
@@ -178,6 +187,7 @@ class Service:
         left: Inventory = (*changes.guests, *changes.gone)
         again = False
         while True:
+            in_time()
             part = partial(self._changed, name, changes.epoch, left, context)
             left, more = run_optimistically(self._store, part)
             again |= more
@@ -202,10 +212,17 @@ class Service:
         unit.save(context)
         return later, not all(looked)
 
-    def lost_guest(self, server_id: str, host: str, context: EventContext) -> int:
+    def lost_guest(
+        self,
+        server_id: str,
+        host: str,
+        context: EventContext,
+        in_time: Callable[[], object] = lambda: None,
+    ) -> int:
         """The host does not show this guest any more."""
 
         def change(unit: Unit) -> int:
+            in_time()
             inventory.missed(host, server_id, unit)
             return unit.save(context)
 
