@@ -79,10 +79,10 @@ class UsersQuery(Asked):
 
 async def register(call: Call) -> web.StreamResponse:
     """PUT /v1/hosts/{host}: the agent, and every guest on its host."""
-    in_time = awaited(call)
     was_silent = await _is_silent(call, call.host())
     name = await _own_host(call)
     async with call.inventory(name, REGISTRATION_BYTES_MAX, _registration) as registration:
+        in_time = awaited(call)
         _refuse_foreign_connector(name, registration)
         await _refuse_two(call, name)
         batcher = _heard(call, name)
@@ -97,18 +97,19 @@ async def register(call: Call) -> web.StreamResponse:
 
 async def guests(call: Call) -> web.StreamResponse:
     """POST guests: what has changed of them since this epoch's agent showed them last."""
-    in_time, name = awaited(call), await _own_host(call)
+    name = await _own_host(call)
     changed = call.components.service.changed
     async with call.inventory(name, REGISTRATION_BYTES_MAX, _changes) as changes:
         _heard(call, name)
-        context = call.context("registration")
+        in_time, context = awaited(call), call.context("registration")
         again = await call.bulkheads.agents(changed, name, changes, context, in_time)
     return answer(Again(again=again))
 
 
 def awaited(call: Call) -> Callable[[], None]:
-    """Raises ApiError 503 once the agent does not wait for the answer any more: this process may
-    have stood still, and another one been shown since what the host has now.
+    """Of a request that is read: raises ApiError 503 once its agent waits for the answer no more.
+
+    This process may have stood still, and another one been shown what the host has now.
     """
     until = time.monotonic() + AGENT_WAITS_S
 
