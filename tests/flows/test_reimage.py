@@ -11,7 +11,7 @@ import pytest
 
 from aggregates import errors
 from aggregates.attachment import Attachment
-from aggregates.operation import Operation, OperationState, Outcome
+from aggregates.operation import SERVER, Operation, OperationState, Outcome
 from handlers.engine.verbs import PUT_OFF_MAX_S
 from handlers.requests.build import BootDisk
 from host_agent.shared.contract.messages import ErrorKind, PowerState
@@ -236,8 +236,12 @@ def test_nothing_is_written_before_a_host_that_was_unfenced_has_shown_what_it_ha
     world = with_root(RUNNING)
     written = Broken(world, "cinder.volume_reimage")
     operation_id = world.act("reimage", image=IMAGE)
-    history = lambda: world.operation(operation_id).history  # noqa: E731
-    run_until(world, operation_id, lambda: history().of_step(-1, "stop", undo=False).resolved)
+
+    def is_off() -> bool:
+        stop = world.operation(operation_id).history.of_step(SERVER, "stop", undo=False)
+        return stop.resolved
+
+    run_until(world, operation_id, is_off)
     world.fence(HOST)
     run_until(world, operation_id, lambda: written.calls > 0)
     world.service.change_host(HOST, methodcaller("unfence", "power is back"), CONTEXT)

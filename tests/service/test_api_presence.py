@@ -10,6 +10,7 @@ from uuid import uuid4
 import pytest
 
 from host_agent.shared.contract.survey import CAPABILITY
+from ledger.http.call import projected
 from ledger.native import accepting
 from tests.service.api_world import HOST, OTHER, Api, eventually, guest
 from tests.surveys import survey, whole
@@ -61,11 +62,11 @@ async def test_who_may_have_a_lost_guest_is_read_when_the_tables_have_the_loss(
     server, _ = await api.attached()
     await api.register(host=OTHER, **AGENT)
     await api.register(host=HOST, **AGENT)
-    waited, real = list[int](), accepting.projected
+    waited = list[int]()
 
     async def noted(components: Any, position: int) -> None:
         waited.append(position)
-        await real(components, position)
+        await projected(components, position)
 
     monkeypatch.setattr(accepting, "projected", noted)
     head = await api.head()
