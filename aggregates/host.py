@@ -259,12 +259,12 @@ class Host(Aggregate):
             raise errors.NotObservedHostError(host=self.name)
 
     def check_returnable(self) -> None:
-        """Raises NotAdoptedHostError; HostUnaccountedError if the host may still hold something of
-        servers elsewhere.  That keeps these from being started, and would be forgotten.
+        """Raises NotAdoptedHostError; HostUnaccountedError if the host holds, or may still hold,
+        something of servers elsewhere.  That keeps these from being started, and would be forgotten.
         """
         if self.came_from is None:
             raise errors.NotAdoptedHostError(host=self.name)
-        if self.fenced or self.suspect or self.unvouched:
+        if self.fenced or self.suspect or self.unvouched or self.shown:
             raise errors.HostUnaccountedError(host=self.name)
 
     def hand_back(self, reason: str) -> None:

@@ -33,18 +33,28 @@ class LeftoversRelease:
 
     def clear(self, release: Release) -> None:
         """Blocks; PortError if something could not be done yet."""
-        for server_id in release.guests:
-            with self._locks.hold([f"server-{server_id}"], self._clock):
-                _LOG.warning("removing_leftover_guest", server=server_id)
-                self._ports.guests.remove(server_id)
+        failures = [error for error in map(self._remove, release.guests) if error is not None]
+        for error in failures[:1]:
+            raise error
         for attachment_id in release.attachments:
             record = self._ports.records.get(attachment_id)
             if record is not None:
                 self._disconnect(record, release)
 
+    def _remove(self, server_id: str) -> PortError | None:
+        """Remove a guest, or say why it stays: others may run elsewhere, and go all the same."""
+        try:
+            with self._locks.hold([f"server-{server_id}"], self._clock):
+                _LOG.warning("removing_leftover_guest", server=server_id)
+                self._ports.guests.remove(server_id)
+        except PortError as error:
+            _LOG.error("leftover_guest_stays", server=server_id, why=error.message)
+            return error
+        return None
+
     def _disconnect(self, record: Record, release: Release) -> None:
         """Disconnect, unless by an attachment that stays this host has the volume, rightly or not
-        known why.
+        known why; or, without a record here (an adopted server's), by the ledger's word.
         """
         volume_id = record.volume_id
         names = volume_names({volume_id: self._volume(volume_id)}, multiattach=True)
@@ -56,7 +66,8 @@ class LeftoversRelease:
             if not any(_disk(other) == _disk(record) for other in known):
                 # The guest itself may stay, and loses this disk, whoever else has the volume.
                 self._ports.guests.unplug(record.server_id, record.serial)
-            if not any(other.volume_id == volume_id for other in staying):
+            others = any(other.volume_id == volume_id for other in staying)
+            if not others and not self._ports.users.others(volume_id, record.attachment_id):
                 _LOG.warning("disconnecting_leftover_volume", volume=volume_id)
                 for info in record.infos:
                     self._ports.brick.disconnect(info, record.device_of(info))

@@ -200,7 +200,8 @@ VERBS: dict[str, VerbSpec] = {
     # As long as Cinder takes to write an image: an hour and a half.  It tells when it has.
     LedgerVerb.VOLUME_REIMAGE: _cinder(
         "have Cinder write the image to the volume, and wait until it has",
-        "reimage; volume show, until it is reserved again", retry=RetryPolicy(attempts=100)),
+        "reimage; volume show, until it is reserved again", retry=RetryPolicy(attempts=100),
+        starts=True),
     LedgerVerb.MIGRATION_COMPLETE: _cinder("tell Cinder that its migration is done",
         "migrate_volume_completion", remnant=RemnantKind.MIGRATION),
     LedgerVerb.MIGRATION_FAIL: _cinder("tell Cinder that its migration failed",

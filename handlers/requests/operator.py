@@ -19,7 +19,7 @@ from aggregates.remnant import Remnant, RemnantKind
 from handlers.engine import engine
 from handlers.engine.claims import connects_anew
 from handlers.engine.engine import Left, pivot_passed, unwinds
-from handlers.engine.plan import arrival, lane_of, plan_of
+from handlers.engine.plan import Plan, arrival, lane_of, plan_of
 from handlers.engine.verbs import VERBS, LedgerVerb
 from handlers.results.meaning import Book
 from handlers.results.progress import Execution
@@ -33,7 +33,7 @@ def acts(operation: Operation) -> list[str]:
     unwind = [] if pivot_passed(plan, history) else ["unwind"]
     match operation.state:
         case OperationState.PARKED:
-            return ["retry", "skip", *unwind, *([] if plan.patient else ["give_up"])]
+            return ["retry", "skip", *unwind, *([] if _needs_its_end(plan) else ["give_up"])]
         case OperationState.RUNNING:
             waiting = ["retry"] if waits(operation) else []
             return waiting if history.unwinding else [*waiting, *unwind]
@@ -123,12 +123,12 @@ def give_up(operation: Operation, reason: str, book: Book) -> list[Remnant]:
 
     Refused if afterwards nobody would know where the guest is, or if it would leave an attachment
     that is unknown or that no mapping has: nobody could ever release it.  Its steps have to be
-    done, or vouched for one by one.
+    done, or vouched for one by one.  Also refused if no other operation can do what is left.
+
     """
     _require_parked(operation, "be given up")
-    if plan_of(operation).patient:
-        why = "its server is deleted, and no other operation releases what is left; retry, or skip"
-        _refuse(operation, "be given up", why)
+    if why := _needs_its_end(plan_of(operation)):
+        _refuse(operation, "be given up", f"{why}; retry, or skip")
     if (host := arrival(operation)) is not None:
         why = f"its guest may be on host {host}; retry, or skip its steps with the evidence"
         _refuse(operation, "be given up", why)
@@ -146,6 +146,15 @@ def give_up(operation: Operation, reason: str, book: Book) -> list[Remnant]:
     remnants = leave(operation, left(operation), "give_up", reason, book)
     Execution(operation, book).finish(Outcome.CANCELLED, reason=reason)
     return remnants
+
+
+def _needs_its_end(plan: Plan) -> str | None:
+    """Why no other operation can do what is left of this one; None: one can."""
+    if plan.patient:
+        return "its server is deleted, and no other operation releases what is left"
+    if any(step.do is LedgerVerb.INSTANCE_SETTLED for step in plan.steps):
+        return "what is let go of cannot be had again, so no other one can confirm or revert"
+    return None
 
 
 def _unmapped(operation: Operation, book: Book) -> list[Attachment]:

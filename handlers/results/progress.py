@@ -8,6 +8,7 @@ step without its domain events.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from aggregates import errors
@@ -47,6 +48,10 @@ Given = tuple[Host | None, StepError | None]
 def fenced_error(host: str) -> StepError:
     """Why a host's steps fail once it is fenced."""
     return _final(FENCED, f"Host {host} is fenced; nothing is sent to it.")
+
+
+def _fence_over(host: str) -> StepError:
+    return _final("fence_over", f"Host {host} was unfenced; the guest may run there.")
 
 
 def _final(code: str, message: str) -> StepError:
@@ -133,7 +138,7 @@ class Execution:
         """Record the intent of these runs, with the host that can do each (decision 0027)."""
         for run in runs:
             host, error = self._given_to(run)
-            error = error or self._shown_elsewhere(run.steps, undo=run.undo)
+            error = error or self._unsure(run) or self._shown_elsewhere(run.steps, undo=run.undo)
             own = self.plan.host_of(run.lane, run.place)
             handed_over = host is not None and host.name != own
             self.operation.record(
@@ -150,6 +155,19 @@ class Execution:
             if error is not None:
                 result = StepResult(step=run.steps[0], took_ms=0, error=error)
                 self.failed(self.history.active[run.lane], result, now)
+
+    def _unsure(self, run: Run) -> StepError | None:
+        """Why nobody begins to write yet: another host of the plan was unfenced, and has not shown
+        since that it holds nothing of what its fence was the evidence for.  Then it goes on.
+        """
+        if run.undo or not any(VERBS[self.plan.step(name).do].starts for name in run.steps):
+            return None
+        own = self.plan.host_of(run.lane, run.place)
+        for name in sorted({host for host in self.plan.hosts.values() if host} - {own}):
+            back = self.book.get(Host, name)
+            if back.suspect and not back.fenced:
+                return replace(_fence_over(name), kind=ErrorKind.RETRYABLE)
+        return None
 
     def _shown_elsewhere(self, steps: Iterable[str], *, undo: bool) -> StepError | None:
         """The reason against beginning these steps, if they start or free what others show now
@@ -251,7 +269,7 @@ class Execution:
             return None
         host = self.book.get(Host, trusted)
         if not host.fenced:
-            return _final("fence_over", f"Host {trusted} was unfenced; the guest may run there.")
+            return _fence_over(trusted)
         vouches = fences.vouches(host, self.instance)
         return self._hook_awaited(host) if vouches else self._too_old(trusted)
 
@@ -269,6 +287,16 @@ class Execution:
         return _final(refusal.code, str(refusal))
 
     # --------------------------------------------------------------- results
+
+    def believed(self, run: ActiveRun, result: StepResult) -> StepResult:
+        """The result; of a host that was asked in place of a fenced one (`GUEST_FIND`), that what
+        has not come never will, as long as that fence stands: else the other is asked itself.
+        """
+        own = self.plan.host_of(run.lane, self.plan.stage_of(result.step).place) or ""
+        if run.verb is None or result.outputs.get("passed") or self.book.get(Host, own).fenced:
+            return result
+        error = replace(_fence_over(own), kind=ErrorKind.RETRYABLE)
+        return replace(result, error=result.error or error)
 
     def succeeded(self, run: ActiveRun, result: StepResult) -> None:
         """The run's next step succeeded; record that, and what its verb means."""

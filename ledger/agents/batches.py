@@ -39,13 +39,15 @@ _log = structlog.get_logger(__name__)
 @dataclass(frozen=True)
 class PendingRegistration:
     """A registration that waits for its turn.  `told`: the epoch and the position of the log that
-    its agent was told last, if it says so.
+    its agent was told last, if it says so.  `in_time` raises once nobody waits for the answer.
+
     """
 
     host: str
     registration: Registration
     context: EventContext
     told: tuple[int, int] | None = None
+    in_time: Callable[[], object] = lambda: None
 
 
 class AgentBatcher:
@@ -96,9 +98,11 @@ class AgentBatcher:
         registration: Registration,
         context: EventContext,
         told: tuple[int, int] | None = None,
+        in_time: Callable[[], object] = lambda: None,
     ) -> RegistrationResult:
         """Take a registration; returns when all of it can be read, the contact too."""
-        return await self._registrations.ask(PendingRegistration(host, registration, context, told))
+        asked = PendingRegistration(host, registration, context, told, in_time)
+        return await self._registrations.ask(asked)
 
     async def _look(self, wanted: Sequence[tuple[str, int]]) -> Sequence[Row]:
         return await self._components.inner.mailboxes(wanted, COMMANDS_MAX)
@@ -171,7 +175,7 @@ class AgentBatcher:
             return asyncio.run_coroutine_threadsafe(self._evacuating(asked.host), loop).result()
 
         shown: RegistrationResult
-        shown, _ = await self._in_thread(register, *told, evacuating)
+        shown, _ = await self._in_thread(register, *told, evacuating, asked.in_time)
         return shown
 
     async def _evacuating(self, host: str) -> list[str]:
@@ -195,9 +199,8 @@ class AgentBatcher:
         for server_id in sorted(
             guests.difference(guest.server_id for guest in asked.registration.guests)
         ):
-            lost = await self._in_thread(
-                self._components.service.lost_guest, server_id, asked.host, asked.context
-            )
+            told = (server_id, asked.host, asked.context, asked.in_time)
+            lost = await self._in_thread(self._components.service.lost_guest, *told)
             position = max(position, lost)
         return position
 

@@ -7,6 +7,8 @@ An agent acts for one host only, and everything that it sends is checked before 
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
@@ -50,6 +52,7 @@ from ledger.agents.looking import look_again
 from ledger.core.service import RegistrationResult
 from ledger.core.wakeups import host_key
 from ledger.http.call import Call, answer
+from ledger.http.components import is_gone
 from ledger.http.problem import ApiError
 from ledger.http.schemas import Asked, Id, Position, WaitS
 from ledger.nova_beside.adopting import NovaAskedError
@@ -58,6 +61,8 @@ from projections.base import Row
 REGISTRATION_BYTES_MAX = 64 * 1024 * 1024
 REPORT_BYTES_MAX = 64 * 1024
 SURVEY_BYTES_MAX = 32 * 1024 * 1024
+#: No agent waits longer for an answer (host_agent.line.client.REQUEST_S).
+AGENT_WAITS_S = 30.0
 
 
 class CommandsQuery(Asked):
@@ -77,11 +82,14 @@ async def register(call: Call) -> web.StreamResponse:
     was_silent = await _is_silent(call, call.host())
     name = await _own_host(call)
     async with call.inventory(name, REGISTRATION_BYTES_MAX, _registration) as registration:
+        in_time = awaited(call)
         _refuse_foreign_connector(name, registration)
         await _refuse_two(call, name)
         batcher = _heard(call, name)
         told = checked_told(call.request.headers.get(TOLD_HEADER))
-        shown = await batcher.register(name, registration, call.context("registration"), told)
+        shown = await batcher.register(
+            name, registration, call.context("registration"), told, in_time
+        )
     if was_silent:
         await look_again(call, {"host": name}, "agent_back", "registration")
     return answer(_registered(name, shown))
@@ -93,8 +101,23 @@ async def guests(call: Call) -> web.StreamResponse:
     changed = call.components.service.changed
     async with call.inventory(name, REGISTRATION_BYTES_MAX, _changes) as changes:
         _heard(call, name)
-        again = await call.bulkheads.agents(changed, name, changes, call.context("registration"))
+        in_time, context = awaited(call), call.context("registration")
+        again = await call.bulkheads.agents(changed, name, changes, context, in_time)
     return answer(Again(again=again))
+
+
+def awaited(call: Call) -> Callable[[], None]:
+    """Of a request that is read: raises ApiError 503 once its agent waits for the answer no more.
+
+    This process may have stood still, and another one been shown what the host has now.
+    """
+    until = time.monotonic() + AGENT_WAITS_S
+
+    def check() -> None:
+        if is_gone(call.request) or time.monotonic() > until:
+            raise ApiError(503, "given_up", "The agent has stopped waiting: it shows itself anew.")
+
+    return check
 
 
 async def _refuse_two(call: Call, name: str) -> None:

@@ -105,15 +105,19 @@ class Service:
         registration: Registration,
         context: EventContext,
         evacuating: Callable[[], Iterable[str]],
+        in_time: Callable[[], object] = lambda: None,
     ) -> tuple[RegistrationResult, int]:
         """Take an agent's registration: the agent itself, and every guest on its host.
 
         `evacuating`: returns the evacuations from the host that are not over, by the log at the
-        time of the call.  A guest that the host no longer shows is left to `lost_guest`.
+        time of the call.  `in_time`, here and below, raises once a newer list may have been taken.
+        A guest that the host no longer shows is left to `lost_guest`.
+
         """
         left: Inventory = registration.guests
         again = False
         while True:
+            in_time()
             part = partial(self._registered, name, registration, left, context, evacuating)
             left, more, done = run_optimistically(self._store, part)
             again |= more
@@ -172,14 +176,22 @@ class Service:
         found = zip(names, hosts, strict=True)
         return {name: host.epoch if host.version else None for name, host in found}
 
-    def changed(self, name: str, changes: Changes, context: EventContext) -> bool:
+    def changed(
+        self,
+        name: str,
+        changes: Changes,
+        context: EventContext,
+        in_time: Callable[[], object] = lambda: None,
+    ) -> bool:
         """Take the changes of a host's guests; whether some have to be shown again.
+
 
         Raises StaleEpochError if the host has to register first.
         """
         left: Inventory = (*changes.guests, *changes.gone)
         again = False
         while True:
+            in_time()
             part = partial(self._changed, name, changes.epoch, left, context)
             left, more = run_optimistically(self._store, part)
             again |= more
@@ -206,10 +218,17 @@ class Service:
         unit.save(context)
         return later, not all(looked)
 
-    def lost_guest(self, server_id: str, host: str, context: EventContext) -> int:
+    def lost_guest(
+        self,
+        server_id: str,
+        host: str,
+        context: EventContext,
+        in_time: Callable[[], object] = lambda: None,
+    ) -> int:
         """The host no longer shows this guest."""
 
         def change(unit: Unit) -> int:
+            in_time()
             inventory.missed(host, server_id, unit)
             return unit.save(context)
 
@@ -241,8 +260,9 @@ class Service:
             return active, False
         run = operation.active_run(report.run, name, new[0].step)
         execution = Execution(operation, unit)
-        for result in new:
-            run = operation.active_run(report.run, name, result.step)
+        for told in new:
+            run = operation.active_run(report.run, name, told.step)
+            result = execution.believed(run, told)
             if result.error is not None:
                 execution.failed(run, result, self._clock(), further=report.further)
                 continue

@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import replace
+from functools import partial
 from http import HTTPStatus
 from typing import Any, TypeVar
 
@@ -26,7 +27,7 @@ from ledger.agents.contact import contact_at, contact_of
 from ledger.core.requests import Accepted, Fleet, operation_id_of
 from ledger.core.wakeups import bound_key, ended_key
 from ledger.http import redaction
-from ledger.http.call import WRITTEN, Call, late
+from ledger.http.call import WRITTEN, Call, late, projected
 from ledger.http.components import Components
 from ledger.http.problem import ApiError, not_found
 from ledger.http.redaction import redacted
@@ -77,13 +78,20 @@ def fleet_of(components: Components, loop: asyncio.AbstractEventLoop) -> Fleet:
     def answer(asked: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(asked, loop).result()
 
+    async def as_logged(ask: Callable[[], Awaitable[T]]) -> T:
+        """From tables that have all that is decided on: the log had it first."""
+        await projected(components, (await components.inner.head())["position"])
+        return await ask()
+
     queries = components.queries
     return Fleet(
         contact=contact,
-        had=lambda server_id: answer(queries.hosts_of_server(server_id)),
+        had=lambda server_id: answer(as_logged(partial(queries.hosts_of_server, server_id))),
         shown=lambda server_id, volume_ids: answer(queries.sightings(server_id, volume_ids)),
-        unaccounted=lambda server_id: answer(_unaccounted(components, server_id)),
-        unfenced=lambda: answer(queries.unfenced()),
+        unaccounted=lambda server_id: answer(
+            as_logged(partial(_unaccounted, components, server_id))
+        ),
+        unfenced=lambda: answer(as_logged(queries.unfenced)),
         hook_required=components.settings.fencing.hook_required,
     )
 

@@ -301,13 +301,17 @@ class Adopting:
         return run_optimistically(self._store, change)
 
     def _on(self, host: str) -> frozenset[str]:
-        """The servers there that nobody else has."""
+        """The servers that nobody else has, and that have something there, or will."""
         with Line.connect(self._dsn, autocommit=True, application_name="adopting") as connection:
             rows = connection.execute(sql.query("observed", "ours_of_host"), {"host": host})
             return frozenset(row[0] for row in rows)
 
 
-_NOT_NOVAS = "Nova does not have it there: move it to a host of the ledger's, or delete it."
+_NOT_NOVAS = (
+    "Nova does not have it there, and the ledger has something of it there (its guest, an "
+    "attachment, or an operation): end that, confirm or revert its resize, move it to a host of "
+    "the ledger's, or delete it."
+)
 
 
 def _take_host(name: str, reason: str, seen: Seen, unit: Unit) -> None:

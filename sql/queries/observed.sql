@@ -31,5 +31,18 @@ SELECT finding_id::text, state, differs, server_id::text, volume_id::text, host,
   FROM findings WHERE over_position IS NULL;
 
 -- name: ours_of_host
--- The servers on a host that nobody else has.  instances_by_host.
-SELECT server_id::text FROM instances WHERE host = %(host)s AND NOT deleted AND origin IS NULL;
+-- The servers that nobody else has, of which something is on a host, or is under way to it: they are
+-- there, or can be reverted to it; an attachment; an operation that is not over; the guest, which its
+-- agent shows.  For one host, when somebody asks: `instances` is read through, and
+-- attachments_open_by_host, operations_open.
+SELECT server_id::text FROM instances
+ WHERE origin IS NULL
+   AND (elsewhere ? %(host)s OR NOT deleted AND %(host)s IN (host, resize_source))
+UNION
+SELECT server_id::text FROM attachments
+ WHERE host = %(host)s AND state <> 'deleted' AND origin IS NULL
+UNION
+SELECT server_id::text FROM operations
+ WHERE state <> 'finished'
+   AND (host = %(host)s OR destination = %(host)s
+        OR steps @> jsonb_build_array(jsonb_build_object('place', %(host)s::text)));

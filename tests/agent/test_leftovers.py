@@ -107,9 +107,34 @@ def test_a_record_that_nobody_knows_keeps_the_connection_and_no_disk(
 
 def test_two_leftovers_of_one_volume_both_go(bench: Bench, tmp_path: Path) -> None:
     both = bench.two_users()
+    bench.users.by_attachment.clear()  # the ledger has them here no more
     leftovers(bench, tmp_path).clear(of(*both))
     assert bench.records == {}
     assert connected_paths(bench.store) == set()
+
+
+def test_connection_that_an_adopted_server_has_without_a_record_is_left(
+    bench: Bench, tmp_path: Path
+) -> None:
+    """What Nova connected has none; the ledger knows who has the volume here (decision 0014)."""
+    gone, stays = bench.two_users()
+    del bench.records[stays.attachment_id or ""]
+    leftovers(bench, tmp_path).clear(of(gone))
+    assert list(bench.store.read()["guests"]) == [stays.server_id]
+    assert len(connected_paths(bench.store)) == 1
+
+
+def test_a_guest_that_cannot_be_removed_keeps_no_other_one_running(
+    bench: Bench, tmp_path: Path
+) -> None:
+    first, second = bench.attached(), bench.attached()
+    bench.faults.replace([{"call": "guests.remove", "do": "fail"}])
+    with pytest.raises(PortError):
+        leftovers(bench, tmp_path).clear(of(first, second))
+    assert list(bench.store.read()["guests"]) == [first.server_id]
+    assert len(connected_paths(bench.store)) == 2, "no volume goes under a guest"
+    leftovers(bench, tmp_path).clear(of(first, second))
+    assert (bench.store.read()["guests"], connected_paths(bench.store)) == ({}, set())
 
 
 def test_clearing_is_repeated_until_it_works(bench: Bench, tmp_path: Path) -> None:

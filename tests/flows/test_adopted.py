@@ -18,6 +18,12 @@ from handlers.requests.adopt import ServerFacts, judge
 from handlers.results.adopted import adopt, hand_back
 from handlers.results.nova_rows import Return, compared
 from handlers.results.observed import ServerSeen, record
+from host_agent.shared.contract.messages import (
+    SERVICE_VERSION,
+    Guest,
+    PowerState,
+    Registration,
+)
 from host_agent.shared.faults import Faults
 from host_agent.simulated.adapters import SimulatedGuests
 from ledger.log.unit import Unit
@@ -212,3 +218,27 @@ def test_a_host_is_not_handed_back_before_it_has_shown_that_it_holds_nothing_of_
     world.register(HOST)
     on_host(lambda host: host.hand_back("not yet"))
     world.done(world.act("reboot"))
+
+
+def test_a_host_that_shows_a_volume_where_it_is_not_to_be_is_not_handed_back() -> None:
+    """Nobody could take the sign back any more, so nothing could be done with the volume."""
+    world = adopted(World(volumes=2))
+
+    def shows(*volumes: str) -> None:
+        guest = Guest(
+            server_id=world.server_id,
+            name="theirs",
+            power_state=PowerState.RUNNING,
+            volumes=volumes,
+        )
+        said = Registration(service_version=SERVICE_VERSION, capabilities={}, guests=(guest,))
+        world.service.register(HOST, said, CONTEXT, world.open_ids)
+
+    def goes_back() -> None:
+        world.service.change_host(HOST, lambda host: host.hand_back("not yet"), CONTEXT)
+
+    shows(world.volumes[1])
+    with pytest.raises(errors.HostUnaccountedError):
+        goes_back()
+    shows()
+    goes_back()

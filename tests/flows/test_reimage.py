@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import methodcaller
+from pathlib import Path
 from uuid import UUID
 
 import pytest
 
 from aggregates import errors
 from aggregates.attachment import Attachment
-from aggregates.operation import Operation, OperationState, Outcome
+from aggregates.operation import SERVER, Operation, OperationState, Outcome
+from handlers.engine.verbs import PUT_OFF_MAX_S
 from handlers.requests.build import BootDisk
 from host_agent.shared.contract.messages import ErrorKind, PowerState
 from ledger.trial.cinder.model import work as cinder_work
 from ledger.trial.cinder.model.rows import CinderFault, StoredVolume
+from tests.doubles.host_checks import plugged
 from tests.flows.scenarios import _roots as with_root
+from tests.regressions.worlds import host_returns, run_until
 from tests.world import CONTEXT, HOST, IMAGE, OTHER, Broken, World, events
 
 RUNNING, STOPPED = PowerState.RUNNING, PowerState.SHUTDOWN
@@ -222,3 +227,31 @@ def test_a_root_of_several_of_the_old_calls_or_none_is_refused() -> None:
         with pytest.raises(errors.ReimageError, match=why):
             world.act("reimage", image=IMAGE)
         assert world.instance.power_state == RUNNING
+
+
+def test_nothing_is_written_before_a_host_that_was_unfenced_has_shown_what_it_has(
+    tmp_path: Path,
+) -> None:
+    """By its fence the volume was taken from it; its guest has the disk, and may run again."""
+    world = with_root(RUNNING)
+    written = Broken(world, "cinder.volume_reimage")
+    operation_id = world.act("reimage", image=IMAGE)
+
+    def is_off() -> bool:
+        stop = world.operation(operation_id).history.of_step(SERVER, "stop", undo=False)
+        return stop.resolved
+
+    run_until(world, operation_id, is_off)
+    world.fence(HOST)
+    run_until(world, operation_id, lambda: written.calls > 0)
+    world.service.change_host(HOST, methodcaller("unfence", "power is back"), CONTEXT)
+    asked = written.calls
+    for _ in range(3):
+        world.clock.seconds += PUT_OFF_MAX_S
+        world.service.carry_on(operation_id)
+    assert written.calls == asked
+    assert plugged(world.host)[world.server_id] != {}
+    written.heal()
+    host_returns(world, HOST, tmp_path)
+    world.done(operation_id)
+    assert world.wrong() == []

@@ -284,6 +284,33 @@ def test_where_a_move_may_have_ended_only_a_fence_after_it_counts() -> None:
     assert rows(world) == []
 
 
+def unfenced(world: World, host: str) -> None:
+    """Let in again; its agent has not come yet."""
+    world.service.change_host(host, methodcaller("unfence", "it was only slow"), CONTEXT)
+
+
+def test_a_revert_starts_no_guest_before_a_host_that_was_unfenced_has_shown_its_own(
+    tmp_path: Path,
+) -> None:
+    """The fence was the evidence that the guest is gone there, and it is over."""
+    world = attached()
+    world.done(world.act("resize", destination=OTHER))
+    world.fence(OTHER)
+    broken = broken_on(world, HOST, "guests.start", ErrorKind.RETRYABLE)
+    operation_id = world.act("revert_resize")
+    run_until(world, operation_id, lambda: broken.calls > 0)
+    unfenced(world, OTHER)
+    broken.heal()
+    parked = world.run(operation_id)
+    assert (parked.state, parked.left[0]["error"]["code"]) == (OperationState.PARKED, "fence_over")
+    assert guests_on(world, OTHER) == {SERVER: "running"}
+    assert guests_on(world, HOST) == {SERVER: "shutdown"}
+    host_returns(world, OTHER, tmp_path)
+    world.service.act(operation_id, "retry", "it has let go", CONTEXT)
+    world.done(operation_id)
+    assert (guests_on(world, HOST), guests_on(world, OTHER)) == ({SERVER: "running"}, {})
+
+
 # --- what was under way on the host ------------------------------------------------------------
 
 
@@ -318,6 +345,23 @@ def test_the_destination_says_where_the_guest_of_a_fenced_source_is(arrived: boo
     if not arrived:
         world.done(world.act("evacuate", destination=OTHER))
     assert guests_on(world, OTHER) == {SERVER: "running"}
+
+
+def test_a_source_that_was_unfenced_says_itself_where_its_guest_is(tmp_path: Path) -> None:
+    """It may still bring the guest: that none has come is true of the time of its fence alone."""
+    world, operation_id = with_a_dead_source(arrived=False)
+    world.fence(HOST)
+    world.dead.add(OTHER)
+    world.run(operation_id)
+    unfenced(world, HOST)
+    world.dead.discard(OTHER)
+    world.run(operation_id)
+    [run] = world.operation(operation_id).history.active.values()
+    assert (run.host, run.verb) == (HOST, None)
+    assert OTHER in {row.host for row in rows(world)}
+    host_returns(world, HOST, tmp_path)
+    assert world.run(operation_id).state is OperationState.FINISHED
+    assert (guests_on(world, HOST), guests_on(world, OTHER)) == ({SERVER: "running"}, {})
 
 
 def test_with_both_hosts_of_a_migration_dead_the_destination_is_fenced_last() -> None:

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from aggregates import errors
 from aggregates.attachment import Attachment
 from aggregates.operation import OperationState, Outcome
+from handlers.requests.operator import acts
 from host_agent.shared.contract.lane import Lane
 from host_agent.shared.contract.messages import ErrorKind, Verb
 from host_agent.simulated.host_state import set_power
@@ -286,4 +288,22 @@ def test_a_host_that_does_not_say_which_attachment_it_made_has_failed(
     assert operation.first_error is not None
     assert operation.first_error["code"] == "no_attachment_id"
     assert len(rows(world)) == 1
+    assert world.wrong() == []
+
+
+@pytest.mark.parametrize("flow", ["confirm_resize", "revert_resize"])
+def test_a_resize_that_is_half_settled_is_not_given_up(flow: str) -> None:
+    """One host has let go: what began anew deleted the other's attachment, and never ended."""
+    world = attached()
+    world.done(world.act("resize", destination=OTHER))
+    call = "brick.disconnect" if flow == "confirm_resize" else "guests.start"
+    broken = broken_on(world, HOST, call, ErrorKind.FINAL)
+    operation_id = world.act(flow)
+    assert world.run(operation_id).state is OperationState.PARKED
+    assert acts(world.operation(operation_id)) == ["retry", "skip"]
+    with pytest.raises(errors.OperatorActError, match="no other one can confirm or revert"):
+        world.service.act(operation_id, "give_up", "never mind", CONTEXT)
+    broken.heal()
+    world.service.act(operation_id, "retry", "mended", CONTEXT)
+    world.done(operation_id)
     assert world.wrong() == []

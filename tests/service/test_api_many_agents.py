@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from handlers.results import inventory
-from ledger.agents import contacts
+from host_agent.shared.contract.messages import Registration
+from host_agent.shared.contract.wire import read
+from ledger.agents import calls, contacts
 from ledger.agents.batches import AGENT_BATCHER, AgentBatcher
 from ledger.config import Settings
 from ledger.core.service import RegistrationResult, Service
+from ledger.http.components import is_gone
 from tests.service.api_world import Api, guest, running_api, so
+from tests.world import CONTEXT
 
 HOSTS = [f"compute-{number}" for number in range(40)]
 
@@ -191,3 +197,36 @@ async def test_contact_is_written_when_the_service_stops(
     assert registered_at is not None
     assert polled_at is not None
     assert polled_at > registered_at
+
+
+async def test_a_list_is_not_taken_whose_agent_waits_no_more(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process has stood still; the agent shows itself anew to another one meanwhile."""
+    server = guest()
+    await register(api, "host")
+    asked, goes_on = list[web.Request](), threading.Event()
+    unchanged, awaited = Service.unchanged, calls.awaited
+
+    def stands_still(self: Service, what: Any) -> list[RegistrationResult | None]:
+        goes_on.wait(60)
+        return unchanged(self, what)
+
+    def noted(call: Any) -> Any:
+        asked.append(call.request)
+        return awaited(call)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Service, "unchanged", stands_still)
+        patched.setattr(calls, "awaited", noted)
+        late = asyncio.create_task(register(api, "host"))
+        await so(lambda: bool(asked), "it has come")
+        late.cancel()
+        await so(lambda: is_gone(asked[0]), "nobody waits for the answer")
+        said = read({"service_version": 2, "capabilities": {}, "guests": [server]}, Registration)
+        await asyncio.to_thread(api.components.service.register, "host", said, CONTEXT, list)
+        await api.projected()
+        goes_on.set()
+        await register(api, "another")  # comes after it
+    shown = await api.get(f"/v2.1/servers/{server['server_id']}")
+    assert shown["server"]["OS-EXT-STS:power_state"] == 1

@@ -7,7 +7,11 @@ from __future__ import annotations
 from typing import Any
 from uuid import uuid4
 
+import pytest
+
 from host_agent.shared.contract.survey import CAPABILITY
+from ledger.http.call import projected
+from ledger.native import accepting
 from tests.service.api_world import HOST, OTHER, Api, eventually, guest
 from tests.surveys import survey, whole
 
@@ -49,6 +53,25 @@ async def test_a_volume_in_a_strange_guest_is_given_to_nobody(api: Api) -> None:
     assert f"volume {volume} in the guest of server {strange['server_id']}" in refused
     await api.register({**strange, "devices": [], "volumes": []}, host=OTHER)
     assert (await api.attach(server, volume, who="member")).status == 200
+
+
+async def test_who_may_have_a_lost_guest_is_read_when_the_tables_have_the_loss(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log has it first: until then a survey of before would account for its host."""
+    server, _ = await api.attached()
+    await api.register(host=OTHER, **AGENT)
+    await api.register(host=HOST, **AGENT)
+    waited = list[int]()
+
+    async def noted(components: Any, position: int) -> None:
+        waited.append(position)
+        await projected(components, position)
+
+    monkeypatch.setattr(accepting, "projected", noted)
+    head = await api.head()
+    await _refusal(await api.ask("DELETE", f"/v2.1/servers/{server}", "member", "2.89"))
+    assert set(waited) == {head}
 
 
 async def test_a_lost_guest_may_be_on_every_host_until_that_has_said_no(api: Api) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
@@ -15,7 +15,9 @@ from eventsourcing.persistence import StoredEvent
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import sql
 from aggregates.instance import Instance
+from host_agent.shared.contract.messages import SERVICE_VERSION, Guest, PowerState, Registration
 from ledger.log.application import Ledger
 from ledger.log.recorder import LedgerRecorder
 from projections.catalog import ALL
@@ -24,8 +26,9 @@ from projections.reads.queries import Cursor, Queries, read_pool
 from projections.reads.server_lists import ServerFilter, Words
 from projections.running.runner import catch_up
 from tests.store.histories import Watched, stored_events
-from tests.world import HOST, OTHER, SERVER, World
+from tests.world import CONTEXT, HOST, OTHER, SERVER, World
 
+OURS = sql.query("observed", "ours_of_host")
 WORDS = Words(tasks={"resize": "resizing"}, powers={"running": 1})
 
 
@@ -449,3 +452,54 @@ async def test_lists_are_bounded_whatever_is_asked_for(
     )
     assert len(await queries.events(limit=10**9)) == PAGE_MAX
     assert await queries.events(limit=-1) == []
+
+
+def _resized(world: World) -> None:
+    world.run(world.act("resize", destination=OTHER))
+
+
+def _arriving(world: World) -> None:
+    """On its way to OTHER, whose agent is silent."""
+    world.dead.add(OTHER)
+    world.run(world.act("live_migrate", destination=OTHER))
+
+
+def _elsewhere(world: World) -> None:
+    """OTHER shows its guest, too."""
+    guest = Guest(server_id=SERVER, name="copy", power_state=PowerState.RUNNING)
+    said = Registration(service_version=SERVICE_VERSION, capabilities={}, guests=(guest,))
+    world.service.register(OTHER, said, CONTEXT, world.open_ids)
+
+
+@pytest.mark.parametrize(
+    ("begin", "volumes", "others"),
+    [
+        (lambda _: None, 1, []),
+        (_resized, 0, [SERVER]),
+        (_resized, 1, [SERVER]),
+        (_arriving, 1, [SERVER]),
+        (_elsewhere, 0, [SERVER]),
+    ],
+    ids=["there", "resized", "attached", "arriving", "elsewhere"],
+)
+def test_a_host_is_handed_back_when_nothing_is_there_any_more_or_on_its_way(
+    recorder: LedgerRecorder,
+    database_url: str,
+    begin: Callable[[World], None],
+    volumes: int,
+    others: list[str],
+) -> None:
+    """Its agent is gone for good then, and it cannot be fenced: who waits for it waits for ever."""
+    world = World(volumes=volumes)
+    for volume_id in world.volumes:
+        world.done(world.attach(volume_id))
+    begin(world)
+    for event, context in stored_events(world):
+        recorder.insert_events([event], context=context)
+    catch_up(database_url, ALL)
+    with psycopg.connect(database_url) as connection:
+        found = {
+            host: [id_ for (id_,) in connection.execute(OURS, {"host": host}).fetchall()]
+            for host in (HOST, OTHER)
+        }
+    assert found == {HOST: [SERVER], OTHER: others}
