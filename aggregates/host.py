@@ -260,7 +260,7 @@ class Host(Aggregate):
 
     def check_returnable(self) -> None:
         """Raises NotAdoptedHostError; HostUnaccountedError if the host holds, or may still hold,
-        something of servers elsewhere.  That keeps these from being started, and would be forgotten.
+        something of servers elsewhere.  That keeps these from a start, and would be forgotten.
         """
         if self.came_from is None:
             raise errors.NotAdoptedHostError(host=self.name)
