@@ -273,7 +273,11 @@ def _clear(state: State, name: str, release: Release) -> None:
     wire, records = Wire(), dict(state.world.hosts[name].records)
     host: Any = Host(state.world, name, wire)
     cinder: Any = Cinder(state.world, wire)
-    ports: Any = SimpleNamespace(cinder=cinder, guests=host, brick=host, records=records)
+    service = Ledger(state, Wire()).service
+    users = SimpleNamespace(others=lambda v, a: service.others(name, v, a))
+    ports: Any = SimpleNamespace(
+        cinder=cinder, guests=host, brick=host, records=records, users=users
+    )
     locks: Any = SimpleNamespace(hold=lambda *_: nullcontext())
     clock: Any = Clock(state.world)
     LeftoversRelease(ports, locks, clock).clear(release)
