@@ -83,8 +83,9 @@ class _Standing(Collector):
         yield version
         yield GaugeMetricFamily(
             "ledger_agent_registered",
-            "1 if the ledger has accepted the agent's registration and is in contact, else 0; also 0"
-            " while it cannot read its inventory, or its calls of the ledger fail by its own fault",
+            "1 if the ledger has accepted the agent's registration and is in contact, else 0; "
+            "also 0 while it cannot read its inventory, or while its calls of the ledger fail by "
+            "its own fault",
             state.registered,
         )
         yield GaugeMetricFamily(
