@@ -3,8 +3,8 @@
 No API of Nova's writes a mapping without attaching something.  So the changes become SQL
 (ledger.nova_beside.script) for a person to read and to execute.  Each has what Nova says now as its
 condition, so that it changes its one row or none.  Nothing in them is a secret, so connections are
-left empty: Nova reads them anew from Cinder when it reboots the server hard, or by `nova-manage
-volume_attachment refresh`.
+left empty.  Nova makes them anew when it unshelves the server.  By a hard reboot it does not: it
+leaves such a volume out (Nova 34, ComputeManager._get_instance_block_device_info).
 
 The columns are those of its model BlockDeviceMapping: `deleted` is 0, or the row's own id.  Pure.
 """
@@ -73,8 +73,9 @@ def compared(
 
 _DIFFERS = "Nova's database has other mappings or states of it: see the SQL."
 _STALE = (
-    "If its volumes were connected anew since it was adopted, have Nova reboot it hard before "
-    "anything else: Nova keeps a connection as it was."
+    "If its volumes changed or were connected anew since it was adopted, have Nova shelve and "
+    "unshelve it before anything else. Nova keeps a connection as it was, and its hard reboot "
+    "leaves out a volume that it has none of."
 )
 
 
