@@ -3,8 +3,8 @@
 No API of Nova's writes a mapping without attaching something.  So the changes become SQL
 (ledger.nova_beside.script), which a person reads and executes.  Each statement has Nova's present
 state as its condition, so it changes its one row or none.  The statements have no secrets, so
-connections are left empty: Nova reads them again from Cinder at a hard reboot of the server, or by
-`nova-manage volume_attachment refresh`.
+connections are left empty.  Nova makes them anew when it unshelves the server.  A hard reboot does
+not: it leaves such a volume out (Nova 34, ComputeManager._get_instance_block_device_info).
 
 The columns are those of Nova's model BlockDeviceMapping: `deleted` is 0, or the row's own id.
 Pure.
@@ -76,8 +76,9 @@ def compared(
 
 _DIFFERS = "Nova's database has other mappings or states of it: see the SQL."
 _STALE = (
-    "If its volumes were connected anew since it was adopted, have Nova reboot it hard before "
-    "anything else: Nova keeps a connection as it was."
+    "If its volumes changed or were connected anew since it was adopted, have Nova shelve and "
+    "unshelve it before anything else. Nova keeps a connection as it was, and its hard reboot "
+    "leaves out a volume that it has none of."
 )
 
 

@@ -65,6 +65,13 @@ def _may_be_one(source: str, known: str) -> bool:
     )
 
 
+def is_same(one: str, other: str, view: StorageView) -> bool:
+    """Whether both are one device, and not two paths of its disk; or a file by the same server."""
+    if one.startswith(_DEVICES):
+        return view.place(one) == view.place(other)
+    return not view.names(one).isdisjoint(view.names(other))
+
+
 def is_recorded(
     sources: Sequence[str], records: Iterable[Record], view: StorageView
 ) -> bool | None:

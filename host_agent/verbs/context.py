@@ -145,7 +145,7 @@ def refuse_other_source(ctx: RunContext, server_id: str, serial: str) -> None:
     sources = certain(state.sources, live=state.live is not None)
     if set(sources) <= {place for record in records for place in record.places}:
         return  # nobody has to look at storage for that
-    if elsewhere(sources, records, _looked_at(ctx)):
+    if elsewhere(sources, records, looked_at(ctx)):
         known = sorted({place for record in records for place in record.places})
         raise final(
             "other_source",
@@ -177,7 +177,7 @@ def refuse_if_open(ctx: RunContext, record: Record) -> None:
     ]
     if not any(disk.sources for disk in opened):
         return
-    view = _looked_at(ctx)
+    view = looked_at(ctx)
     volumes = by_name([record], view)
     for disk in opened:
         for source in certain(disk.sources, live=disk.live):
@@ -197,7 +197,7 @@ def _still_open(disk: Opened, source: str, record: Record) -> PortError:
     return final("disk_still_plugged", f"{here}, {why}")
 
 
-def _looked_at(ctx: RunContext) -> StorageView:
+def looked_at(ctx: RunContext) -> StorageView:
     try:
         return ctx.storage.look()
     except OSError as error:

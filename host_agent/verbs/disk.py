@@ -10,14 +10,22 @@ import structlog
 
 from host_agent.shared.contract.lane import Lane
 from host_agent.shared.contract.messages import ErrorKind
-from host_agent.shared.contract.ports import GIB, ConnectionInfo, OtherVolumeError, PortError
+from host_agent.shared.contract.ports import (
+    GIB,
+    ConnectionInfo,
+    Disk,
+    OtherVolumeError,
+    PortError,
+)
 from host_agent.storage import connection
 from host_agent.storage.records import Record, is_known, remember, there_now
+from host_agent.storage.sources import is_same
 from host_agent.verbs.cinder_flow import flow_of
 from host_agent.verbs.context import (
     RunContext,
     final,
     is_plugged,
+    looked_at,
     no_attachment_id,
     path_of,
     refuse_if_copies_differ,
@@ -245,8 +253,20 @@ def disk_replace(ctx: RunContext, lane: Lane) -> dict[str, Any]:
     """Let the guest's definition follow its volume's new connection."""
     disk = disk_for(lane, _connected(ctx, lane))
     refuse_other_source(ctx, lane.server_id, lane.disk_serial)
-    ctx.guests.replace(lane.server_id, disk)
+    if not _runs_with(ctx, lane, disk):
+        ctx.guests.replace(lane.server_id, disk)
     return {}
+
+
+def _runs_with(ctx: RunContext, lane: Lane, disk: Disk) -> bool:
+    """Whether the guest has that open by another name, and is defined so: Nova gives a guest the
+    kernel's name of a device.  It keeps it until it is defined anew.
+    """
+    state, own = ctx.guests.disk(lane.server_id, lane.disk_serial), path_of(disk.source)
+    if own is None or state.live is None or state.differs or own in state.sources:
+        return False
+    view = looked_at(ctx)
+    return all(is_same(each, own, view) for each in state.sources)
 
 
 def disk_grow(ctx: RunContext, lane: Lane) -> dict[str, Any]:

@@ -6,6 +6,8 @@ import uuid
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,9 +16,13 @@ from host_agent.shared.contract.lane import Lane, LaneSide
 from host_agent.shared.contract.messages import ErrorKind, GuestOrder, PowerState, Verb
 from host_agent.shared.contract.ports import ConnectionInfo, OtherVolumeError, PortError
 from host_agent.shared.contract.survey import UnlabelledShown
+from host_agent.simulated.adapters import SimulatedBrick
 from host_agent.simulated.host_state import set_power
+from host_agent.storage.shown import KernelStorage
 from tests.agent.bench import ATTACH, DETACH, Bench
+from tests.agent.kernel_tree import Kernel
 
+WWID = "6001405aaaaaaaaaaaaaaaaaaaaaaaaa"
 STRAY = "/simulated/mnt/stray.qcow2"
 
 
@@ -101,6 +107,56 @@ def test_a_guest_that_writes_elsewhere_can_be_stopped_for_itself(bench: Bench) -
     put_above(bench, lane)
     bench.order(Verb.GUEST_STOP, GuestOrder(server_id=lane.server_id, lanes=(lane,)))
     assert bench.store.read()["guests"][lane.server_id]["live"] is None
+
+
+class ByUdev(SimulatedBrick):
+    """os-brick where udev names what is connected: a guest gets it by that name."""
+
+    def __init__(self, bench: Bench, path: str) -> None:
+        super().__init__(bench.store, bench.faults, bench.host)
+        self._path = path
+
+    def connect(self, info: ConnectionInfo) -> dict[str, Any]:
+        return {**super().connect(info), "path": self._path, "device": {"path": self._path}}
+
+
+def refreshed(kernel: Kernel, has: str, path: str, driver: str = "iscsi") -> Bench:
+    """A running guest that Nova gave `has`, after its volume was connected at `path`."""
+    bench = Bench(driver=driver)
+    lane = bench.attached()
+    put_above(bench, lane, has)
+    bench.records.clear()
+    before = bench.store.read()["guests"]
+    storage = KernelStorage(kernel.root)
+    context = bench.context(brick=ByUdev(bench, path), storage=storage)
+    bench.run(lane, Verb.ATTACHMENT_REFRESH, Verb.VOLUME_CONNECT, context=context)
+    bench.run(lane, Verb.DISK_REPLACE, context=context)
+    assert bench.records[lane.attachment_id or ""].paths == [path]
+    assert bench.store.read()["guests"] == before
+    return bench
+
+
+def test_a_running_guest_keeps_what_nova_has_connected_by_the_kernels_name(tmp_path: Path) -> None:
+    """Nova names a device as os-brick does; the agent by what udev calls it."""
+    kernel = Kernel(tmp_path / "root")
+    for disk in ("sda", "sdb"):
+        kernel.disk(disk, state="running", wwid=f"naa.{WWID}")
+    kernel.map("dm-0", f"3{WWID}", "sda")
+    mapped = kernel.link(f"/dev/disk/by-id/dm-uuid-mpath-3{WWID}", "dm-0")
+    refreshed(kernel, "/dev/dm-0", mapped)
+    with pytest.raises(PortError) as error:  # its path is not that by which it is connected now
+        refreshed(kernel, "/dev/sda", kernel.link(f"/dev/disk/by-id/wwn-0x{WWID}", "sdb"))
+    assert error.value.code == "refresh_needs_stop"
+
+
+def test_a_running_guest_keeps_the_file_that_nova_has_mounted_elsewhere(tmp_path: Path) -> None:
+    kernel = Kernel(tmp_path / "root")
+    for at, source in (("nova", "a:/cinder"), ("own", "a:/cinder"), ("moved", "b:/cinder")):
+        kernel.mount(f"/mnt/{at}", source)
+    refreshed(kernel, "/mnt/nova/volume-1", "/mnt/own/volume-1", "nfs")
+    with pytest.raises(PortError) as error:
+        refreshed(kernel, "/mnt/nova/volume-1", "/mnt/moved/volume-1", "nfs")
+    assert error.value.code == "refresh_needs_stop"
 
 
 def test_what_was_brought_back_is_taken(bench: Bench) -> None:

@@ -134,7 +134,9 @@ configure() {
     mkdir -p "$LAB_DIR/export/$backend"; chmod 777 "$LAB_DIR/export/$backend"
     touch "$LAB_DIR/export/$backend/.lab-nfs-export"
   done
-  if [[ ,$BACKENDS, = *,nfs,* ]] && [ ! -e /sbin/mount.nfs ]; then install -m755 "$LAB_SRC/mount.nfs" /sbin/mount.nfs; fi
+  if [[ ,$BACKENDS, = *,nfs,* ]] && [ ! -e /sbin/mount.nfs ]; then
+    install -m755 "$LAB_SRC/mount.nfs" /sbin/mount.nfs; touch "$STATE/mount.nfs"
+  fi
   { common_section; for backend in ${BACKENDS//,/ }; do "${backend}_section" "$backend"; done; } >"$CONF.new"
   sed "s#^filters_path=.*#filters_path=$etc/cinder/rootwrap.d,$etc/os-brick/rootwrap.d#
     s#^exec_dirs=.*#&,$VENV/bin#" "$etc/cinder/rootwrap.conf" >"$LAB_DIR/etc/rootwrap.conf"
@@ -167,8 +169,8 @@ up() {
 
 down() {
   local name; for name in cinder gate; do stop $name; done
-  # With `fake` alone it has put none there: it may be another tier's.
-  if [ "$BACKENDS" != fake ] && grep -qs 'written by the lab of attachment-ledger' /sbin/mount.nfs; then rm -f /sbin/mount.nfs; fi
+  # It may be another tier's.
+  [ ! -e "$STATE/mount.nfs" ] || rm -f /sbin/mount.nfs "$STATE/mount.nfs"
 }
 
 "${1:?up or down}"

@@ -23,7 +23,9 @@ export LAB_DETACH_ATTEMPTS="${LAB_DETACH_ATTEMPTS:-2}"
 # Two hosts with hypervisors: this machine, and one in namespaces of its own (hosts.sh).
 export LAB_NET="${LAB_NET:-10.77.0}"
 export LAB_HOST=compute-1 LAB_ADDRESS="$LAB_NET.1" LAB_LIBVIRT_URI="qemu:///system"
-export LAB_HOST_2=compute-2 LAB_ADDRESS_2="$LAB_NET.2" LAB_HOST_2_DIR="$LAB_DIR/compute-2"
+export LAB_HOST_2="${LAB_HOST_2:-compute-2}" LAB_ADDRESS_2="$LAB_NET.2"
+export LAB_HOST_2_DIR="$LAB_DIR/$LAB_HOST_2"
+export LAB_NAMESPACES="${LAB_NAMESPACES:---mount --net --uts}" # that the second has of its own
 export LAB_LIBVIRT_URI_2="qemu+unix:///system?socket=$LAB_HOST_2_DIR/run/libvirt-sock"
 # A proxy that pip needs is not asked for what is here.
 export no_proxy="localhost,127.0.0.1,$LAB_ADDRESS,$LAB_ADDRESS_2${no_proxy:+,$no_proxy}"

@@ -65,9 +65,11 @@ machine_2() {
   rm -rf "$LAB_HOST_2_DIR/run"; mkdir "$LAB_HOST_2_DIR/run"
   qemu_conf "$LAB_ADDRESS_2" >"$LAB_HOST_2_DIR/etc/qemu.conf"
   mkdir -p /run/libvirt /var/{lib,cache,log}/libvirt
-  spawn "$LAB_HOST_2" unshare --mount --net --uts "$LAB_SRC/hosts.sh" inside
+  # shellcheck disable=SC2086  # several words
+  spawn "$LAB_HOST_2" unshare $LAB_NAMESPACES "$LAB_SRC/hosts.sh" inside
   local pid; pid=$(running "$LAB_HOST_2")
   wait_for 10 "the namespaces of $LAB_HOST_2" test -e "$LAB_HOST_2_DIR/run/booted"
+  [[ $LAB_NAMESPACES == *--net* ]] || return 0
   ip link add lab-1 type veth peer name lab-2 netns "$pid"
   ip link set lab-1 up
   ip route add "$LAB_ADDRESS_2" dev lab-1 src "$LAB_ADDRESS"
@@ -148,6 +150,7 @@ remove_guests() { # number: those whose names are ours
 down() {
   local n; for n in 1 2; do remove_guests $n; stop "libvirtd-$n"; done
   stop "$LAB_HOST_2" KILL # and with it its mounts and the veth pair
+  [ -e "$LAB_DIR/host_uuid-1" ] || return 0 # this machine was none of the hosts
   ip addr del "$LAB_ADDRESS/32" dev lo 2>/dev/null || true
   if [ "$(head -1 $CONF 2>/dev/null)" = "$MARK" ]; then
     rm -f $CONF

@@ -1,5 +1,5 @@
 #!/bin/bash
-# ledger.sh up|down|start NAME: our own service ("ledger") with a PostgreSQL of its own
+# ledger.sh up|down|start NAME|agent_toml ...: our own service ("ledger") with a PostgreSQL of its own
 # ("postgres"), and each host's agent ("agent-1", "agent-2"), as an operator would run them.
 . "$(dirname "$0")/env.sh"; . "$LAB_SRC/lib.sh"
 DSN_FILE=$LAB_DIR/run/postgres.dsn
@@ -130,4 +130,4 @@ up() {
 
 down() { local name; for name in agent-1 agent-2 ledger postgres; do stop $name; done; }
 
-"${1:?up, down or start}" ${2:+"$2"}
+"${1:?up, down, start or agent_toml}" "${@:2}"

@@ -36,7 +36,7 @@ stop() { # name [signal]: and what it left behind in its session
 GUESTS='(lab|contract|instance)-' # names: the lab's, the contract tests', the service's own
 
 enter() { # number of a host: the words before a command that is to run there
-  [ "$1" = 1 ] || echo "nsenter --target $(running "$LAB_HOST_2") --mount --net --uts --"
+  [ "$1" = 1 ] || echo "nsenter --target $(running "$LAB_HOST_2") $LAB_NAMESPACES --"
 }
 
 unmount() { # what is mounted in the lab's directory, as seen from here

@@ -1,9 +1,11 @@
 #!/bin/bash
-# nova.sh fill|up|down: a real Nova as separate processes (API, conductor, scheduler, a compute service for
+# nova.sh fill|up|hypervisor|down: a real Nova as separate processes (API, conductor, scheduler, a compute service for
 # each host with the fake driver), Placement, and what they need: MariaDB, RabbitMQ, and a Neutron that has
 # nothing (neutron.py).  `up` needs Keystone and Cinder; servers boot from volumes, without networks.
+# `hypervisor` adds a compute service with libvirt, on a host with namespaces of its own (hosts.sh).
 . "$(dirname "$0")/env.sh"; . "$LAB_SRC/lib.sh"
 VENV=$LAB_DIR/venv-nova ETC=$LAB_DIR/etc/nova STATE=$LAB_DIR/nova
+FAKES=("$LAB_HOST" compute-2)
 DB=mysql+pymysql://root@127.0.0.1:$LAB_MARIADB_PORT SOCKET=$LAB_DIR/run/mariadb.sock
 export PATH="$VENV/bin:$PATH:/usr/lib/rabbitmq/bin" PYTHONWARNINGS=ignore
 
@@ -83,6 +85,33 @@ compute_conf() { # host: no compute service reaches the databases
   printf '[api_database]\nconnection =\n[database]\nconnection =\n'
 }
 
+# Shares are mounted where the agent looks for them: then it finds them mounted.
+libvirt_conf() {
+  local section
+  compute_conf "$LAB_HOST_2"
+  cat <<C
+[DEFAULT]
+compute_driver = libvirt.LibvirtDriver
+[libvirt]
+virt_type = qemu
+cpu_mode = none
+nfs_mount_point_base = $LAB_DIR/mnt-agent-2
+C
+  for section in nova_sys_admin privsep_osbrick; do
+    printf '[%s]\nhelper_command = %s/bin/privsep-helper --config-file %s/nova.conf --config-file %s/%s.conf\n' \
+      "$section" "$VENV" "$ETC" "$ETC" "$LAB_HOST_2"
+  done
+}
+
+hypervisor() {
+  "$LAB_SRC/hosts.sh" account; "$LAB_SRC/hosts.sh" start 2
+  mkdir -p "$STATE/$LAB_HOST_2/instances" "$LAB_DIR"/{locks,mnt-agent}-2
+  libvirt_conf >"$ETC/$LAB_HOST_2.conf"
+  # shellcheck disable=SC2046  # several words
+  spawn "nova-$LAB_HOST_2" $(enter 2) nova-compute --config-file "$ETC/nova.conf" --config-file "$ETC/$LAB_HOST_2.conf"
+  "$LAB_DIR/venv-client/bin/python" "$LAB_SRC/nova/ready.py" "$LAB_HOST_2"
+}
+
 mariadb() {
   local name dir=$LAB_DIR/mariadb
   [ -e "$dir" ] || mariadb-install-db --no-defaults --user=root --datadir="$dir" --skip-test-db \
@@ -139,17 +168,17 @@ up() {
   OS_PLACEMENT_CONFIG_DIR=$ETC serve placement "$LAB_PLACEMENT_PORT" placement.wsgi.api:application 1
   OS_NOVA_CONFIG_DIR=$ETC serve nova-api "$LAB_NOVA_PORT" nova.wsgi.osapi_compute:application 2
   for each in conductor scheduler; do spawn nova-$each nova-$each --config-file "$ETC/nova.conf"; done
-  for host in "$LAB_HOST" "$LAB_HOST_2"; do
+  for host in "${FAKES[@]}"; do
     mkdir -p "$STATE/$host/instances"; compute_conf "$host" >"$ETC/$host.conf"
     spawn "nova-$host" nova-compute --config-file "$ETC/nova.conf" --config-file "$ETC/$host.conf"
   done
   for each in placement:"$LAB_PLACEMENT_PORT" nova-api:"$LAB_NOVA_PORT"; do wait_port "${each%:*}" "${each#*:}"; done
-  "$LAB_DIR/venv-client/bin/python" "$LAB_SRC/nova/ready.py" "$LAB_HOST" "$LAB_HOST_2"
+  "$LAB_DIR/venv-client/bin/python" "$LAB_SRC/nova/ready.py" "${FAKES[@]}"
 }
 
 down() {
   local name
-  for name in nova-api "nova-$LAB_HOST" "nova-$LAB_HOST_2" nova-scheduler nova-conductor placement neutron rabbitmq epmd mariadb; do
+  for name in nova-api "${FAKES[@]/#/nova-}" "nova-$LAB_HOST_2" nova-scheduler nova-conductor placement neutron rabbitmq epmd mariadb; do
     stop "$name"
   done
 }
@@ -158,6 +187,6 @@ case ${1:-} in
   fill)
     packages mariadb-server-core mariadb-client-core rabbitmq-server
     venv "$VENV" "$LAB_SRC/requirements-nova.txt" ;;
-  up | down) "$1" ;;
-  *) fail "usage: nova.sh fill|up|down" ;;
+  up | hypervisor | down) "$1" ;;
+  *) fail "usage: nova.sh fill|up|hypervisor|down" ;;
 esac

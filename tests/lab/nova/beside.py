@@ -1,11 +1,12 @@
 """The ledger beside the lab's Nova: it watches, and is the endpoint that the catalog names.
 
-Its agent has a simulated host, as Nova's compute services have fake drivers.
+Its agent has a simulated host where Nova's compute service has the fake driver.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -18,9 +19,9 @@ from handlers.drift.judge import APART_S
 from ledger.nova_beside.adapters import TIMEOUT_S
 from ledger.nova_beside.observer import REST
 from tests.benchmarks.servers import server
-from tests.lab.nova.cloud import read_only, wait_until
+from tests.lab.nova.cloud import NovaCloud, read_only, wait_until
 from tests.lab.people import person
-from tests.lab.settings import ENV, LAB_SRC, LOG_DIR, SETTLE_S
+from tests.lab.settings import ENV, LAB_DIR, LAB_SRC, LOG_DIR, SETTLE_S
 from tests.stack import Process
 from tests.tokens import write_private
 
@@ -77,6 +78,14 @@ user_id = "agent"
 project_id = "service"
 roles = ["agent"]
 host = "{ENV[LAB_HOST]}"
+
+[[tokens]]
+name = "agent-2"
+token = "{ENV[LAB_AGENT_TOKEN_2]}"
+user_id = "agent-2"
+project_id = "service"
+roles = ["agent"]
+host = "{ENV[LAB_HOST_2]}"
 """
 AGENT = """
 [agent]
@@ -124,6 +133,17 @@ class Beside:
             yield
         finally:
             agent.stop()
+
+    @contextlib.contextmanager
+    def real_agent(self) -> Iterator[None]:
+        """Of LAB_HOST_2, with os-brick and libvirt."""
+        words = f"2 {ENV['LAB_HOST_2']} {ENV['LAB_ADDRESS_2']} {ENV['LAB_AGENT_TOKEN_2']}"
+        lab(f"umask 077; ./ledger.sh agent_toml {words} >{LAB_DIR}/etc/agent-2.toml")
+        lab("exec ./ledger.sh start agent-2")
+        try:
+            yield
+        finally:
+            lab("stop agent-2")
 
     def get(self, path: str) -> Any:
         headers = {"X-Auth-Token": ENV["LAB_OPERATOR_TOKEN"]}
@@ -188,6 +208,14 @@ def _catalog_names(url: str) -> Iterator[None]:
         for each in endpoints:
             old = {"endpoint": {"url": each["url"]}}
             session.patch(f"{api}/endpoints/{each['id']}", json=old)
+
+
+def act(cloud: NovaCloud, words: str, server: str, code: int = 0) -> dict[str, Any]:
+    """What is said of the server by an act on the host, of the command line."""
+    command = f"{ENV['LAB_VENV']}/bin/attachment-ledger host {words} -f json"
+    told = cloud.openstack(command, code)
+    [found] = [each for each in json.loads(told)["servers"] if each["server_id"] == server]
+    return dict(found)
 
 
 def lab(command: str) -> None:

@@ -51,9 +51,9 @@ class NovaCloud:
         self.wait_status(made.id, "available")
         return str(made.id)
 
-    def server(self) -> str:
-        """A running one, with a root volume of its own."""
-        root = self.volume()
+    def server(self, root: str | None = None) -> str:
+        """A running one, with this root volume or one of its own."""
+        root = root or self.volume()
         self.cinder.volumes.set_bootable(root, True)
         [flavor] = self.of_member.get("/flavors").json()["flavors"]
         disk = {"uuid": root, "source_type": "volume", "destination_type": "volume"}
@@ -204,7 +204,7 @@ class NovaCloud:
         done = subprocess.run(
             words, env=env, capture_output=True, text=True, timeout=CLI_S, check=False
         )
-        assert done.returncode == code, f"{command}: {done.returncode}, {done.stderr}"
+        assert done.returncode == code, f"{command}: {done.returncode}, {done.stdout}{done.stderr}"
         return done.stdout
 
     def clear(self) -> None:

@@ -18,7 +18,7 @@ if os.environ.get("LAB_TIER") != "nova":
     collect_ignore_glob = ["test_*.py"]
 
 #: Whose logs are shown with a test that fails.
-LOGS = ("nova-api", "nova-compute-1", "nova-compute-2", "cinder")
+LOGS = ("nova-api", "nova-compute-1", "nova-compute-2", "nova-compute-3", "agent-2", "cinder")
 
 
 @pytest.fixture(autouse=True)

@@ -7,5 +7,7 @@ export LAB_NOVA_PORT="${LAB_NOVA_PORT:-28774}" LAB_PLACEMENT_PORT="${LAB_PLACEME
 export LAB_NEUTRON_PORT="${LAB_NEUTRON_PORT:-29696}" LAB_MARIADB_PORT="${LAB_MARIADB_PORT:-23306}"
 export LAB_RABBIT_PORT="${LAB_RABBIT_PORT:-25672}" LAB_EPMD_PORT="${LAB_EPMD_PORT:-24369}"
 export LAB_COMPUTE_URL="http://127.0.0.1:$LAB_NOVA_PORT" # whom the catalog calls the compute service
-export LAB_PARTS="nova keystone cinder"
+# The second host is that of real guests; those of the fake driver are named in nova.sh.
+export LAB_HOST_2=compute-3 LAB_NAMESPACES="--mount --uts" LAB_DETACH_ATTEMPTS=8
+export LAB_PARTS="ledger nova keystone cinder hosts"
 . "$(dirname "${BASH_SOURCE[0]}")/../env.sh"

@@ -29,7 +29,7 @@ def main(hosts: set[str]) -> None:
             sys.exit(f"Nova is without {', '.join(sorted(left))} after {READY_S} s")
         time.sleep(0.5)
     if not any(compute.flavors()):
-        compute.create_flavor(name="tiny", ram=64, vcpus=1, disk=0)
+        compute.create_flavor(name="tiny", ram=160, vcpus=1, disk=0)
 
 
 if __name__ == "__main__":

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,7 +13,7 @@ from host_agent.shared.faults import Faults
 from host_agent.simulated.adapters import SimulatedBrick, SimulatedGuests
 from host_agent.simulated.host_state import HostState
 from ledger.cli.errors import ExitCode
-from tests.lab.nova.beside import NOVA_URL, Beside, beside, lab
+from tests.lab.nova.beside import NOVA_URL, Beside, act, beside, lab
 from tests.lab.nova.cloud import NovaCloud, survey, wait_until
 from tests.lab.settings import ENV
 
@@ -67,14 +65,6 @@ def as_connected(state: Path, cloud: NovaCloud, server: str) -> None:
         guests.plug(
             server, Disk(serial=each["volumeId"], source=source, device_name=name, bus="virtio")
         )
-
-
-def act(cloud: NovaCloud, words: str, server: str, code: int = 0) -> dict[str, Any]:
-    """What is said of the server by an act on the host, of the command line."""
-    command = f"{ENV['LAB_VENV']}/bin/attachment-ledger host {words} -f json"
-    told = cloud.openstack(command, code)
-    [found] = [each for each in json.loads(told)["servers"] if each["server_id"] == server]
-    return dict(found)
 
 
 def test_a_host_is_adopted_worked_on_and_handed_back(cloud: NovaCloud, ledger: Beside) -> None:

@@ -1,0 +1,194 @@
+"""A guest that Nova's libvirt driver has made goes over to the ledger while it writes, is worked on
+by the agent, and goes back; Nova goes on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ledger.cli.errors import ExitCode
+from tests.lab.guest import LabGuest, node_of, wait_node
+from tests.lab.nova.beside import NOVA_URL, URL, Beside, act, beside, lab
+from tests.lab.nova.cloud import NOVA, NovaCloud, survey, wait_until
+from tests.lab.settings import ENV, LAB_DIR
+from tests.lab.world import Cloud as World
+from tests.lab.writing import Writer, assert_written
+
+pytestmark = pytest.mark.lab
+
+HOST = ENV["LAB_HOST_2"]
+FAKES = (ENV["LAB_HOST"], "compute-2")
+LEDGER = f"{ENV['LAB_VENV']}/bin/attachment-ledger"
+RECORDS = LAB_DIR / "locks-2/connections"
+#: Where nova-compute has the share mounted, and the agent finds it.
+SHARE = LAB_DIR / "mnt-agent-2"
+
+
+def service(cloud: NovaCloud, host: str) -> dict[str, Any]:
+    """Nova's compute service there."""
+    path = f"/os-services?binary=nova-compute&host={host}"
+    [found] = cloud.of_admin.get(path, headers=NOVA).json()["services"]
+    return dict(found)
+
+
+def enable(cloud: NovaCloud, host: str, *, on: bool) -> None:
+    path = f"/os-services/{service(cloud, host)['id']}"
+    status = {"status": "enabled" if on else "disabled"}
+    cloud.of_admin.put(path, json=status, headers=NOVA)
+
+
+@pytest.fixture
+def cloud() -> Iterator[NovaCloud]:
+    """Nova itself, whose servers come to the host with libvirt."""
+    nova = NovaCloud(f"{NOVA_URL}/v2.1")
+    if "nfs" not in {each.name for each in nova.admin.volume_types.list()}:
+        pytest.skip("up.sh has found no namespaces, or no mounts, to be had")
+    try:
+        lab("exec ./nova.sh hypervisor")
+        for each in (HOST, *FAKES):
+            enable(nova, each, on=each == HOST)
+        yield nova
+    finally:
+        # It is not deleted: Nova would take the deleted one for that of servers made there later.
+        for each in (HOST, *FAKES):
+            enable(nova, each, on=each != HOST)
+        lab(f"stop nova-{HOST}; ./hosts.sh down; rm -rf {RECORDS.parent}")
+
+
+@pytest.fixture
+def ledger(cloud: NovaCloud) -> Iterator[Beside]:
+    with beside() as running:
+        try:
+            yield running
+        finally:  # who clears the cloud needs its host
+            lab("exec ./nova.sh hypervisor")
+
+
+def change(ours: NovaCloud, server: str, volume: str, *, attach: bool) -> None:
+    """By the ledger, in Nova's words."""
+    path = f"/servers/{server}/os-volume_attachments"
+    if attach:
+        body = {"volumeAttachment": {"volumeId": volume}}
+        asked = ours.of_member.post(path, json=body, headers=NOVA, raise_exc=False)
+    else:
+        asked = ours.of_member.delete(f"{path}/{volume}", headers=NOVA, raise_exc=False)
+    assert asked.ok, asked.text
+    ours.wait_status(volume, "in-use" if attach else "available")
+
+
+def assert_has(guest: LabGuest, *volumes: str) -> None:
+    """These disks and no others, by their serials, live and defined alike, each on its file."""
+    assert guest.disks() == (len(volumes), len(volumes))
+    for volume in volumes:
+        assert guest.disk(volume) == guest.disk(volume, persistent=True) is not None
+        source = str(guest.source(volume))
+        assert source == guest.source(volume, persistent=True)
+        assert Path(source).parent.parent == SHARE
+        assert Path(source).name == f"volume-{volume}"
+
+
+def assert_seen(guest: LabGuest, *volumes: str) -> None:
+    """The guest boots, and finds these."""
+    with guest.console() as console:
+        console.wait_booted()
+        for volume in volumes:
+            wait_node(console, volume)
+
+
+def assert_no_finding(cloud: NovaCloud, ledger: Beside) -> None:
+    cloud.openstack(f"{LEDGER} drift run --host {HOST} --wait")
+    found = [each for state in ("suspected", "confirmed") for each in ledger.findings(state)]
+    assert found == []
+
+
+def adopt(cloud: NovaCloud, server: str) -> None:
+    enable(cloud, HOST, on=False)
+    assert act(cloud, f"adopt {HOST} --dry-run", server)["state"] == "adoptable"
+    lab(f"stop nova-{HOST}")
+    assert act(cloud, f"adopt {HOST} --reason 'rack 3 first'", server)["state"] == "adopted"
+
+
+def connect_anew(cloud: NovaCloud, ledger: Beside, server: str, *volumes: str) -> None:
+    """So that the agent has records of what nova-compute has connected."""
+
+    def shown() -> bool:
+        topics = [each["topic"] for each in ledger.events(f"/servers/{server}")]
+        return "Instance.InstanceObserved" in topics[topics.index("Instance.Adopted") :]
+
+    wait_until(shown, "the agent to show the guest as it was adopted")
+    cloud.openstack(f"{LEDGER} attachment refresh --host {HOST} --wait")
+    recorded = {json.loads(each.read_text())["serial"] for each in RECORDS.glob("*.json")}
+    assert recorded == {*volumes}
+    assert_no_finding(cloud, ledger)
+
+
+def hand_back(cloud: NovaCloud, ledger: Beside, server: str) -> None:
+    wait_until(lambda: not ledger.get(f"/hosts/{HOST}").get("alive"), "it to be known as away")
+    told = act(cloud, f"hand-back {HOST} --dry-run", server, code=ExitCode.NOT_ALL)
+    cloud.nova_row(told["sql"])
+    passed = act(cloud, f"hand-back {HOST} --reason 'not yet after all'", server)
+    assert passed["state"] == "handed_back"
+    lab("exec ./nova.sh hypervisor")
+    enable(cloud, HOST, on=True)
+    wait_until(lambda: service(cloud, HOST)["state"] == "up", "Nova to hear of its host")
+
+
+def test_a_guest_of_libvirt_is_adopted_worked_on_and_handed_back(
+    cloud: NovaCloud, ledger: Beside
+) -> None:
+    world, ours = World(), NovaCloud(f"{URL}/v2.1")
+    root, first, second, third = (cloud.volume("nfs") for _ in range(4))
+    world.make_bootable(root, "root")
+    server = cloud.server(root)
+    assert cloud.host(server) == HOST
+    cloud.attach(server, first)
+    cloud.attach(server, second)
+    ledger.until(second, "BlockDeviceMapping.DevicePlugged")
+    guest = LabGuest("of Nova", server, HOST)
+    assert_has(guest, root, first, second)
+    assert_seen(guest, root, first, second)
+
+    with guest.console() as console:
+        writer = Writer(console, wait_node(console, first))
+        defined = guest.domain.XMLDesc()
+        adopt(cloud, server)
+        with ledger.real_agent():
+            connect_anew(cloud, ledger, server, root, first, second)
+            assert guest.domain.XMLDesc() == defined
+            writer.wait_progress(console)
+            change(ours, server, third, attach=True)
+            wait_node(console, third)
+            change(ours, server, second, attach=False)
+            assert node_of(console, second) is None
+            change(ours, server, second, attach=True)
+            wait_node(console, second)
+            last = writer.stop(console)
+            change(ours, server, first, attach=False)
+            assert_written(lambda offset, length: world.data(first, offset, length), last)
+            assert_has(guest, root, second, third)
+            ours.bring(server, "ACTIVE", reboot={"type": "HARD"})
+            assert_has(guest, root, second, third)
+            assert_seen(guest, root, second, third)
+            assert_no_finding(cloud, ledger)
+    hand_back(cloud, ledger, server)
+
+    # By its hard reboot Nova would leave out each volume that it has no connection of.
+    cloud.bring(server, "SHELVED_OFFLOADED", shelve=None)
+    cloud.bring(server, "ACTIVE", unshelve=None)
+    assert_has(guest, root, second, third)
+    cloud.bring(server, "ACTIVE", reboot={"type": "HARD"})
+    assert set(cloud.mappings(server)) == {root, second, third}
+    assert_has(guest, root, second, third)
+    assert_seen(guest, root, second, third)
+    cloud.detach(server, second)
+    cloud.attach(server, first)
+    assert_has(guest, root, third, first)
+    cloud.detach(server, first)
+    assert_written(lambda offset, length: world.data(first, offset, length), last)
+    ledger.until(first, "Attachment.Deleted", 2)
+    assert survey("--apart", "1s")[:2] == (0, [])
