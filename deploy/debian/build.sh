@@ -95,6 +95,7 @@ if [ "\$1" = remove ] && [ -d /run/systemd/system ]; then
 fi
 PRERM
 chmod 755 "$tree/DEBIAN/postinst" "$tree/DEBIAN/prerm"
+install -m755 "$ROOT/deploy/debian/postrm" "$tree/DEBIAN/postrm"
 find "$tree" -newermt "@$SOURCE_DATE_EPOCH" -exec touch --no-dereference -d "@$SOURCE_DATE_EPOCH" {} +
 dpkg-deb --root-owner-group --build "$tree" "$OUT" >/dev/null
 echo "$OUT/${NAME}_${VERSION}_$(dpkg --print-architecture).deb"
