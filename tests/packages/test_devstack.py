@@ -168,7 +168,10 @@ def test_it_goes_and_leaves_nothing(machine: Machine) -> None:
 
 
 @pytest.mark.skipif(SHELLCHECK is None, reason="shellcheck is not installed")
-@pytest.mark.parametrize("script", ["devstack/plugin.sh", "devstack/settings", "sbom.sh", "debian/build.sh", "debian/postrm"])
+@pytest.mark.parametrize(
+    "script",
+    ["devstack/plugin.sh", "devstack/settings", "sbom.sh", "debian/build.sh", "debian/postrm"],
+)
 def test_shellcheck_finds_nothing(script: str) -> None:
     """Of a plugin's settings others make use: SC2034 asks for a use in the file."""
     asked = [str(SHELLCHECK), "--shell=bash", "--exclude=SC2034", str(ROOT / "deploy" / script)]

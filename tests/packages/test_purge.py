@@ -17,6 +17,7 @@ SERVICE = (
     f"{ETC}/checkpoints.pem",
     f"{STATE}-checkpoints/1.json",
     "/var/log/attachment-ledger/soc",
+    "/var/lib/systemd/timers/stamp-attachment-ledger-sign.timer",
 )
 AGENT = (f"{ETC}/agent.toml", f"{ETC}/agent-credentials/LEDGER__TOKEN", f"{STATE}/locks/lock")
 BOTH = (f"{ETC}/proxy.pem",)
