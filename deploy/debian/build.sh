@@ -88,13 +88,15 @@ set -e
 find $home -name __pycache__ -prune -exec rm -rf {} +
 if [ "\$1" = remove ] && [ -d /run/systemd/system ]; then
     systemctl disable --now $NAME.service
-    [ $PROGRAM = agent ] || { # a template has no names that \`disable --now\` would stop
-        systemctl disable --now $NAME-sign.timer $NAME-forward@.service
+    [ $PROGRAM = agent ] || { # a template is disabled with all its names, and cannot be stopped: \`--now\` fails
+        systemctl disable --now $NAME-sign.timer
         systemctl stop "$NAME-forward@*.service"
+        systemctl disable $NAME-forward@.service
     }
 fi
 PRERM
 chmod 755 "$tree/DEBIAN/postinst" "$tree/DEBIAN/prerm"
+install -m755 "$ROOT/deploy/debian/postrm" "$tree/DEBIAN/postrm"
 find "$tree" -newermt "@$SOURCE_DATE_EPOCH" -exec touch --no-dereference -d "@$SOURCE_DATE_EPOCH" {} +
 dpkg-deb --root-owner-group --build "$tree" "$OUT" >/dev/null
 echo "$OUT/${NAME}_${VERSION}_$(dpkg --print-architecture).deb"

@@ -102,8 +102,8 @@ EOF
 
 function create_ledger_accounts {
     create_service_user attachment-ledger admin
-    get_or_create_service attachment-ledger block-attachment "Ledger of volume attachments"
-    get_or_create_endpoint block-attachment "$REGION_NAME" "http://$SERVICE_HOST:$LEDGER_PORT"
+    get_or_create_service attachment-ledger attachment-ledger "Ledger of volume attachments"
+    get_or_create_endpoint attachment-ledger "$REGION_NAME" "http://$SERVICE_HOST:$LEDGER_PORT"
 }
 
 function init_ledger {

@@ -100,10 +100,14 @@ def test_it_has_the_services_units_and_ends_all_of_them(tree: Path) -> None:
     units = {path.name for path in (tree / "lib/systemd/system").iterdir()}
     ours = {path.name for path in (ROOT / "deploy/systemd").iterdir() if "agent" not in path.name}
     assert units == {name for name in ours if name.endswith((".service", ".timer"))}
-    for name in ("postinst", "prerm"):
+    for name in ("postinst", "prerm", "postrm"):
         subprocess.run(["sh", "-n", tree / "DEBIAN" / name], check=True)
     ended = (tree / "DEBIAN/prerm").read_text()
     assert all(name in ended for name in units if name != "attachment-ledger-sign.service")
+    stopped = re.findall("systemctl (?:disable --now|stop) (.*)", ended)
+    assert stopped
+    # A template cannot be stopped: systemctl would fail, and `apt remove` with it.
+    assert [names for names in stopped if "@." in names] == []
 
 
 def test_it_holds_nothing_of_where_it_was_built(tree: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from host_agent import config as agent_config
 from ledger import config
+from ledger.cli.plugin import SERVICE_TYPE
 from ledger.config import hash_token
 from tests import tools
 
@@ -114,8 +115,10 @@ def test_it_comes_up_in_devstacks_phases(machine: Machine) -> None:
     begun = [number for number, word in enumerate(words) if word == "run_process"]
     assert made < upgraded < begun[0] < words.index("wait_for_service") < begun[1]
     assert "create_service_user attachment-ledger admin" in noted
-    [place] = [line.split()[-1] for line in noted if line.startswith("get_or_create_endpoint")]
-    assert place == "http://192.0.2.5:8790"
+    [service] = [line for line in noted if line.startswith("get_or_create_service")]
+    assert service.split()[1:3] == ["attachment-ledger", SERVICE_TYPE]
+    [place] = [line.split()[1:] for line in noted if line.startswith("get_or_create_endpoint")]
+    assert place == [SERVICE_TYPE, "RegionOne", "http://192.0.2.5:8790"]
 
 
 def test_what_it_writes_both_programs_take(machine: Machine) -> None:
@@ -165,7 +168,10 @@ def test_it_goes_and_leaves_nothing(machine: Machine) -> None:
 
 
 @pytest.mark.skipif(SHELLCHECK is None, reason="shellcheck is not installed")
-@pytest.mark.parametrize("script", ["devstack/plugin.sh", "devstack/settings", "sbom.sh"])
+@pytest.mark.parametrize(
+    "script",
+    ["devstack/plugin.sh", "devstack/settings", "sbom.sh", "debian/build.sh", "debian/postrm"],
+)
 def test_shellcheck_finds_nothing(script: str) -> None:
     """Of a plugin's settings others make use: SC2034 asks for a use in the file."""
     asked = [str(SHELLCHECK), "--shell=bash", "--exclude=SC2034", str(ROOT / "deploy" / script)]

@@ -18,6 +18,7 @@ import pytest
 
 from host_agent import config as agent_config
 from ledger import config
+from ledger.cli.plugin import SERVICE_TYPE
 from ledger.config import hash_token
 from tests.tokens import write_private
 
@@ -149,7 +150,8 @@ def test_what_it_writes_both_programs_take(kolla: Kolla, tmp_path: Path) -> None
     assert agent.ledger.url == "http://127.0.0.1:8790"
 
     registered = json.loads((kolla.home / "registered").read_text())
-    assert [each["name"] for each in registered["services"]] == ["attachment-ledger"]
+    [ours] = registered["services"]
+    assert (ours["name"], ours["type"]) == ("attachment-ledger", SERVICE_TYPE)
     assert {each["role"] for each in registered["users"]} == {"admin", "service"}
 
 

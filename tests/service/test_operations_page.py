@@ -12,7 +12,10 @@ from tests.stack import ADMIN, Stack
 
 PAGE = (Path(__file__).parents[2] / "docs/operations.md").read_text()
 #: What the machine's own programs do, and other tests: `apt` and units those of tests/packages.
-ELSEWHERE = ("apt install ", "install -m ", "systemctl ", "export ", "runuser -u postgres ")
+ELSEWHERE = (
+    *("apt install ", "install -m ", "systemctl ", "export ", "runuser -u postgres "),
+    *("echo ", "editor "),
+)
 #: The user that the package makes.
 AS_THE_SERVICE = "runuser -u attachment-ledger -- "
 

@@ -16,7 +16,7 @@ import aiohttp
 import pytest
 from aiohttp.test_utils import unused_port
 
-from ledger.http.components import HOLDS
+from ledger.http.components import HOLDS, Check
 from tests import tools
 from tests.authority import Authority
 from tests.service.api_world import HOST, Api, eventually
@@ -77,7 +77,9 @@ def configuration(home: Path, api: Api, port: int, certificate: Path) -> Path:
     for old, new in (
         (r":::8780 v4v6", f"127.0.0.1:{port}"),
         (r"/etc/attachment-ledger/proxy\.pem", str(certificate)),
-        (r"127\.0\.0\.1:8779", f"127.0.0.1:{api.http.port}"),
+        (r"127\.0\.0\.1:8790", f"127.0.0.1:{api.http.port}"),
+        (r"inter 2s", f"inter {LIMIT_S * 1000:.0f}ms"),
+        (r" user haproxy .*\n +group haproxy", ""),  # a test is whoever runs it
         (r"maxconn 20000", "maxconn 100"),
         (r"sc0_conn_cur gt 512", f"sc0_conn_cur gt {MOST}"),
         (r"sc0_gpc0_rate gt 50", f"sc0_gpc0_rate gt {WRONG_MOST}"),
@@ -182,3 +184,26 @@ async def test_a_client_that_has_gone_holds_no_poll(proxy: Proxy) -> None:
     await eventually(held, "the poll is held")
     asking.cancel()
     await eventually(free, "it is not any more")
+
+
+async def test_a_process_that_cannot_work_is_asked_nothing_until_it_can(proxy: Proxy) -> None:
+    """Of neighbours that are away it is asked all the same (decision 0087)."""
+    said: dict[str, str] = {"cinder": "it does not answer"}
+
+    def check(name: str) -> Check:
+        async def look() -> str | None:
+            return said.get(name)
+
+        return look
+
+    async def left_out() -> bool:
+        answer = await proxy.ask("/healthz")  # which the process itself answers with 200
+        return answer.status == 503
+
+    for name in ("cinder", "dispatcher"):
+        proxy.api.components.checks[name] = check(name)  # type: ignore[index]
+    said["dispatcher"] = "it has stopped"
+    await eventually(left_out, "it is left out")
+    del said["dispatcher"]
+    await eventually(proxy.lets_in, "it is asked again, without Cinder")
+    assert (await proxy.ask("/readyz")).status == 503
