@@ -48,7 +48,7 @@ def test_no_flow_and_no_repair_is_begun(scenario: Scenario) -> None:
     before, recorded = ours(world), len(world.store.log)
     with pytest.raises(REFUSED) as refused:
         scenario.ask(world)
-    assert "Ask Nova" in str(refused.value)
+    assert "Send the request to Nova" in str(refused.value)
     assert len(world.store.log) == recorded
     assert ours(world) == before
 

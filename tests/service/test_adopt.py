@@ -201,7 +201,7 @@ def test_before_anything_was_done_a_host_goes_back_at_no_cost(watched: Watched) 
     assert watched.head() == quiet, "what is seen is what was handed back"
     nova.detach(server, mapping)
     watched.until("volumes", new, "Attachment.Deleted")
-    assert "Ask Nova" in stack.detach(server.id, old).text
+    assert "Send the request to Nova" in stack.detach(server.id, old).text
     assert act(watched, "hand_back", code=409)["code"] == "not_adopted_host"
 
 

@@ -326,10 +326,11 @@ def test_whoever_asks_us_for_what_is_novas_is_sent_to_nova(watched: Watched) -> 
     ]
     for answer in answers:
         assert answer.status_code == 409, answer.text
-        assert "Ask Nova" in answer.text
+        assert "Send the request to Nova" in answer.text
     stack.start_agent("hv1")
     told = eventually(
-        lambda: "Ask Nova" in stack.agents["hv1"].log.read_text(), "the agent is told why"
+        lambda: "Send the request to Nova" in stack.agents["hv1"].log.read_text(),
+        "the agent is told why",
     )
     assert told
     assert watched.head() == quiet
