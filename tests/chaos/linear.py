@@ -189,13 +189,12 @@ class _Search:
         under_way, tried = dict(begun), set[Step]()
         for number in self._open(over):
             call = self._calls[number]
-            step = call.call, call.server
-            if call.told == UNKNOWN and number not in under_way:
-                if step in tried:  # as good as the one before it
-                    continue
-                tried.add(step)
             ways = (under_way[number],) if number in under_way else call.ways()
             for way in ways if call.changes else ():
+                if call.told == UNKNOWN:
+                    if way[0] in tried:  # another one can do the same, and need not end either
+                        continue
+                    tried.add(way[0])
                 yield from self._step(place, number, way)
 
     def _step(self, place: _Place, number: int, way: tuple[Step, ...]) -> Iterator[_Place]:

@@ -339,7 +339,7 @@ def test_an_agent_that_takes_itself_for_another_host_is_refused_in_words(legacy:
     assert operation.outcome == "failed"
     assert operation.first_error is not None
     assert operation.first_error["code"] == "foreign_connector"
-    assert f"Host {HOST} gave" in operation.first_error["message"]
+    assert f"Host {HOST} reported" in operation.first_error["message"]
     assert f"of host {OTHER}" in operation.first_error["message"]
     brick.connector, world.ports["host"] = real, HOST
     assert world.wrong() == []
