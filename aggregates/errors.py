@@ -124,9 +124,9 @@ class NotAdoptedHostError(DomainError, code="not_adopted_host"):
 
 class HostUnaccountedError(DomainError, code="host_unaccounted"):
     """Host {host} is fenced, or has not reported since its last fence, or since a restore of the
-    ledger, what it still holds of servers that run elsewhere; or it shows a volume in a guest that
-    must not have it. After it is handed back it cannot report this. Unfence it, or vouch for it,
-    remove such disks, and run its agent until the host is up. Then stop the agent, and try again.
+    ledger, what it still holds of servers that run elsewhere. After it is handed back it cannot
+    report this. Unfence it, or vouch for it, and run its agent until the host is up. Then stop the
+    agent, and try again.
     """
 
 

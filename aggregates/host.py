@@ -259,17 +259,21 @@ class Host(Aggregate):
             raise errors.NotObservedHostError(host=self.name)
 
     def check_returnable(self) -> None:
-        """Raises NotAdoptedHostError; HostUnaccountedError if the host holds, or may still hold,
-        something of servers elsewhere.  That keeps these from a start, and would be forgotten.
+        """Raises NotAdoptedHostError; HostUnaccountedError if the host may still hold something of
+        servers elsewhere.  That keeps these from a start, and would be forgotten.
         """
         if self.came_from is None:
             raise errors.NotAdoptedHostError(host=self.name)
-        if self.fenced or self.suspect or self.unvouched or self.shown:
+        if self.fenced or self.suspect or self.unvouched:
             raise errors.HostUnaccountedError(host=self.name)
 
     def hand_back(self, reason: str) -> None:
-        """Give the host back to its Nova.  Raises the errors of `check_returnable`."""
+        """Give the host back to its Nova.  Raises the errors of `check_returnable`; also
+        HostUnaccountedError while it shows a disk: nobody could take that sign back.
+        """
         self.check_returnable()
+        if self.shown:
+            raise errors.HostUnaccountedError(host=self.name)
         self.record(self.HandedBack, to=self.came_from, reason=reason)
 
     def check_epoch(self, epoch: int) -> None:

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from uuid import UUID
 
 import sql
@@ -37,6 +38,7 @@ from handlers.requests.adopt import (
     refusals_of,
 )
 from handlers.results.adopted import adopt, hand_back
+from handlers.results.inventory import keep_disks
 from handlers.results.nova_rows import Return, compared
 from handlers.results.observed import ServerSeen, record
 from ledger.config import Observe
@@ -234,10 +236,13 @@ class Adopting:
         reader = reader_of(self._settings, self._clock, _at_once)
         facts = one_host.read(reader, host)
         seen, position = self._seen(), 0
+        strange = self._with_strange_disks(known_host)
         servers = []
         for server_id, instance in self._ours(facts).items():
             server = _server_of(facts, server_id)
             told = self._returning(server, instance, host)
+            if server_id in strange:
+                told = replace(told, why=(*told.why, _STRANGE))
             shown = ServerReport(
                 server_id=server_id,
                 name=instance.name,
@@ -251,7 +256,7 @@ class Adopting:
                 shown = replace(shown, state="handed_back")
             servers.append(shown)
         going = {each.server_id for each in servers if each.state != "stays"}
-        left = self._on(host) - going
+        left = (self._on(host) | strange) - going
         servers += [
             ServerReport(server_id=id_, name="", state="stays", why=(_NOT_NOVAS,))
             for id_ in sorted(left - {each.server_id for each in servers})
@@ -294,11 +299,26 @@ class Adopting:
         return run_optimistically(self._store, change)
 
     def _give_host(self, host: str, reason: str, context: EventContext) -> int:
+        """With what it shows of Nova's own guests: its agent tells of them no more."""
+
+        def forget(server_id: str, unit: Unit) -> None:
+            keep_disks(host, server_id, set(), unit)
+            unit.save(context)
+
         def change(unit: Unit) -> int:
             unit.get(Host, host).hand_back(reason)
             return unit.save(context)
 
+        for server_id in self._store.load(Host, Host.id_of(host)).shown:
+            run_optimistically(self._store, partial(forget, server_id))
         return run_optimistically(self._store, change)
+
+    def _with_strange_disks(self, host: Host) -> frozenset[str]:
+        """The servers of the ledger's in whose guests it shows a volume that must not be there."""
+        instances: list[Instance] = self._store.load_many(
+            *((Instance, UUID(server_id)) for server_id in host.shown)
+        )
+        return frozenset(str(each.id) for each in instances if each.origin is None)
 
     def _on(self, host: str) -> frozenset[str]:
         """The servers that nobody else has, and that have something there, or will."""
@@ -307,6 +327,10 @@ class Adopting:
             return frozenset(row[0] for row in rows)
 
 
+_STRANGE = (
+    "The host shows a volume in its guest that must not be there: remove it, and start the agent "
+    "once more."
+)
 _NOT_NOVAS = (
     "Nova does not have it there, and the ledger has something of it there (its guest, an "
     "attachment, or an operation): end that, confirm or revert its resize, move it to a host of "

@@ -214,12 +214,14 @@ def _ends(watched: Watched) -> None:
 
 def test_after_changes_it_goes_back_once_nova_has_them(watched: Watched) -> None:
     nova, stack = watched.nova, watched.stack
-    server = nova.boot("db")
-    first, second = watched.volume(), watched.volume()
+    server, busy = nova.boot("db"), nova.boot("busy")
+    first, second, theirs = watched.volume(), watched.volume(), watched.volume()
     mapping = nova.attach(server, first)
-    server.locked = True
+    server.locked = busy.locked = True
+    busy.task_state = "rebooting"
     nova.disabled.add(HOST)
     on_the_host(watched, server, mapping)
+    on_the_host(watched, busy, nova.attach(busy, theirs))
     stack.host_down_after_s = DOWN_S
     stack.start_service()
     watched.until("volumes", first, "BlockDeviceMapping.DevicePlugged")
@@ -233,6 +235,7 @@ def test_after_changes_it_goes_back_once_nova_has_them(watched: Watched) -> None
     stack.completed(stack.attach(server.id, second))
 
     assert act(watched, "hand_back", code=409)["code"] == "host_answers"
+    assert "Volume.SeenInGuest" in watched.topics("volumes", theirs), "of a guest that stays Nova's"
     _ends(watched)
     refused = server_of(act(watched, "hand_back"), server)
     assert (refused["state"], refused["sql"].count("deleted = id")) == ("stays", 1)
@@ -254,6 +257,7 @@ def test_after_changes_it_goes_back_once_nova_has_them(watched: Watched) -> None
     ]
     done = act(watched, "hand_back")
     assert (server_of(done, server)["state"], done["whole"]) == ("handed_back", True)
+    assert watched.topics("volumes", theirs)[-1] == "Volume.GoneFromGuest"
     watched.next_looks()
     (row,) = watched.attachments(volume=second)
     assert (row["origin"], row["state"]) == ("nova", "attached")
