@@ -249,6 +249,12 @@ class HookAwaitedError(DomainError, code="hook_awaited"):
     """
 
 
+class HostAwaitedError(DomainError, code="host_awaited"):
+    """Host {host} was unfenced, and has not shown since what it holds: the guest may run there.
+    Start its agent, or fence the host again.
+    """
+
+
 class OperatorsFenceError(DomainError, code="operators_fence"):
     """Host {host} was fenced by an operator, with separate evidence: a controller cannot end
     that fence. Unfence it by /v1 when it may work again.

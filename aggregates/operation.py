@@ -25,7 +25,8 @@ from aggregates.base import About, Aggregate, Event
 from host_agent.shared.contract.lane import Lane
 from host_agent.shared.contract.wire import read
 
-_AWAITED = errors.HookAwaitedError.code
+#: To wait for these is no attempt of a step: they end by themselves, or by an operator.
+AWAITED = frozenset({errors.HookAwaitedError.code, errors.HostAwaitedError.code})
 #: The number of the lane for steps that concern the whole server.
 SERVER = -1
 
@@ -71,10 +72,10 @@ class StepRecord(NamedTuple):
     errors: frozenset[tuple[str, str]] = frozenset()
 
     def attempt(self, error: Mapping[str, Any] | None) -> int:
-        """Which attempt ends so.  To wait for the program after a fence is none: waits and attempts
-        are counted apart, each from where the other ended.
+        """Which attempt ends so.  To wait for others (AWAITED) is none: waits and attempts are
+        counted apart, each from where the other ended.
         """
-        awaited = [each is not None and each["code"] == _AWAITED for each in (self.error, error)]
+        awaited = [each is not None and each["code"] in AWAITED for each in (self.error, error)]
         return self.attempts + 1 if awaited[0] == awaited[1] else 1
 
     @property

@@ -103,7 +103,7 @@ class RetryPolicy:
         """Seconds to wait after `attempts` attempts, or None if they are used up.
 
         For a `patient` plan they never are: release work goes on until all is released.  Nor where
-        a step waits for the program after a fence, which is run until it succeeds.
+        a step waits for others (aggregates.operation.AWAITED).
         """
         used_up = attempts >= self.attempts and not patient
         return None if used_up else wait_s(attempts, self.first_s, self.max_s)

@@ -16,7 +16,14 @@ from aggregates.finding import Finding, FindingState
 from aggregates.host import Host
 from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
-from aggregates.operation import SERVER, ActiveRun, Operation, OperationState, Outcome
+from aggregates.operation import (
+    AWAITED,
+    SERVER,
+    ActiveRun,
+    Operation,
+    OperationState,
+    Outcome,
+)
 from aggregates.volume import Volume
 from handlers.engine.engine import (
     Decision,
@@ -138,7 +145,9 @@ class Execution:
         """Record the intent of these runs, with the host that can do each (decision 0027)."""
         for run in runs:
             host, error = self._given_to(run)
-            error = error or self._unsure(run) or self._shown_elsewhere(run.steps, undo=run.undo)
+            error = (
+                error or self._unsure(run, host) or self._shown_elsewhere(run.steps, undo=run.undo)
+            )
             own = self.plan.host_of(run.lane, run.place)
             handed_over = host is not None and host.name != own
             self.operation.record(
@@ -156,17 +165,20 @@ class Execution:
                 result = StepResult(step=run.steps[0], took_ms=0, error=error)
                 self.failed(self.history.active[run.lane], result, now)
 
-    def _unsure(self, run: Run) -> StepError | None:
+    def _unsure(self, run: Run, host: Host | None) -> StepError | None:
         """Why nobody begins to write yet: another host of the plan was unfenced, and has not shown
         since that it holds nothing of what its fence was the evidence for.  Then it goes on.
         """
+        own = self.plan.host_of(run.lane, run.place)
+        if host is None and own is not None:
+            return None  # the ledger only records, by the fence of the run's own host
         if run.undo or not any(VERBS[self.plan.step(name).do].starts for name in run.steps):
             return None
-        own = self.plan.host_of(run.lane, run.place)
-        for name in sorted({host for host in self.plan.hosts.values() if host} - {own}):
+        for name in sorted({each for each in self.plan.hosts.values() if each} - {own}):
             back = self.book.get(Host, name)
             if back.suspect and not back.fenced:
-                return replace(_fence_over(name), kind=ErrorKind.RETRYABLE)
+                refusal = errors.HostAwaitedError(host=name)
+                return StepError(kind=ErrorKind.RETRYABLE, code=refusal.code, message=str(refusal))
         return None
 
     def _shown_elsewhere(self, steps: Iterable[str], *, undo: bool) -> StepError | None:
@@ -355,7 +367,7 @@ class Execution:
         if error.kind is not ErrorKind.FINAL:
             retry = VERBS[verb_of(self.operation, run, step)].retry
             before = self.history.of_step(run.lane, step, undo=run.undo)
-            patient = self.plan.patient or error.code == errors.HookAwaitedError.code
+            patient = self.plan.patient or error.code in AWAITED
             attempts = before.attempt(plain(error))
             delay_s = 0.0 if at_once else retry.delay_s(attempts, patient=patient)
         fields = {

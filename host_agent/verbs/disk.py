@@ -263,7 +263,9 @@ def _runs_with(ctx: RunContext, lane: Lane, disk: Disk) -> bool:
     kernel's name of a device.  It keeps it until it is defined anew.
     """
     state, own = ctx.guests.disk(lane.server_id, lane.disk_serial), path_of(disk.source)
-    if own is None or state.live is None or state.differs or own in state.sources:
+    if own is None or state.live is None or state.differs:
+        return False
+    if not state.sources or own in state.sources:
         return False
     view = looked_at(ctx)
     return all(is_same(each, own, view) for each in state.sources)

@@ -172,7 +172,9 @@ class AgentBatcher:
         told = (asked.host, asked.registration, asked.context)
 
         def evacuating() -> list[str]:
-            return asyncio.run_coroutine_threadsafe(self._evacuating(asked.host), loop).result()
+            found = asyncio.run_coroutine_threadsafe(self._evacuating(asked.host), loop).result()
+            asked.in_time()
+            return found
 
         shown: RegistrationResult
         shown, _ = await self._in_thread(register, *told, evacuating, asked.in_time)
@@ -181,7 +183,7 @@ class AgentBatcher:
     async def _evacuating(self, host: str) -> list[str]:
         """From the log as it is now: no evacuation begins after its host was unfenced."""
         await projected(self._components, (await self._components.inner.head())["position"])
-        return await self._components.queries.evacuating(host)
+        return await self._components.inner.evacuating(host)
 
     async def _lost(
         self,

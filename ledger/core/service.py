@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeVar
 from uuid import UUID
 
 import structlog
@@ -53,6 +54,8 @@ from ledger.log.unit import AggregateStore, Unit, acting, own_context, run_optim
 INVENTORY_AT_ONCE = 1_000
 
 _log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 #: Of a host's inventory: what it shows, and the ids of the servers whose guests it does not.
 Inventory = Sequence[Guest | str]
@@ -117,9 +120,8 @@ class Service:
         left: Inventory = registration.guests
         again = False
         while True:
-            in_time()
             part = partial(self._registered, name, registration, left, context, evacuating)
-            left, more, done = run_optimistically(self._store, part)
+            left, more, done = run_optimistically(self._store, _while(in_time, part))
             again |= more
             if done is not None:
                 result, position = done
@@ -191,9 +193,8 @@ class Service:
         left: Inventory = (*changes.guests, *changes.gone)
         again = False
         while True:
-            in_time()
             part = partial(self._changed, name, changes.epoch, left, context)
-            left, more = run_optimistically(self._store, part)
+            left, more = run_optimistically(self._store, _while(in_time, part))
             again |= more
             if not left:
                 return again
@@ -228,11 +229,10 @@ class Service:
         """The host no longer shows this guest."""
 
         def change(unit: Unit) -> int:
-            in_time()
             inventory.missed(host, server_id, unit)
             return unit.save(context)
 
-        return run_optimistically(self._store, change)
+        return run_optimistically(self._store, _while(in_time, change))
 
     def report(self, name: str, report: Report, context: EventContext) -> tuple[bool, bool]:
         """Take the results of steps of a run; whether the run continues, and whether its guest was
@@ -476,6 +476,16 @@ class Service:
             return decision, unit.save(own_context(operation))
         except ConflictError:
             return None, 0  # somebody decided the same, or better; the next call sees it
+
+
+def _while(in_time: Callable[[], object], change: Callable[[Unit], T]) -> Callable[[Unit], T]:
+    """The change, which is tried again after a conflict, as long as it is in time."""
+
+    def tried(unit: Unit) -> T:
+        in_time()
+        return change(unit)
+
+    return tried
 
 
 class _ContradictedError(Exception):

@@ -414,11 +414,13 @@ async def _is_projected(call: Call, position: int) -> bool | None:
 
 
 def late() -> ApiError:
-    """What was written is durable, and not to be read yet."""
+    """What was written, if anything was, is durable, and cannot be read yet; or what is decided
+    cannot be read yet.
+    """
     return ApiError(
         503,
         "projections_late",
-        "The request is stored, but cannot be read yet: the projections are late.",
+        "The projections are late: the request may be stored, and cannot be read yet.",
         hint="See /readyz. With an Idempotency-Key the request can be repeated safely.",
         Retry_After=RETRY_AFTER_S,
     )

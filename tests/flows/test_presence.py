@@ -21,8 +21,10 @@ from handlers.requests import presence
 from handlers.requests.actions import ActOnServer
 from handlers.requests.presence import OthersShown, ShowingFinding, asks_of
 from handlers.requests.repair import RepairDrift
+from host_agent.shared.contract.changes import Changes
 from host_agent.shared.contract.messages import SERVICE_VERSION, Guest, PowerState, Registration
 from ledger.core.requests import Fleet
+from ledger.log.application import ConflictError
 from tests.flows import drifted
 from tests.flows.drifted import finding
 from tests.flows.drifts import DRIFTS
@@ -359,3 +361,36 @@ def test_every_scenario_is_asked() -> None:
     """None is left out by its name."""
     flows = {_asks(scenario)[1] for scenario in SCENARIOS}
     assert flows >= {name for name, flow in FLOWS.items() if flow.asks is Ask.VOLUMES}
+
+
+@pytest.mark.parametrize("how", ["registers", "changes", "loses"])
+def test_a_list_that_comes_too_late_is_not_taken_at_a_second_try(how: str) -> None:
+    """The first one meets what a newer list has changed."""
+    world, tries = World(), list[int]()
+    save = world.store.save
+
+    def in_time() -> None:
+        tries.append(1)
+        if len(tries) > 1:
+            raise TimeoutError
+
+    def conflicts(*_: object, **__: object) -> int:
+        world.store.save = save  # type: ignore[method-assign]
+        raise ConflictError
+
+    world.store.save = conflicts  # type: ignore[method-assign]
+    said = Registration(service_version=SERVICE_VERSION, capabilities={}, guests=())
+    off = Guest(server_id=world.server_id, name="vm", power_state=PowerState.SHUTDOWN)
+    service, before = world.service, len(world.store.log)
+    acts: dict[str, Callable[[], object]] = {
+        "registers": lambda: service.register(
+            HOST, replace(said, guests=(off,)), CONTEXT, world.open_ids, in_time
+        ),
+        "changes": lambda: service.changed(
+            HOST, Changes(epoch=0, guests=(off,), gone=()), CONTEXT, in_time
+        ),
+        "loses": lambda: service.lost_guest(world.server_id, HOST, CONTEXT, in_time),
+    }
+    with pytest.raises(TimeoutError):
+        acts[how]()
+    assert len(world.store.log) == before

@@ -21,7 +21,7 @@ SERVICE = (
 )
 AGENT = (f"{ETC}/agent.toml", f"{ETC}/agent-credentials/LEDGER__TOKEN", f"{STATE}/locks/lock")
 BOTH = (f"{ETC}/proxy.pem",)
-RECORD = f"{STATE}/locks/connections/record"
+RECORD, KERNEL = f"{STATE}/locks/connections/record", f"{STATE}/kernels/vmlinuz"
 #: $1 is the package, $2 what is asked, the others are files there.  Nothing else is in these three.
 ALONE = """
 set -e
@@ -55,17 +55,18 @@ def test_what_is_removed_keeps_its_settings(package: str) -> None:
 
 
 def test_what_is_purged_leaves_nothing_of_its_own() -> None:
-    assert left("attachment-ledger", "purge", *SERVICE, *BOTH) == set()
-    assert left("attachment-ledger-agent", "purge", *AGENT, *BOTH) == set()
+    assert left("attachment-ledger", "purge", *SERVICE) == set()
+    assert left("attachment-ledger-agent", "purge", *AGENT) == set()
 
 
-def test_the_other_program_keeps_its_own_and_what_is_of_both() -> None:
+def test_the_other_program_keeps_its_own_and_what_somebody_put_there() -> None:
     files = (*SERVICE, *AGENT, *BOTH)
     assert left("attachment-ledger", "purge", *files) == {*AGENT, *BOTH}
     assert left("attachment-ledger-agent", "purge", *files) == {*SERVICE, *BOTH}
 
 
-def test_what_guests_may_use_stays() -> None:
-    """Records of connections, which nobody could disconnect without them."""
-    kept = left("attachment-ledger-agent", "purge", *AGENT, RECORD)
-    assert kept == {RECORD, f"{STATE}/locks/lock"}
+@pytest.mark.parametrize("used", [RECORD, f"{STATE}/hv1/locks/connections/record", KERNEL])
+def test_what_guests_may_use_stays(used: str) -> None:
+    """Records of connections, which nobody could disconnect without them, and kernels."""
+    kept = left("attachment-ledger-agent", "purge", *AGENT, used)
+    assert kept == {used, f"{STATE}/locks/lock"}

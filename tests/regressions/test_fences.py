@@ -301,12 +301,14 @@ def test_a_revert_starts_no_guest_before_a_host_that_was_unfenced_has_shown_its_
     run_until(world, operation_id, lambda: broken.calls > 0)
     unfenced(world, OTHER)
     broken.heal()
-    parked = world.run(operation_id)
-    assert (parked.state, parked.left[0]["error"]["code"]) == (OperationState.PARKED, "fence_over")
+    for _ in range(20):
+        world.clock.seconds += 60
+        world.service.advance(operation_id)
+    waits = world.operation(operation_id).history.records[-1, "start", False].error or {}
+    assert waits["code"] == "host_awaited"
     assert guests_on(world, OTHER) == {SERVER: "running"}
     assert guests_on(world, HOST) == {SERVER: "shutdown"}
     host_returns(world, OTHER, tmp_path)
-    world.service.act(operation_id, "retry", "it has let go", CONTEXT)
     world.done(operation_id)
     assert (guests_on(world, HOST), guests_on(world, OTHER)) == ({SERVER: "running"}, {})
 
