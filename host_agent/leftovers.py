@@ -67,13 +67,20 @@ class LeftoversRelease:
                 # The guest itself may stay, and loses this disk, whoever else has the volume.
                 self._ports.guests.unplug(record.server_id, record.serial)
             others = any(other.volume_id == volume_id for other in staying)
-            if not others and not self._ports.users.others(volume_id, record.attachment_id):
+            if not others and not self._told_of_others(record):
                 _LOG.warning("disconnecting_leftover_volume", volume=volume_id)
                 for info in record.infos:
                     self._ports.brick.disconnect(info, record.device_of(info))
                 if is_encrypted(record.infos):
                     self._ports.guests.drop_secret(volume_id)
             self._ports.records.pop(record.attachment_id, None)
+
+    def _told_of_others(self, record: Record) -> bool:
+        """Whether another server has the volume here.  This one may, after a move of Cinder's: by
+        another device, with a record of its own.
+        """
+        servers = self._ports.users.others(record.volume_id, record.attachment_id)
+        return bool({*servers} - {record.server_id})
 
     def _volume(self, volume_id: str) -> VolumeView | None:
         try:
