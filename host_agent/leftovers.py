@@ -34,8 +34,8 @@ class LeftoversRelease:
     def clear(self, release: Release) -> None:
         """Blocks; PortError if something could not be done yet."""
         failures = [error for error in map(self._remove, release.guests) if error is not None]
-        for error in failures[:1]:
-            raise error
+        if failures:
+            raise failures[0]
         for attachment_id in release.attachments:
             record = self._ports.records.get(attachment_id)
             if record is not None:

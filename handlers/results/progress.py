@@ -166,8 +166,8 @@ class Execution:
                 self.failed(self.history.active[run.lane], result, now)
 
     def _unsure(self, run: Run, host: Host | None) -> StepError | None:
-        """Why nobody begins to write yet: another host of the plan was unfenced, and has not shown
-        since that it holds nothing of what its fence was the evidence for.  Then it goes on.
+        """Why a run that begins to write has to wait: another host of the plan was unfenced, and
+        has not shown since that it holds nothing (decision 0038).  `host` does the run.
         """
         own = self.plan.host_of(run.lane, run.place)
         if host is None and own is not None:
@@ -301,8 +301,9 @@ class Execution:
     # --------------------------------------------------------------- results
 
     def believed(self, run: ActiveRun, result: StepResult) -> StepResult:
-        """The result; of a host that was asked in place of a fenced one (`GUEST_FIND`), that what
-        has not come never will, as long as that fence stands: else the other is asked itself.
+        """The result, or an error in its place.  A destination that says in a fenced source's
+        place that the guest has not arrived (`GUEST_FIND`) is believed while that fence stands;
+        afterwards the source is asked itself (decision 0039).
         """
         own = self.plan.host_of(run.lane, self.plan.stage_of(result.step).place) or ""
         if run.verb is None or result.outputs.get("passed") or self.book.get(Host, own).fenced:

@@ -115,7 +115,6 @@ class Service:
         `evacuating`: returns the evacuations from the host that are not over, by the log at the
         time of the call.  `in_time`, here and below, raises once a newer list may have been taken.
         A guest that the host no longer shows is left to `lost_guest`.
-
         """
         left: Inventory = registration.guests
         again = False
