@@ -26,6 +26,8 @@ NET, PROXY = "10.92.0", "127.0.0.1:5433"
 DISK = "700m"
 #: Until a cluster is whole: a node is made anew from another one.
 WHOLE_S = 180.0
+#: run.sh installs it.
+PATRONI = "/var/tmp/attachment-ledger-patroni/bin/patroni"
 #: How long etcd is away, or a disk full: longer than Patroni's ttl.
 AWAY_S = 30.0
 #: What was killed is gone in this time.
@@ -144,7 +146,7 @@ class Cluster:
         as_postgres = ["setpriv", "--reuid=postgres", "--regid=postgres", "--init-groups"]
         settings = str(self.home / f"ha{node}.yml")
         inside = ["ip", "netns", "exec", f"ha{node}", *as_postgres]
-        self._spawn(f"patroni-{node}", *inside, "/usr/bin/patroni", settings)
+        self._spawn(f"patroni-{node}", *inside, PATRONI, settings)
 
     # --- what there is ------------------------------------------------------------------------
 
