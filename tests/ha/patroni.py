@@ -200,8 +200,11 @@ class Cluster:
 
 @contextmanager
 def running_cluster(home: Path) -> Iterator[Cluster]:
+    """Below `home`, a directory that PostgreSQL's user may enter; its logs stay there."""
     cluster = Cluster(home)
     cluster.down()  # of a run that was killed
+    shutil.rmtree(home, ignore_errors=True)
+    home.mkdir(mode=0o711)
     try:
         cluster.up()
         yield cluster

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import sys
 import threading
 import time
@@ -39,9 +38,6 @@ BESIDE_S = float(os.environ.get("HA_BESIDE_S", "3"))
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    """Below a directory that PostgreSQL's user may enter; its logs stay there."""
-    shutil.rmtree(HOME, ignore_errors=True)
-    HOME.mkdir(mode=0o711)
     with running_cluster(HOME) as cluster:
         yield cluster
 
