@@ -1,8 +1,8 @@
-"""The differences beside a Nova as a table: what each means, and what repairs it (`beside_nova`).
+"""The classes of differences beside a Nova (`beside_nova`): the meaning and the repair of each.
 
-A class with the name of a class of looks means the same (`classes`).  A repair is a command of Nova
-or Cinder and its effect, or the reason why no command is safe.  `{volume}`, `{server}`,
-`{attachment}` and `{host}` are filled in.
+A class has the name of the class of looks (`classes`) with the same meaning.  A repair is a command
+of Nova or Cinder and its effect, or the reason why no command is safe.  `{volume}`, `{server}`,
+`{attachment}` and `{host}` are placeholders.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from aggregates.base import About
 from handlers.drift.classes import BY_NAME
 from handlers.drift.kinds import Severity
 
-#: The party that rows call the ledger, in findings about a Nova.
+#: In findings about a Nova, the party that rows call the ledger.
 NOVA = "nova"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mend:
-    """A command and its effect; without a command, why none is safe and what to find out."""
+    """A command and its effect; or why no command is safe, and what to find out."""
 
     why: str
     command: str | None = None
@@ -51,7 +51,7 @@ _ROW = "This changes only Cinder's row, and nothing in the back-end or on a host
 _NOBODY = "First check that no host has a session or a disk of the volume."
 _LOG = "First check in the log of its cinder-volume that no task works on it any more."
 
-#: Statuses that do not end by themselves, so there is no need to wait.
+#: Statuses that never change by themselves, so they need not last to be reported.
 ENDED = frozenset(
     {"available", "in-use", "error", "error_deleting", "error_extending", "error_restoring"}
     | {"error_backing-up", "error_managing", "error_attaching", "error_detaching"}
@@ -74,7 +74,7 @@ _NEVER_MADE = Mend(
 )
 _HELD = _set("in-use", "First check with `virsh domblklist {server}` that the guest has the disk.")
 
-#: The repair of a volume whose status does not fit, by its status, with and without attachments.
+#: The repair of `volume_status_differs`, by status, with and without attachments.
 _STATUSES: dict[str, Mend] = {
     **dict.fromkeys(("in-use", "detaching", "attaching", "reserved"), _FREE),
     **dict.fromkeys(("error_attaching", "error_detaching"), _FREE),
@@ -113,7 +113,7 @@ def _kind(
     *,
     lasts: bool = False,
 ) -> DifferenceClass:
-    """A class that looks have too: with the same severity."""
+    """A class that looks have too, with its severity there."""
     severity = BY_NAME[name].severity
     return DifferenceClass(
         name=name,
@@ -155,7 +155,7 @@ KINDS: dict[str, DifferenceClass] = {
     for each in (
         DifferenceClass(
             name="owner_gone",
-            rank=0,  # any member of the project can pull it (CVE-2023-2088)
+            rank=0,  # any member of the project may delete it (CVE-2023-2088)
             severity=Severity.CRITICAL,
             meaning="Cinder has an attachment of a server that Nova does not have (404). "
             "Therefore any member of the project may delete it, in use or not "
@@ -337,7 +337,7 @@ KINDS: dict[str, DifferenceClass] = {
 
 
 def mend_of(kind: DifferenceClass, case: str | None, about: About) -> tuple[str | None, str]:
-    """The repair: its command, if one is safe, and its effect or why there is none."""
+    """The repair: its command, if one is safe; and its effect, or why none is safe."""
     mend = kind.cases.get(case or "", kind.mend)
     names = ("volume", "server", "attachment")
     ids = {name: getattr(about, f"{name}_id") or "ID" for name in names}
@@ -346,7 +346,7 @@ def mend_of(kind: DifferenceClass, case: str | None, about: About) -> tuple[str 
 
 
 def advice(name: str, differs: Mapping[str, Any], about: About) -> str:
-    """The same for a finding about an object of Nova, as a sentence."""
+    """As `mend_of`, for a finding about an object of Nova, as a sentence."""
     cinder = differs.get("cinder") or {}
     case = cinder.get("status", "") + (", attached" if cinder.get("attachments") else "")
     command, why = mend_of(KINDS[name], case, about)

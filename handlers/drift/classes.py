@@ -25,7 +25,7 @@ from handlers.drift.rows import (
 __all__ = ["BY_NAME", "CLASSES", "WORKS_S", "DriftClass", "Severity", "subject_of"]
 
 _L, _C, _H = Party.LEDGER, Party.CINDER, Party.HOST
-#: For how long Cinder may work on a volume until that is something to look at.
+#: Seconds that Cinder may work on a volume before that is reported.
 WORKS_S = 2 * 3600.0
 _CRITICAL, _WARNING, _INFO = Severity.CRITICAL, Severity.WARNING, Severity.INFO
 
@@ -456,7 +456,7 @@ BY_NAME: dict[str, DriftClass] = {each.name: each for each in CLASSES}
 
 
 def subject_of(drift_class: DriftClass) -> Subject:
-    """What a class is about."""
+    """The kind of object that the class is about."""
     if drift_class.row is not None:
         return SUBJECTS[drift_class.row]
     return Subject.REMNANT if drift_class.name == "remnant" else Subject.OPERATION

@@ -1,4 +1,4 @@
-"""What a class of drift is: one way to differ, how bad that is, and what mends it."""
+"""The type of a class of drift: one way to differ, its severity, and its repair."""
 
 from __future__ import annotations
 
@@ -11,30 +11,27 @@ from handlers.drift.rows import Party, Row, ServerRow
 
 
 class Severity(StrEnum):
-    """How soon somebody has to see to it."""
+    """How urgent it is."""
 
     CRITICAL = "critical"  # data is at risk
-    WARNING = "warning"  # something is stuck, lost or in the way
-    INFO = "info"  # it costs something, and hurts nobody
+    WARNING = "warning"  # something is stuck, lost or blocked
+    INFO = "info"  # it wastes resources, and does no harm
 
 
 @dataclass(frozen=True, kw_only=True)
 class DriftClass:
     """One way to differ.
 
-    `is_drift` is asked of a row only if all `parties` are known; it says None where that is not
-    enough, and of a server it tells the hosts (`hosts_of`).  `row` None: it is no difference that a
-    look finds, but a fact of the log, which the view `drift` shows (decision 0058).
-    `meaning`: a sentence for people.
-    `repair`: a row of `handlers.drift.repairs`; None: `by_hand` says why, and what a person does.
-    `again`: whom the repair asks anew, at its own moment, before it does anything.  `or_else`: the
-    repair for the case that the guest does not have what `repair` would keep for it.  `asked_for`:
-    somebody has to ask for the repair, whatever the settings say.  `lasts_s`: how long it has to be
-    there until a look confirms it, where that is longer than for all (`judge.APART_S`).  `shows`:
-    as long as it is open, a host shows a guest or a volume that it is not to have
-    (handlers.requests.presence).
-    `stops_repairs`: while a finding of it is open, no repair and no automatic act for its volume is
-    begun: what it shows may be another volume's data.
+    `is_drift`: the predicate on one row, called only if all `parties` are known.  None: the row
+    does not say enough.  For a server it returns hosts (`hosts_of`).  `row`: None for a fact of the
+    log, which no look finds; the view `drift` has it (decision 0058).  `repair`: a row of
+    `handlers.drift.repairs`; None: `by_hand` says why, and what an operator does.  `or_else`: the
+    repair if the guest does not have what `repair` would keep.  `again`: the parties that the
+    repair asks again before it changes anything.  `asked_for`: an operator must request the repair,
+    whatever the settings say.  `lasts_s`: seconds until a look confirms it, if longer than
+    `judge.APART_S`.  `shows`: while a finding is open, a host shows a guest or volume that it
+    should not have (handlers.requests.presence).  `stops_repairs`: while a finding is open, no
+    repair and no automatic act on its volume begins, because the data may be another volume's.
     """
 
     name: str
@@ -53,7 +50,7 @@ class DriftClass:
     stops_repairs: bool = False
 
     def hosts_of(self, row: Row) -> frozenset[str]:
-        """The hosts by whose word the row, which is a case of the class, is one."""
+        """The hosts whose reports make the row a case of the class; it must be one."""
         if Party.HOST not in self.parties:
             return frozenset()
         if isinstance(row, ServerRow):
