@@ -13,8 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from aggregates.base import About
-from handlers.drift.classes import BY_NAME
-from handlers.drift.kinds import Severity
+from handlers.drift.classes import BY_NAME, Severity
 
 #: In findings about a Nova, the party that rows call the ledger.
 NOVA = "nova"
