@@ -20,9 +20,9 @@ from projections.lines import POOL_RECONNECT_S, AsyncLine
 from projections.reads.drift import DriftReads
 from projections.reads.log import PAGE_MAX, POSITION_MAX
 from projections.reads.operations import OperationReads
+from projections.reads.requests import RequestReads
 from projections.reads.server_lists import ServerLists
 from projections.reads.surveys import SurveyReads
-from projections.requests import RequestReads
 from projections.running.rights import RoleKind, rights
 from projections.running.tables import prepare
 
