@@ -22,6 +22,7 @@ from typing import Any
 
 from aggregates.attachment import AttachmentState
 from aggregates.base import About
+from aggregates.server import RUNNING
 from handlers.drift import predicates
 from handlers.drift.beside_words import (
     ATTACHED_TWICE,
@@ -445,7 +446,7 @@ def _disks(cloud: Cloud, host: str, survey: Survey) -> Iterator[Difference]:
         server = cloud.server(guest.server_id)
         if not isinstance(server, SeenServer) or server.busy or server.host != host:
             continue
-        running = guest.power_state in {PowerState.RUNNING, PowerState.PAUSED}
+        running = guest.power_state in RUNNING
         shown = {disk.serial: disk for disk in guest.disks}
         for volume_id in sorted(shown.keys() | set(server.volumes)):
             volume, disk = cloud.volumes.get(volume_id), shown.get(volume_id)

@@ -43,7 +43,7 @@ class DriftClass:
     `row`: None for a fact of the log, which no look finds; the view `drift` has it (decision 0058).
     `is_drift`: the predicate on a row, called only if all `parties` are known.  None: the row does
     not say enough.  For a server it returns hosts (`hosts_of`).
-    `repair`: a row of `handlers.drift.repairs`; None: `by_hand` says why, and what an operator does.
+    `repair`: a row of `handlers.drift.repairs`; None: `by_hand` says why, and what to do instead.
     `or_else`: the repair if the guest does not have what `repair` would keep.
     `again`: the parties that the repair asks again before it changes anything.
     `asked_for`: an operator must request the repair, whatever the settings say.

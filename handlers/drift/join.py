@@ -15,6 +15,7 @@ from typing import Any
 
 from aggregates.base import About
 from aggregates.mapping import MappingState
+from aggregates.server import RUNNING
 from handlers.drift.rows import (
     UNKNOWN,
     AttachmentRow,
@@ -33,7 +34,6 @@ from handlers.drift.rows import (
     UnlabelledRow,
     VolumeRow,
 )
-from host_agent.shared.contract.messages import PowerState
 from host_agent.shared.contract.survey import (
     CONNECTIONS,
     GUESTS,
@@ -50,7 +50,6 @@ Stored = Mapping[str, Any]
 
 #: Cached sets of facts: most attachments of a cloud differ in nothing but their ids.
 FACTS_MAX = 16_384
-_OFF = frozenset({PowerState.SHUTDOWN, PowerState.CRASHED, PowerState.NOSTATE})
 
 
 # --- the pass over ids --------------------------------------------------------------------------
@@ -329,7 +328,7 @@ def _disk(
         ledger=None if stored is None else ledger_disk(stored),
         shown=shown,
         cinder=here.sizes.get(volume_id, UNKNOWN),
-        running=guest.power_state not in _OFF,
+        running=guest.power_state in RUNNING,
         defined=guest.defined,
     )
 

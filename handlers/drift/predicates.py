@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from aggregates.attachment import AttachmentState
+from aggregates.server import RUNNING
 from handlers.drift.rows import (
     AttachmentRow,
     CinderAttachment,
@@ -19,7 +20,6 @@ from handlers.drift.rows import (
     StorageRow,
     VolumeRow,
 )
-from host_agent.shared.contract.messages import PowerState
 from host_agent.shared.contract.ports import GIB
 from host_agent.shared.contract.survey import ConnectionShown, DiskShown
 from host_agent.shared.contract.volume_states import FAILED
@@ -175,8 +175,6 @@ def volume_of_nobody(row: VolumeRow) -> bool:
 
 # --- servers ----------------------------------------------------------------------------------
 
-_OFF = frozenset({PowerState.SHUTDOWN, PowerState.NOSTATE, PowerState.CRASHED})
-
 # Several hosts report on a server, and not every look reaches all of them.  So these predicates
 # return the hosts whose reports show the drift; an empty set: no drift.
 
@@ -194,7 +192,7 @@ def hosts_elsewhere(row: ServerRow) -> frozenset[str]:
 
 
 def hosts_of_twins(row: ServerRow) -> frozenset[str]:
-    running = frozenset(host for host, power in row.shown if power not in _OFF)
+    running = frozenset(host for host, power in row.shown if power in RUNNING)
     return running if len(running) > 1 else frozenset()
 
 
