@@ -88,7 +88,7 @@ class Repair:
 RESIZED = "the server is being resized: confirm or revert that first."
 
 
-def refusal(case: RepairContext, why: str) -> errors.RepairError:
+def repair_error(case: RepairContext, why: str) -> errors.RepairError:
     return errors.RepairError(finding_id=str(case.finding.id), why=why)
 
 
@@ -118,14 +118,14 @@ def _of_each_host(case: RepairContext, no_mapping: str) -> list[Lane]:
     if (case.finding.differs.get("cinder") or {}).get("host") is None:
         hosts |= set(case.every_host)
     if not hosts:
-        raise refusal(case, "an unknown host was given the volume: find out which.")
+        raise repair_error(case, "an unknown host was given the volume: find out which.")
     if len(hosts) > HOSTS_ASKED_MAX:
         why = (
             f"Cinder has some host's connector for it and does not say whose, and more than "
             f"{HOSTS_ASKED_MAX} hosts cannot be asked at once. Find the host, then delete it in "
             "Cinder."
         )
-        raise refusal(case, why)
+        raise repair_error(case, why)
     [lane] = _of_attachment(case, no_mapping)
     serial = case.mapping.serial if case.mapping else None
     return [replace(lane, host=host, serial=serial) for host in sorted(hosts)]
@@ -140,15 +140,15 @@ def _of_mapping(case: RepairContext, no_mapping: str) -> list[Lane]:
     del no_mapping
     mapping, host = case.mapping, case.instance.host
     if mapping is None or case.volume is None:
-        raise refusal(case, "no device of the server goes through it any more.")
+        raise repair_error(case, "no device of the server goes through it any more.")
     if mapping.legacy:
-        raise refusal(case, "it was made by Cinder's old calls: convert it first.")
+        raise repair_error(case, "it was made by Cinder's old calls: convert it first.")
     if mapping.kept is not None:
-        raise refusal(case, RESIZED)
+        raise repair_error(case, RESIZED)
     if host is None:
-        raise refusal(case, "the server is on no host.")
+        raise repair_error(case, "the server is on no host.")
     if case.attachment is not None and case.attachment.host not in {host, None}:
-        raise refusal(case, f"host {case.attachment.host} has it, and the guest is on {host}.")
+        raise repair_error(case, f"host {case.attachment.host} has it, and the guest is on {host}.")
     return [lane_of_mapping(mapping, case.volume, host)]
 
 
@@ -172,7 +172,7 @@ def _reserved_anew(case: RepairContext, no_mapping: str) -> list[Lane]:
     """A new reservation in place of one that Cinder has lost; no host has the volume."""
     del no_mapping
     if case.mapping is None or case.volume is None:
-        raise refusal(case, "no device of the server goes through it any more.")
+        raise repair_error(case, "no device of the server goes through it any more.")
     return [replace(lane_of_mapping(case.mapping, case.volume, None), new=LaneSide())]
 
 
@@ -199,7 +199,9 @@ def _of_guest(case: RepairContext, no_mapping: str) -> list[Lane]:
     shown = [host for host, _ in case.finding.differs.get("host") or ()]
     if len(shown) != 1:
         hosts = ", ".join(shown)
-        raise refusal(case, f"its guest is on several hosts ({hosts}): remove all but one by hand.")
+        raise repair_error(
+            case, f"its guest is on several hosts ({hosts}): remove all but one by hand."
+        )
     lane = Lane(
         server_id=case.server_id,
         volume_id="",
@@ -215,11 +217,13 @@ def _of_server(case: RepairContext, no_mapping: str) -> list[Lane]:
     """One lane for each attachment, on the host that may have it, and one for each other host."""
     here = case.instance.host
     if here is None:
-        raise refusal(case, "the server is on no host.")
+        raise repair_error(case, "the server is on no host.")
     if case.instance.resize_source is not None:
-        raise refusal(case, RESIZED)
+        raise repair_error(case, RESIZED)
     if any(attachment.legacy for attachment, _ in case.held):
-        raise refusal(case, "it has volumes by Cinder's old calls: `server delete` releases them.")
+        raise repair_error(
+            case, "it has volumes by Cinder's old calls: `server delete` releases them."
+        )
     bare = replace(Lane.of_server(case.server_id), bdm_id=no_mapping)
     by_attachment = {mapping.attachment_id: mapping for mapping in case.mappings if mapping.live}
     lanes = [
@@ -246,7 +250,7 @@ def _of_held(
 
 def _bare(case: RepairContext) -> Flow:
     if case.shown is None:
-        raise refusal(case, "Cinder does not have the attachment any more.")
+        raise repair_error(case, "Cinder does not have the attachment any more.")
     bare = case.shown.status == "reserved" and not case.shown.connection_info
     return repair.DROP_RESERVATION if bare else repair.DROP_ATTACHMENT
 
