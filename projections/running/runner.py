@@ -85,14 +85,6 @@ class ProjectionRunner:
                 heapq.heappush(self._waiters, (position, next(self._numbers), waiter))
         return waiter
 
-    def wait_for(self, position: int, timeout_s: float) -> bool:
-        """Block until `position` is projected; False after `timeout_s`."""
-        try:
-            self.projected(position).result(timeout_s)
-        except (TimeoutError, NotProjectingError):
-            return False
-        return True
-
     def _run(self) -> None:
         pause_s = RECONNECT_FIRST_S
         while not self._stopping.is_set():
