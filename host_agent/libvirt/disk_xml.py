@@ -68,11 +68,6 @@ class DiskSeen:
         return _place_of(self.element)
 
     @property
-    def source(self) -> str | None:
-        """Its source in short: its path, or pool/image."""
-        return short(self.place)
-
-    @property
     def mirror(self) -> Mirror | None:
         return _mirror_of(self.element)
 
@@ -383,12 +378,8 @@ def _in_pool(source: ET.Element) -> str | None:
     return f"pool {pool}: {name}" if pool and name else None
 
 
-def source_of(disk: str) -> str | None:
-    """A `<disk>`'s source in short: its path, or pool/image."""
-    return short(place_of(disk))
-
-
 def short(where: Place | None) -> str | None:
+    """The path, or pool/image."""
     return where[0] or where[2] if where else None
 
 

@@ -243,7 +243,7 @@ def _cannot_arrive(job: dict[str, Any] | None) -> tuple[str | None, HostState | 
 
 def cannot_open(state: dict[str, Any], disk: str) -> str | None:
     """Why QEMU cannot open this `<disk>`: it is not connected, or its secret is missing."""
-    path, secret = disk_xml.source_of(disk), disk_xml.secret_of(disk)
+    path, secret = disk_xml.short(disk_xml.place_of(disk)), disk_xml.secret_of(disk)
     if entry_of(state, disk) is None:
         return f"Could not open {path}: No such file or directory"
     if secret is not None and secret not in state["secrets"]:
@@ -271,7 +271,7 @@ def size_of(state: dict[str, Any], disk: str) -> int:
 
 def entry_of(state: dict[str, Any], disk: str) -> dict[str, Any] | None:
     """The connection of this `<disk>`."""
-    path = disk_xml.source_of(disk)
+    path = disk_xml.short(disk_xml.place_of(disk))
     connected: dict[str, dict[str, Any]] = state["connected"]
     return next((entry for entry in connected.values() if entry["path"] == path), None)
 

@@ -262,7 +262,7 @@ class DiskState:
     live: str | None  # target name in the running guest
     persistent: str | None  # target name in the guest's definition
     running: bool  # whether the guest is live
-    #: The disk's sources: live, persistent, and the target of a copy (disk_xml.source_of).
+    #: The disk's sources: live, persistent, and the target of a copy (disk_xml.short).
     sources: tuple[str, ...] = field(default=(), compare=False)
     #: The facts that differ between the running guest and its definition (disk_xml.differences).
     differs: tuple[str, ...] = field(default=(), compare=False)
