@@ -54,7 +54,7 @@ def unlabel(bench: Bench, lane: Lane) -> str:
                     disk.remove(node)
             guest[copy] = ET.tostring(root, encoding="unicode")
         disks = disk_xml.parse(guest["live"]).disks
-    return next(disk.source for disk in disks if disk.source)
+    return next(source for disk in disks if (source := disk_xml.short(disk.place)))
 
 
 def order(bench: Bench, verb: Verb, lane: Lane) -> None:
