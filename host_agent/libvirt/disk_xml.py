@@ -280,35 +280,6 @@ def unit_of(device_name: str) -> int:
     return number - 1
 
 
-def with_disk(domain: str, disk: str) -> str:
-    """A domain's XML with one more disk (the simulated hypervisor's hot-plug)."""
-    root = ET.fromstring(domain)  # noqa: S314 - our own
-    devices = root.find("./devices")
-    if devices is None:
-        devices = ET.SubElement(root, "devices")
-    devices.append(ET.fromstring(disk))  # noqa: S314 - our own
-    return ET.tostring(root, encoding="unicode")
-
-
-def without_disk(domain: str, target: str) -> str:
-    """A domain's XML without the disk of that target name."""
-    root = ET.fromstring(domain)  # noqa: S314 - our own
-    devices = root.find("./devices")
-    for disk in [] if devices is None else devices.findall("disk"):
-        node = disk.find("target")
-        if devices is not None and node is not None and node.get("dev") == target:
-            devices.remove(disk)
-    return ET.tostring(root, encoding="unicode")
-
-
-def with_ready_mirrors(domain: str) -> str:
-    """A domain's XML with all copies under way ready (the simulated hypervisor's)."""
-    root = ET.fromstring(domain)  # noqa: S314 - our own
-    for mirror in root.iterfind("./devices/disk/mirror"):
-        mirror.set("ready", "yes")
-    return ET.tostring(root, encoding="unicode")
-
-
 # --- where a disk's data is -------------------------------------------------------------------
 
 

@@ -334,7 +334,39 @@ def release(store: HostState, server_id: str) -> None:
         return
     with store.edit() as state:
         guest = state["guests"][server_id]
-        guest["live"] = disk_xml.with_ready_mirrors(guest["live"])
+        guest["live"] = with_ready_mirrors(guest["live"])
         for job in guest.pop("merges", {}).values():
             merge_files(state, job)
         open_chains(state, guest)
+
+
+# --- a domain's XML -----------------------------------------------------------------------
+
+
+def with_disk(domain: str, disk: str) -> str:
+    """With one more disk."""
+    root = ET.fromstring(domain)  # noqa: S314 - our own
+    devices = root.find("./devices")
+    if devices is None:
+        devices = ET.SubElement(root, "devices")
+    devices.append(ET.fromstring(disk))  # noqa: S314 - our own
+    return ET.tostring(root, encoding="unicode")
+
+
+def without_disk(domain: str, target: str) -> str:
+    """Without the disk of this target."""
+    root = ET.fromstring(domain)  # noqa: S314 - our own
+    devices = root.find("./devices")
+    for disk in [] if devices is None else devices.findall("disk"):
+        node = disk.find("target")
+        if devices is not None and node is not None and node.get("dev") == target:
+            devices.remove(disk)
+    return ET.tostring(root, encoding="unicode")
+
+
+def with_ready_mirrors(domain: str) -> str:
+    """With all copies ready."""
+    root = ET.fromstring(domain)  # noqa: S314 - our own
+    for mirror in root.iterfind("./devices/disk/mirror"):
+        mirror.set("ready", "yes")
+    return ET.tostring(root, encoding="unicode")

@@ -119,7 +119,7 @@ class SimulatedHypervisor:
         with self._store.edit() as state:
             guest = _free(_guest(state, server_id))
             without = _detached(guest["persistent"], disk)
-            guest["persistent"] = disk_xml.with_disk(without, disk)
+            guest["persistent"] = host_state.with_disk(without, disk)
 
     def size(self, server_id: str, target: str) -> int:
         guest = _guest(self._store.read(), server_id, live=True)
@@ -405,7 +405,7 @@ def _free(guest: dict[str, Any]) -> dict[str, Any]:
 
 def _attached(state: dict[str, Any], domain: str, disk: str, *, live: bool) -> str:
     seen = disk_xml.parse(domain)
-    added = disk_xml.parse(disk_xml.with_disk("<domain/>", disk)).disks[0]
+    added = disk_xml.parse(host_state.with_disk("<domain/>", disk)).disks[0]
     if added.target in seen.targets():
         raise HypervisorError(Trouble.TARGET_TAKEN, f"target {added.target} already exists")
     on_bus = [d for d in seen.disks if d.bus == "virtio"]
@@ -413,7 +413,7 @@ def _attached(state: dict[str, Any], domain: str, disk: str, *, live: bool) -> s
         raise HypervisorError(Trouble.NO_FREE_PORT, "No more available PCI slots")
     if live:
         _open(state, added.xml)
-    return disk_xml.with_disk(domain, disk)
+    return host_state.with_disk(domain, disk)
 
 
 def _open(state: dict[str, Any], disk: str) -> None:
@@ -424,13 +424,13 @@ def _open(state: dict[str, Any], disk: str) -> None:
 
 
 def _detached(domain: str, disk: str) -> str:
-    target = disk_xml.parse(disk_xml.with_disk("<domain/>", disk)).disks[0].target
+    target = disk_xml.parse(host_state.with_disk("<domain/>", disk)).disks[0].target
     found = next((d for d in disk_xml.parse(domain).disks if d.target == target), None)
     if found is None:
         raise HypervisorError(Trouble.DEVICE_MISSING, f"disk {target} not found")
     if found.mirror:
         raise HypervisorError(Trouble.BUSY, f"disk {target} is in an active block job")
-    return disk_xml.without_disk(domain, target)
+    return host_state.without_disk(domain, target)
 
 
 def _named(domain: ET.Element, target: str) -> ET.Element | None:
