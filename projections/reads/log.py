@@ -326,7 +326,7 @@ def _query(
 ) -> tuple[str, Mapping[str, compose.Composable]]:
     """The query for the events of a subject (None: all), and the parts of its text."""
     if subject == "volume_id":
-        return f"volume_history{'_backwards' if newest_first else ''}", _NO_PARTS
+        return "volume_history_backwards" if newest_first else "volume_history", _NO_PARTS
     if subject is None:
         way = compose.SQL("DESC" if newest_first else "ASC")
         return "feed", {"way": way, "only": compose.SQL("")}

@@ -29,7 +29,7 @@ from projections.running.tables import prepare
 POOL_CONNECTIONS_MAX = 8
 POOL_WAIT_S = 10.0
 
-Servers = Literal["with_volumes", "on_old_flow"]
+Servers = Literal["servers_with_volumes", "servers_on_old_flow"]
 
 
 def read_pool(dsn: str) -> AsyncConnectionPool[AsyncLine]:
@@ -204,8 +204,8 @@ class Queries(SurveyReads, DriftReads, OperationReads, ServerLists, RequestReads
     async def servers(
         self, which: Servers, host: str | None = None, after: str | None = None, *, limit: int
     ) -> list[str]:
-        """Ids, in order, of servers on a host; None: any host, and for `on_old_flow` also none."""
-        rows = await self._all(f"servers_{which}", host=host, after=after, limit=limit)
+        """Ids, in order, of servers on a host (None: any; `servers_on_old_flow`: also on none)."""
+        rows = await self._all(which, host=host, after=after, limit=limit)
         return [str(row["server_id"]) for row in rows]
 
     async def mailboxes(
