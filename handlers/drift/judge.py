@@ -205,7 +205,7 @@ def _same(finding: Finding, told: Mapping[str, Any]) -> bool:
     if finding.found is not None and BY_NAME[finding.found.drift_class].row is ServerRow:
         powers = {host: power for host, power in _powers(now).items() if host in finding.seen_on}
         now = _with_powers(now, powers)
-    alike = all(_alike(then.get(party), now.get(party)) for party in then.keys() | now.keys())
+    alike = all(_unchanged(then.get(party), now.get(party)) for party in then.keys() | now.keys())
     return alike and finding.seen_on.keys() <= told["seen_on"].keys()
 
 
@@ -213,7 +213,7 @@ def _same(finding: Finding, told: Mapping[str, Any]) -> bool:
 _AT_TIMES = frozenset({"recorded", "size_bytes", "device_bytes"})
 
 
-def _alike(then: Any, now: Any) -> bool:
+def _unchanged(then: Any, now: Any) -> bool:
     """A fact of _AT_TIMES that one of them lacks is not compared."""
     if not (isinstance(then, Mapping) and isinstance(now, Mapping)):
         return bool(then == now)

@@ -61,7 +61,7 @@ def refusal(flow: str, finding: Finding, asked: ProofFacts) -> tuple[str, str] |
     parties = [party for party in drift.parties if party is not Party.HOST]
     now = differs(asked.row, parties)
     for party in parties:
-        if not _alike(finding.differs.get(party.value), now[party.value]):
+        if not _agree(finding.differs.get(party.value), now[party.value]):
             then = finding.differs.get(party.value)
             words = f"What the {party.value} says has changed from {then} to {now[party.value]}"
             return CHANGED, f"{words}. Nothing was changed; run `drift run` again."
@@ -74,7 +74,7 @@ def _is_readable(shown: dict[str, Any]) -> bool:
     return all(name in shown and isinstance(shown[name], kind) for name, kind in _SHOWN.items())
 
 
-def _alike(then: Any, now: Any) -> bool:
+def _agree(then: Any, now: Any) -> bool:
     """Fields that one of them lacks are not compared."""
     if isinstance(then, dict) and isinstance(now, dict):
         comparable = [

@@ -73,7 +73,7 @@ def resized(definition: str, vcpus: int | None, memory_mb: int | None) -> str:
     return ET.tostring(root, encoding="unicode")
 
 
-def read(definition: str) -> ET.Element:
+def parse(definition: str) -> ET.Element:
     """The definition's element.  Raises ParseError if it is not XML; ValueError if it has a
     document type, which could make reading it expensive, or is deeper than DEPTH_MAX.
     """
@@ -99,7 +99,7 @@ def is_readable(definition: str) -> bool:
 
 def name_of(definition: str | None) -> str | None:
     """libvirt's name of the guest; None if it is missing or unreadable."""
-    return read(definition).findtext("name") if definition and is_readable(definition) else None
+    return parse(definition).findtext("name") if definition and is_readable(definition) else None
 
 
 def size_of(definition: str | None) -> tuple[int, int]:
@@ -108,7 +108,7 @@ def size_of(definition: str | None) -> tuple[int, int]:
 
 
 def _size(definition: str) -> tuple[int, int]:
-    root = read(definition)
+    root = parse(definition)
     memory = root.find("memory")
     factor = {"b": 1, "k": 2**10, "m": 2**20, "g": 2**30}
     mib = 0

@@ -21,7 +21,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from host_agent.shared.contract.definition import NOVA_NS, read
+from host_agent.shared.contract.definition import NOVA_NS, parse
 
 #: How many dropped parts are named.
 DROPPED_MAX = 32
@@ -232,9 +232,9 @@ class AllowedDefinition:
 def kept(definition: str, kernel_dir: str | None = None) -> AllowedDefinition:
     """The definition by the rules; `kernel_dir`: where kernels must be (None: not checked).
 
-    Idempotent.  Raises as `read`.
+    Idempotent.  Raises as `parse`.
     """
-    root = read(definition)
+    root = parse(definition)
     paths = dict.fromkeys(_sift(root, "", ElementRule({"type": _WORDS})))
     if kernel_dir is not None:
         paths |= dict.fromkeys(_foreign_kernels(root, kernel_dir))
