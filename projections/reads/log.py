@@ -26,7 +26,7 @@ from psycopg_pool import PoolTimeout
 import sql
 from aggregates.operation import Operation
 from projections.base import LoggedEvent, Row, upcast
-from projections.lines import READ_ATTEMPTS
+from projections.database_connections import READ_ATTEMPTS
 from projections.reads import persons
 from projections.reads.database_trouble import is_away
 from projections.running.detached import DetachedError

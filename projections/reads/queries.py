@@ -16,7 +16,7 @@ from psycopg_pool import AsyncConnectionPool
 
 from handlers.engine.verbs import PUT_OFF_MAX_S
 from projections.base import Row
-from projections.lines import POOL_RECONNECT_S, AsyncLine
+from projections.database_connections import POOL_RECONNECT_S, AsyncDbConnection
 from projections.reads.drift import DriftReads
 from projections.reads.log import PAGE_MAX, POSITION_MAX
 from projections.reads.operations import OperationReads
@@ -32,7 +32,7 @@ POOL_WAIT_S = 10.0
 Servers = Literal["servers_with_volumes", "servers_on_old_flow"]
 
 
-def read_pool(dsn: str) -> AsyncConnectionPool[AsyncLine]:
+def read_pool(dsn: str) -> AsyncConnectionPool[AsyncDbConnection]:
     """A pool for `Queries`; open it with `async with` in the event loop that uses it."""
 
     async def configure(connection: AsyncConnection[Any]) -> None:
@@ -40,7 +40,7 @@ def read_pool(dsn: str) -> AsyncConnectionPool[AsyncLine]:
 
     return AsyncConnectionPool(
         dsn,
-        connection_class=AsyncLine,
+        connection_class=AsyncDbConnection,
         min_size=1,
         max_size=POOL_CONNECTIONS_MAX,
         timeout=POOL_WAIT_S,

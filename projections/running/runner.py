@@ -23,7 +23,7 @@ import structlog
 
 import sql
 from projections.base import Projection
-from projections.lines import Line
+from projections.database_connections import DbConnection
 from projections.reads.database_trouble import in_words
 from projections.running.projector import Projector, lags
 
@@ -152,9 +152,11 @@ class ReplayedProjections(ProjectionRunner):
             self._stopping.wait(REPLAYED_INTERVAL_S)
 
 
-def connect(dsn: str) -> Line:
+def connect(dsn: str) -> DbConnection:
     """A connection for a Projector."""
-    return Line.connect(dsn, autocommit=True, application_name="attachment-ledger projections")
+    return DbConnection.connect(
+        dsn, autocommit=True, application_name="attachment-ledger projections"
+    )
 
 
 def _listen(connection: psycopg.Connection[Any]) -> None:

@@ -51,7 +51,7 @@ def _given_up(answer_s: float) -> psycopg.OperationalError:
     return psycopg.OperationalError(f"no answer in {answer_s:g} s: the line was given up")
 
 
-class Line(psycopg.Connection[Any]):
+class DbConnection(psycopg.Connection[Any]):
     """A connection whose waits end after `answer_s` with OperationalError."""
 
     answer_s = ANSWER_S
@@ -70,7 +70,7 @@ class Line(psycopg.Connection[Any]):
             raise _given_up(self.answer_s) from None
 
 
-class AsyncLine(psycopg.AsyncConnection[Any]):
+class AsyncDbConnection(psycopg.AsyncConnection[Any]):
     """The same for an event loop."""
 
     answer_s = ANSWER_S
