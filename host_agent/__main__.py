@@ -24,13 +24,13 @@ from host_agent import config, metrics
 from host_agent.clock import StopClock
 from host_agent.config import AgentSettings
 from host_agent.executor import Executor, Hooks
+from host_agent.late_requests import FileMarks
 from host_agent.leftovers import LeftoversRelease
 from host_agent.libvirt import domain_xml
 from host_agent.libvirt.guests import HypervisorGuests
 from host_agent.line.link import Link
 from host_agent.locks import BOOT_ID, AgentRunningError, Locks
 from host_agent.metrics import LineState, Numbers
-from host_agent.sent import FileMarks
 from host_agent.shared.cinder.client import CinderClient
 from host_agent.shared.contract.messages import CONNECTOR_KEYS, SERVICE_VERSION, Registration
 from host_agent.shared.contract.ports import Brick, Guests, PortError
@@ -40,9 +40,9 @@ from host_agent.shared.platform import logs, notify
 from host_agent.shared.platform.lines import open_calls
 from host_agent.shared.platform.process import PrintBuild, answer_signals
 from host_agent.shared.platform.settings import ConfigError, NotNowError
+from host_agent.storage.kernel import KernelStorage
 from host_agent.storage.port import Storage
 from host_agent.storage.records import FileRecords
-from host_agent.storage.shown import KernelStorage
 from host_agent.survey import Surveyor
 from host_agent.verbs.context import Ports
 

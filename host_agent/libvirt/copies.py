@@ -24,8 +24,7 @@ import structlog
 
 from host_agent.libvirt import disk_xml
 from host_agent.libvirt.disk_xml import DiskSeen, Mirror
-from host_agent.libvirt.hypervisor import HypervisorError, Trouble
-from host_agent.libvirt.look import (
+from host_agent.libvirt.guest_rules import (
     CHANGES_MAX,
     Rules,
     asking,
@@ -34,6 +33,7 @@ from host_agent.libvirt.look import (
     port_error,
     unsettled,
 )
+from host_agent.libvirt.hypervisor import HypervisorError, Trouble
 from host_agent.shared.contract.messages import ErrorKind
 from host_agent.shared.contract.ports import Disk, PortError, Watch
 

@@ -4,7 +4,7 @@ Theory of operation.  Both copies of a guest's devices must agree after every ou
 
 libvirt's detach returns success after 5 s, even if the guest has not released the disk.  A detach
 during the guest's boot is lost.  The guest may be started, stopped or removed between a look and a
-change.  So both calls are loops (see look.py).
+change.  So both calls are loops (see guest_rules.py).
 
 Unplug removes the live disk first.  If the guest refuses, the definition is unchanged; if the
 definition lacks the disk (an earlier attempt, or another program), the disk is added again.  A
@@ -24,8 +24,7 @@ import structlog
 from host_agent.libvirt import disk_xml
 from host_agent.libvirt.disk_xml import DiskSeen, DomainXml
 from host_agent.libvirt.domain_xml import definition_of
-from host_agent.libvirt.hypervisor import HypervisorError, Trouble
-from host_agent.libvirt.look import (
+from host_agent.libvirt.guest_rules import (
     CHANGES_MAX,
     MOVED,
     Copies,
@@ -35,6 +34,7 @@ from host_agent.libvirt.look import (
     port_error,
     unsettled,
 )
+from host_agent.libvirt.hypervisor import HypervisorError, Trouble
 from host_agent.libvirt.moves import GuestMoves
 from host_agent.libvirt.power import GuestPower
 from host_agent.libvirt.snapshots import GuestSnapshots

@@ -30,8 +30,7 @@ from typing import Any
 import structlog
 
 from host_agent.libvirt.domain_xml import DomainXmlError, for_destination, is_shared
-from host_agent.libvirt.hypervisor import Domain, HypervisorError, Job, MigrationRoute, Trouble
-from host_agent.libvirt.look import (
+from host_agent.libvirt.guest_rules import (
     CHANGES_MAX,
     Copies,
     Rules,
@@ -40,6 +39,7 @@ from host_agent.libvirt.look import (
     once_begun,
     port_error,
 )
+from host_agent.libvirt.hypervisor import Domain, HypervisorError, Job, MigrationRoute, Trouble
 from host_agent.shared.contract.messages import ErrorKind, PowerState
 from host_agent.shared.contract.ports import Disk, PortError, Watch
 

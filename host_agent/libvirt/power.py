@@ -1,7 +1,7 @@
 """Defining, starting, stopping and removing whole guests; each call is idempotent.
 
 Every call looks first, and returns at once if the guest is as requested.  Otherwise it makes the
-next change and looks again (see look.py).
+next change and looks again (see guest_rules.py).
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ import structlog
 
 from host_agent.libvirt import disk_xml
 from host_agent.libvirt.domain_xml import DomainXmlError, domain_of
-from host_agent.libvirt.hypervisor import HypervisorError, Trouble
-from host_agent.libvirt.look import (
+from host_agent.libvirt.guest_rules import (
     CHANGES_MAX,
     Copies,
     Rules,
@@ -23,6 +22,7 @@ from host_agent.libvirt.look import (
     port_error,
     unsettled,
 )
+from host_agent.libvirt.hypervisor import HypervisorError, Trouble
 from host_agent.shared.contract.messages import ErrorKind, PowerState
 from host_agent.shared.contract.ports import Disk, PortError
 

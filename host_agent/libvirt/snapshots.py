@@ -30,8 +30,7 @@ import structlog
 from host_agent.libvirt import disk_xml
 from host_agent.libvirt.copies import GuestCopies, being_copied, no_disk
 from host_agent.libvirt.disk_xml import DiskSeen, Layer
-from host_agent.libvirt.hypervisor import HypervisorError
-from host_agent.libvirt.look import (
+from host_agent.libvirt.guest_rules import (
     CHANGES_MAX,
     MOVED,
     Copies,
@@ -41,6 +40,7 @@ from host_agent.libvirt.look import (
     port_error,
     unsettled,
 )
+from host_agent.libvirt.hypervisor import HypervisorError
 from host_agent.shared.contract.messages import ErrorKind
 from host_agent.shared.contract.ports import Merge, PortError, Watch
 

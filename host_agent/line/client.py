@@ -62,7 +62,7 @@ class LinkSettings:
     denied_retry_s: float = 30.0
     files: Files = field(default_factory=Files)  # credentials, and trusted authorities
     agent: str | None = None  # this agent's id (Locks.place), as several may claim to be the host's
-    told_path: Path | None = None  # see host_agent.line.told
+    told_path: Path | None = None  # see host_agent.line.last_position
 
     def ring(self) -> Ring:
         return Ring(self.url.split(","))

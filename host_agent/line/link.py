@@ -52,8 +52,8 @@ from host_agent.line.client import (
     LinkSettings,
     credentials_of,
 )
+from host_agent.line.last_position import LastPosition
 from host_agent.line.surveys import Look, Surveys
-from host_agent.line.told import Told
 from host_agent.reporting import REPORT_AFTER_S, Verdict
 from host_agent.shared.contract.backoff import Backoff
 from host_agent.shared.contract.changes import Changes, reported, with_reported
@@ -118,7 +118,7 @@ class Link:
         self._settings = settings
         self._describe, self._guest = describe, guest
         self._surveys = Surveys(look, self._call, self._backoff)
-        self._told = Told(settings.told_path)
+        self._told = LastPosition(settings.told_path)
         self.ledger_clock = FarClock()
         self.credentials = credentials = credentials_of(settings, self.ledger_clock)
         ring = settings.ring()  # shared: both avoid a process that does not answer

@@ -16,7 +16,7 @@ from uuid import uuid4
 
 import structlog
 
-from host_agent.sent import let_land, sending
+from host_agent.late_requests import let_land, sending
 from host_agent.shared.contract.lane import Lane
 from host_agent.shared.contract.messages import ErrorKind
 from host_agent.shared.contract.ports import (

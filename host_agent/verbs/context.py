@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from host_agent.clock import Clock
-from host_agent.sent import Sent
+from host_agent.late_requests import Sent
 from host_agent.shared.contract.lane import Lane, VolumeSeen
 from host_agent.shared.contract.messages import ErrorKind
 from host_agent.shared.contract.ports import (

@@ -10,8 +10,8 @@ import pytest
 
 from host_agent.libvirt import disk_xml
 from host_agent.storage import connection
+from host_agent.storage.kernel import KernelStorage, KernelView
 from host_agent.storage.records import Record
-from host_agent.storage.shown import KernelStorage, KernelView
 from host_agent.storage.sources import by_name, certain, elsewhere, is_recorded, volume_behind
 from tests.agent.kernel_tree import Kernel
 

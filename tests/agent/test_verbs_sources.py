@@ -18,7 +18,7 @@ from host_agent.shared.contract.ports import ConnectionInfo, OtherVolumeError, P
 from host_agent.shared.contract.survey import UnlabelledShown
 from host_agent.simulated.adapters import SimulatedBrick
 from host_agent.simulated.host_state import set_power
-from host_agent.storage.shown import KernelStorage
+from host_agent.storage.kernel import KernelStorage
 from tests.agent.bench import ATTACH, DETACH, Bench
 from tests.agent.kernel_tree import Kernel
 

@@ -16,7 +16,7 @@ import structlog
 _LOG = structlog.get_logger(__name__)
 
 
-class Told:
+class LastPosition:
     """`path`: a file of this host's agent; None: it is forgotten with the process."""
 
     def __init__(self, path: Path | None) -> None:
