@@ -86,8 +86,8 @@ class LedgerClient:
 
         Raises ConfigError if `settings.files` cannot be used.
         """
-        self._credentials = credentials or credentials_of(settings, clock or FarClock())
-        self._clock = clock or FarClock()
+        self._clock = clock = clock or FarClock()
+        self._credentials = credentials or credentials_of(settings, clock)
         self._path = f"/v1/hosts/{quote(settings.host, safe='')}"
         self._headers = {AGENT_HEADER: settings.agent} if settings.agent else {}
         self._wait_s = settings.wait_s
