@@ -24,13 +24,13 @@ from host_agent import config, metrics
 from host_agent.clock import StopClock
 from host_agent.config import AgentSettings
 from host_agent.executor import Executor, Hooks
+from host_agent.late_requests import FileMarks
 from host_agent.leftovers import LeftoversRelease
 from host_agent.libvirt import domain_xml
 from host_agent.libvirt.guests import HypervisorGuests
 from host_agent.line.link import Link
 from host_agent.locks import BOOT_ID, AgentRunningError, Locks
 from host_agent.metrics import LineState, Numbers
-from host_agent.sent import FileMarks
 from host_agent.shared.cinder.client import CinderClient
 from host_agent.shared.contract.messages import CONNECTOR_KEYS, SERVICE_VERSION, Registration
 from host_agent.shared.contract.ports import Brick, Guests, PortError
@@ -40,16 +40,16 @@ from host_agent.shared.platform import logs, notify
 from host_agent.shared.platform.lines import open_calls
 from host_agent.shared.platform.process import PrintBuild, answer_signals
 from host_agent.shared.platform.settings import ConfigError, NotNowError
+from host_agent.storage.kernel import KernelStorage
 from host_agent.storage.port import Storage
 from host_agent.storage.records import FileRecords
-from host_agent.storage.shown import KernelStorage
 from host_agent.survey import Surveyor
 from host_agent.verbs.context import Ports
 
-EXIT_NOT_NOW = 1  # a full disk, say: it may pass, so systemd tries again
-EXIT_CONFIG = 2  # it stays so until somebody mends it, and systemd leaves it at that
+EXIT_NOT_NOW = 1  # a full disk, for example: it may pass, so systemd restarts the agent
+EXIT_CONFIG = 2  # it stays so until an operator fixes it, so systemd does not restart
 EXIT_RUNNING = 3
-#: Of what lasts: also a `lock_path` where no directory of ours can be.
+#: Errors that last; also a `lock_path` that cannot be a directory.
 _LASTING = (ConfigError, FaultError, FileExistsError, NotADirectoryError, PermissionError)
 
 _SET = "any other setting"
@@ -117,7 +117,7 @@ def _flags(arguments: argparse.Namespace) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class _Host:
-    """The adapters of this host; and how guests migrate to it, if they can."""
+    """The adapters of this host; `migration`: how guests migrate to it, if they can."""
 
     brick: Brick
     guests: HypervisorGuests
@@ -131,7 +131,7 @@ class _Host:
 
 
 def _host(settings: AgentSettings, arguments: argparse.Namespace) -> _Host:
-    """The real adapters load os-brick and libvirt, slowly."""
+    """Imports inside: os-brick and libvirt load slowly, and are not needed when simulated."""
     if arguments.faults and not arguments.simulated:
         raise ConfigError("--faults needs --simulated")
     if arguments.simulated:
@@ -187,7 +187,7 @@ def _ports(
 
 @contextmanager
 def _numbers_shown(settings: AgentSettings, numbers: Numbers, link: Link) -> Iterator[None]:
-    """Where the settings say, if they do."""
+    """Serve the metrics page, if the settings say where."""
 
     def state() -> LineState:
         clock = link.ledger_clock.reading()
@@ -201,7 +201,7 @@ def _numbers_shown(settings: AgentSettings, numbers: Numbers, link: Link) -> Ite
 
 
 def _survey(settings: AgentSettings, simulated: Path | None) -> int:
-    """Print the host's survey.  No ledger is asked, no lock is taken, no file is made."""
+    """Print the host's survey, without the ledger, a lock or a new file."""
     guests: Guests
     storage: Storage
     if simulated:
@@ -294,15 +294,15 @@ def _standing(link: Link) -> str:
 
 @contextmanager
 def _woken_by_signals() -> Iterator[tuple[socket.socket, Callable[[], None]]]:
-    """What can be read after a signal, and how another thread does the same.
+    """A socket that becomes readable at a signal, and a function that makes it readable.
 
-    The kernel gives a signal to any thread, and Python's handlers run in the main one alone: one
-    that waits for a lock would not learn of it.
+    The kernel delivers a signal to any thread, but Python's handlers run only in the main thread,
+    which would not wake up if it waited for a lock.
     """
     woken, waking = socket.socketpair()
 
     def wake() -> None:
-        with suppress(BlockingIOError):  # full: it will wake up
+        with suppress(BlockingIOError):  # full, so it is readable
             waking.send(b"\0")
 
     with woken, waking:
@@ -316,7 +316,7 @@ def _woken_by_signals() -> Iterator[tuple[socket.socket, Callable[[], None]]]:
 
 
 def _watched(stop: SimpleQueue[None], woken: socket.socket) -> None:
-    """Until it is stopped.  systemd kills a process in which no thread gets its turn."""
+    """Wait until stopped, and tell systemd's watchdog that the process still runs."""
     while stop.empty():
         notify.tell("WATCHDOG=1")
         select.select([woken], [], [], notify.watchdog_s())

@@ -1,4 +1,4 @@
-"""The clock of runs, and the ways to end their waits."""
+"""The clock of runs, whose waits end when the agent stops."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 class Stopping(Exception):  # noqa: N818 - not an error: the agent was asked to stop
-    """The agent stops: leave the run where it is, without a report."""
+    """The agent stops: the run is dropped without a report."""
 
 
 class Clock(Protocol):
@@ -21,7 +21,7 @@ class Clock(Protocol):
 
 
 class StopClock:
-    """The real clock of runs; waiting ends with Stopping when `stop` is set."""
+    """The real clock; a wait raises Stopping when `stop` is set."""
 
     def __init__(self, stop: threading.Event) -> None:
         self._stop = stop

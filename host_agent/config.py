@@ -47,12 +47,12 @@ class AgentSection:
 
 @dataclass(frozen=True, kw_only=True)
 class LedgerSection:
-    """[ledger].  Who we are there: by a token of this host's own, `token` or in a file, or by a
-    certificate.  `url`: of the ledger, or of several of its processes, with commas: if one does not
-    answer, the agent goes on at the next.
+    """[ledger].  The host authenticates by its own token, `token` or in a file, or by a
+    certificate.  `url`: one or several of the ledger's processes, separated by commas; if one does
+    not answer, the agent uses the next.
 
-    Files in PEM: `ca_file` has whom we believe, left out: as this machine does.  What is in files
-    is read again when it changes.  `plain_http`: no TLS to another machine.
+    Files are in PEM, and read again when they change.  `ca_file`: the trusted authorities, by
+    default this machine's.  `plain_http` allows no TLS to another machine.
     """
 
     url: str = "http://127.0.0.1:8790"
@@ -90,12 +90,12 @@ class LedgerSection:
 
 @dataclass(frozen=True, kw_only=True)
 class LibvirtSection:
-    """[libvirt].  A guest may take detach_attempts x detach_timeout_s to let go of a disk.
+    """[libvirt].  A guest may take detach_attempts x detach_timeout_s to release a disk.
 
-    `virt_type` is what guests are defined for: kvm, or qemu, which emulates.  Guests can
-    migrate to this host if other hosts' libvirt reaches this one's at `migration_uri`;
-    their data comes to `migration_address`, or else where libvirt says.  Guests may be booted
-    from kernels in `kernel_dir`, which need no disk to boot from, and from no others.
+    `virt_type`: the domain type of guests, kvm, or qemu (emulated).  Guests can migrate to this
+    host if other hosts' libvirt reaches this one's at `migration_uri`; their data goes to
+    `migration_address`, by default where libvirt says.  A guest may boot a kernel from
+    `kernel_dir`, and from no other directory.
     """
 
     uri: str = "qemu:///system"
@@ -110,11 +110,11 @@ class LibvirtSection:
 
 @dataclass(frozen=True, kw_only=True)
 class BrickSection:
-    """[brick].  What os-brick needs to know of this host.
+    """[brick].  os-brick's settings.
 
-    `root_helper` and `privsep_helper` are commands for an agent that is not root;
-    as root os-brick's privileged functions run in this process.  `mount_point_base`
-    is where network file systems are mounted.
+    `root_helper` and `privsep_helper` are commands for an agent that is not root; as root
+    os-brick's privileged functions run in this process.  `mount_point_base`: where network file
+    systems are mounted.
     """
 
     my_ip: str = ""
@@ -130,11 +130,11 @@ class BrickSection:
 
 @dataclass(frozen=True, kw_only=True)
 class KeysSection:
-    """[keys].  Where the keys of encrypted volumes are: what Cinder has in its [key_manager].
+    """[keys].  Where the keys of encrypted volumes are; as in Cinder's [key_manager].
 
-    `fixed_key` (hexadecimal), or the file that holds it, is ConfKeyManager's.  `barbican` is
-    the URL of one, or "catalog": where Keystone says.  `auth` are the options of the user
-    that reads keys there; None means the user of [cinder].
+    `fixed_key` (hexadecimal), or the file that has it, is ConfKeyManager's.  `barbican`: its URL,
+    or "catalog".  `auth`: the options of the user that reads keys there; None: the user of
+    [cinder].
     """
 
     fixed_key: str = field(default="", repr=False)
@@ -145,9 +145,9 @@ class KeysSection:
 
 @dataclass(frozen=True, kw_only=True)
 class MetricsSection:
-    """[metrics].  Where Prometheus may read this agent's numbers, without a token; port 0: nowhere.
+    """[metrics].  Where Prometheus reads this agent's metrics, without a token; port 0: off.
 
-    Several agents of one machine (tests, namespaces) need a port each, so there is no default.
+    There is no default port, because several agents of one machine need different ones.
     """
 
     host: str = "127.0.0.1"
@@ -198,7 +198,7 @@ class AgentSettings:
         )
 
     def key_managers(self) -> KeyManagers:
-        """ConfigError if the fixed key is none."""
+        """Raises ConfigError if the fixed key is not hexadecimal."""
         barbican = None
         if self.keys.barbican:
             who = dataclasses.replace(self.cinder, auth=self.keys.auth or self.cinder.auth)

@@ -67,9 +67,9 @@ _ATTACHING = frozenset(
         Verb.VOLUME_CONNECT,
     }
 )
-#: After these the inventory may be another.
+#: These may change the inventory.
 _CHANGING_GUESTS = frozenset({Verb.DISK_PLUG, Verb.DISK_UNPLUG, *GUEST_VERBS})
-#: The work of these goes on when the agent dies; called off, they look for it and end it.
+#: Their work continues when the agent dies.  If they are cancelled, they find it and end it.
 _GOING_ON = frozenset({Verb.DISK_COPY, Verb.GUEST_MIGRATE})
 
 _FENCED_SINCE = "this host was fenced after the command was given"
@@ -87,10 +87,10 @@ class ExecutorLimits:
 @dataclass
 class _Run:
     command: Command
-    resumed: bool  # it may have been begun before, by an agent that died over it or gave it up
+    resumed: bool  # an earlier agent process, or an earlier run here, may have begun it
     watch: RunWatch
     reporting: Reporting
-    #: The step that is under way, and since when (monotonic); None: it waits for its locks.
+    #: The present step, and since when (monotonic); None: it waits for its locks.
     doing: tuple[str, float] | None = None
 
 
@@ -100,13 +100,12 @@ def _tell_nobody(_command: Command, _done_bytes: int, _total_bytes: int) -> None
 
 @dataclass(frozen=True, kw_only=True)
 class Hooks:
-    """Whom the executor talks to; called from worker threads.
+    """The executor's callbacks; called from worker threads.
 
-    `report` returns when the ledger has acknowledged, and is told whose guest the run has
-    changed since the last one, if it has; `is_current` tells whether an epoch is this host's;
-    `progress` how far a long step is, in bytes; `guests_changed` that the inventory may have
-    changed; `dropped` that a run ended without the ledger knowing; `occurred` is now, as far
-    as clocks can tell.
+    `report` returns when the ledger has acknowledged; its second argument is the server whose guest
+    the run has changed since the last report.  `is_current`: whether an epoch is this host's.
+    `progress`: of a long step, in bytes.  `guests_changed`: the inventory may have changed.
+    `dropped`: a run ended without the ledger knowing.  `occurred`: the present time, if known.
     """
 
     report: Callable[[Report, str | None], Verdict]
@@ -137,8 +136,8 @@ class Executor:
         self._stop = threading.Event()
         self._clock = StopClock(self._stop)
         self._lock = threading.Lock()
-        self._waiting = threading.Condition(self._lock)  # for a run that may begin
-        self._full = threading.Condition(self._lock)  # for room in the queue
+        self._waiting = threading.Condition(self._lock)  # a run may begin
+        self._full = threading.Condition(self._lock)  # the queue has room
         self._queue: list[_Run] = []
         self._running: list[_Run] = []
         self._finished: OrderedDict[Key, None] = OrderedDict()
@@ -157,7 +156,7 @@ class Executor:
             thread.start()
 
     def stop(self, timeout_s: float) -> bool:
-        """Begin nothing new, end waits, let running steps finish; whether all did in time."""
+        """Begin nothing new, end waits, let running steps finish; whether all finished in time."""
         self._stop.set()
         self._news.set()
         with self._lock:
@@ -171,7 +170,7 @@ class Executor:
         return not any(thread.is_alive() for thread in self._threads)
 
     def submit(self, command: Command, *, resumed: bool = False) -> bool:
-        """Queue a command, waiting for room; whether it was taken (no duplicate, not stopping).
+        """Queue a command, waiting for room; False for a duplicate, or if the executor stops.
 
         `resumed`: it may have been begun before.
         """
@@ -188,12 +187,12 @@ class Executor:
             return True
 
     def state(self) -> list[str]:
-        """What is under way, for people.  It waits for no lock."""
+        """The runs, for an operator (SIGUSR2).  Waits for no lock."""
         running = [_told(run) for run in [*self._running]]
         return [f"Runs: {len(running)} under way, {len(self._queue)} wait", *running]
 
     def forget_queued(self) -> None:
-        """Drop what has not begun: after re-registration the ledger hands it out again."""
+        """Drop what has not begun: after a registration the ledger sends it again."""
         with self._lock:
             self._queue.clear()
             self._full.notify_all()
@@ -204,7 +203,7 @@ class Executor:
         return key in self._finished or any(_key(run.command) == key for run in active)
 
     def _cancel(self, command: Command) -> None:
-        """End what is under way; what is queued is called off before it begins."""
+        """Cancel the run if it is running; if it is queued, it will not begin."""
         for run in self._running:
             if _key(run.command) == _key(command):
                 run.watch.cancel()
@@ -241,7 +240,7 @@ class Executor:
                 self._hooks.dropped()
 
     def _next(self) -> _Run | None:
-        """One thread is woken for a new run, and wakes one for what may begin besides."""
+        """A new run wakes one thread, which wakes the next if more may begin."""
         with self._lock:
             while not self._stop.is_set():
                 for number, run in enumerate(self._queue):
@@ -287,7 +286,7 @@ class Executor:
         except Stopping:
             run.reporting.deliver()
             raise
-        except PortError as error:  # before any step: tell it as the first one's result
+        except PortError as error:  # before any step: reported as the first one's result
             outcome = StepOutcome(error=error.as_step_error())
             result = result_of(command.steps[0], outcome, began, context, self._hooks.occurred)
             run.reporting.ended(result)
@@ -299,7 +298,7 @@ class Executor:
         return None if now is None else now.at - now.offset_s
 
     def _run_steps(self, run: _Run, context: RunContext) -> bool:
-        """Every step knows what those before it have told."""
+        """Each step gets the outputs of those before it."""
         command, changed = run.command, None
         for step in command.steps:
             if self._stop.is_set():
@@ -331,7 +330,7 @@ class Executor:
 
 
 def _refuse_cancelled(run: _Run) -> None:
-    """Raises FINAL `cancelled`, unless somebody before us may have begun what goes on by itself."""
+    """Raises FINAL `cancelled`, unless an earlier process may have begun a job that continues."""
     if run.watch.cancelled() and run.command.steps[0].verb not in _GOING_ON:
         raise final("cancelled", "Cancelled before it began.")
 
@@ -346,7 +345,7 @@ def _told(run: _Run) -> str:
 
 
 def _logged(command: Command) -> AbstractContextManager[None]:
-    """All lines logged inside belong to this command (shared.platform.logs writes them)."""
+    """Bind the command's ids to all log records inside."""
     volume = {} if command.lane is None else {"volume": command.lane.volume_id}
     return bound_contextvars(
         operation=command.operation_id,
@@ -357,7 +356,7 @@ def _logged(command: Command) -> AbstractContextManager[None]:
 
 
 def lock_names(context: RunContext, command: Command) -> list[str]:
-    """The locks of a run, in order; Cinder is asked by which targets the volumes come."""
+    """The locks of a run, in order; Cinder names the targets of the volumes."""
     verbs = {step.verb for step in command.steps}
     if command.guest is None:
         assert command.lane is not None, "Command has seen to it"
@@ -369,11 +368,11 @@ def lock_names(context: RunContext, command: Command) -> list[str]:
 
 
 def _volume(context: RunContext, lane: Lane, *, attaching: bool) -> VolumeView | VolumeSeen | None:
-    """The volume, with the `service_uuid` that names its target's lock (S3): as it was seen when
-    the operation was accepted, which has claimed it.
+    """The volume, with the `service_uuid` that names its target's lock (S3), from the lane if it
+    was seen lately.
 
-    A new volume may get it late, so an attaching run waits for it; a releasing
-    one cannot gain by waiting.  A volume that Cinder has forgotten has no target.
+    A new volume may get its `service_uuid` late, so an attaching run waits for it; a releasing run
+    would gain nothing.  A volume that does not exist in Cinder has no target.
     """
     seen = lane.volume_seen
     if seen is not None and _has_lock_name(seen):
@@ -382,7 +381,7 @@ def _volume(context: RunContext, lane: Lane, *, attaching: bool) -> VolumeView |
     try:
         if attaching:
             return wait_until(context, lane.volume_id, _has_lock_name)
-        # None: the lane is of a server alone.
+        # "": the lane of a whole server.
         return context.cinder.volume(lane.volume_id) if lane.volume_id else None
     except PortError as error:
         if is_missing(error):
@@ -395,7 +394,7 @@ def _key(command: Command) -> Key:
 
 
 def _exclude(one: Command, other: Command) -> bool:
-    """Whether these may not run beside each other: one (server, volume), or a whole server."""
+    """Whether these exclude each other: the same (server, volume), or a whole server."""
     if one.server_id != other.server_id:
         return False
     whole = one.lane is None or other.lane is None
@@ -403,7 +402,7 @@ def _exclude(one: Command, other: Command) -> bool:
 
 
 def _learn(command: Command, outputs: dict[str, Any]) -> Command:
-    """The command as the ledger would hand it out now."""
+    """The command as the ledger would send it after these outputs."""
     return replace(command, lane=command.lane.learn(outputs)) if command.lane else command
 
 

@@ -26,13 +26,13 @@ _LOG = structlog.get_logger(__name__)
 
 
 class LeftoversRelease:
-    """Clears them.  Each call may be repeated, and goes on where it failed."""
+    """Clears leftovers.  A repeated call continues where the last one failed."""
 
     def __init__(self, ports: Ports, locks: Locks, clock: Clock) -> None:
         self._ports, self._locks, self._clock = ports, locks, clock
 
     def clear(self, release: Release) -> None:
-        """Blocks; PortError if something could not be done yet."""
+        """Blocks.  Raises PortError if something could not be cleared yet."""
         failures = [error for error in map(self._remove, release.guests) if error is not None]
         if failures:
             raise failures[0]
@@ -42,7 +42,7 @@ class LeftoversRelease:
                 self._disconnect(record, release)
 
     def _remove(self, server_id: str) -> PortError | None:
-        """Remove a guest, or say why it stays: others may run elsewhere, and go all the same."""
+        """Remove a guest; its error does not stop the removal of the others."""
         try:
             with self._locks.hold([f"server-{server_id}"], self._clock):
                 _LOG.warning("removing_leftover_guest", server=server_id)
@@ -53,18 +53,18 @@ class LeftoversRelease:
         return None
 
     def _disconnect(self, record: Record, release: Release) -> None:
-        """Disconnect, unless by an attachment that stays this host has the volume, rightly or not
-        known why; or, without a record here (an adopted server's), by the ledger's word.
+        """Disconnect, unless another record that stays is of the volume, or the ledger knows
+        another server here that uses it (an adopted server may have no record).
         """
         volume_id = record.volume_id
         names = volume_names({volume_id: self._volume(volume_id)}, multiattach=True)
-        pair = f"server-{record.server_id}-{volume_id}"  # a run of before may not have ended
+        pair = f"server-{record.server_id}-{volume_id}"  # an earlier run may still be in progress
         with self._locks.hold([pair, *names], self._clock):
             records, leaving = there_now(self._ports.records), release.attachments
             staying = [each for each in records if each.attachment_id not in leaving]
             known = [each for each in staying if each.attachment_id not in release.unknown]
             if not any(_disk(other) == _disk(record) for other in known):
-                # The guest itself may stay, and loses this disk, whoever else has the volume.
+                # Even if the volume stays connected for another guest, this one loses the disk.
                 self._ports.guests.unplug(record.server_id, record.serial)
             others = any(other.volume_id == volume_id for other in staying)
             if not others and not self._told_of_others(record):
@@ -76,8 +76,8 @@ class LeftoversRelease:
             self._ports.records.pop(record.attachment_id, None)
 
     def _told_of_others(self, record: Record) -> bool:
-        """Whether another server has the volume here.  This one may, after a move of Cinder's: by
-        another device, with a record of its own.
+        """Whether another server has the volume here, by the ledger.  The same server may have it
+        by another attachment after a migration in Cinder, with another device and record.
         """
         servers = self._ports.users.others(record.volume_id, record.attachment_id)
         return bool({*servers} - {record.server_id})
@@ -92,5 +92,5 @@ class LeftoversRelease:
 
 
 def _disk(record: Record) -> tuple[str, str]:
-    """The guest's disk: in a swap the former volume and the new one are behind the same."""
+    """The guest's disk; in a swap the former and the new volume have the same one."""
     return record.server_id, record.serial

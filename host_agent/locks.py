@@ -37,11 +37,11 @@ from host_agent.shared.contract.lane import Lane, VolumeSeen
 from host_agent.shared.contract.messages import ErrorKind, GuestOrder
 from host_agent.shared.contract.ports import PortError, VolumeView
 
-#: Drawn by the kernel when it starts.
+#: Random, made by the kernel at each boot.
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-#: How often a lock that another process holds is tried: there is nothing to wait on.
+#: How often a lock of another process is tried: flock has no wait with a timeout.
 RETRY_S = 0.05
-#: Beyond the longest run (unplug attempts, readiness): its holder hangs.
+#: Longer than the longest run (unplug attempts, readiness): beyond it the holder hangs.
 DEADLINE_S = 1800.0
 
 _SAFE = re.compile(r"[A-Za-z0-9._-]{1,200}")
@@ -52,7 +52,7 @@ class AgentRunningError(Exception):
     """Another agent process holds the `agent` lock of this lock_path."""
 
 
-#: A volume as Cinder shows it, or showed it lately.
+#: A volume as Cinder shows it, or as it was seen lately.
 Shown = VolumeView | VolumeSeen
 
 
@@ -69,7 +69,7 @@ def names_for_guest(order: GuestOrder, volumes: Mapping[str, Shown | None]) -> l
 
 
 def volume_names(volumes: Mapping[str, Shown | None], *, multiattach: bool) -> list[str]:
-    """The locks of volumes by their ids.  None in Cinder: no target to share either."""
+    """The locks of volumes, by id.  None: not in Cinder, so it has no target."""
     shared, targets = set(), set()
     for volume_id, volume in volumes.items():
         if multiattach or (volume is not None and volume.multiattach):
@@ -80,7 +80,7 @@ def volume_names(volumes: Mapping[str, Shown | None], *, multiattach: bool) -> l
 
 
 def _file_name(name: str) -> str:
-    """Ids come from other services: nothing but a plain file name may result."""
+    """Ids come from other services: an unusual one is hashed to a plain file name."""
     if _SAFE.fullmatch(name):
         return f"{name}.lock"
     return f"{hashlib.sha256(name.encode()).hexdigest()}.lock"
@@ -94,9 +94,9 @@ class Locks:
         path.mkdir(parents=True, exist_ok=True, mode=0o750)
 
     def place(self) -> str:
-        """What only one agent can be in: these locks, in this boot of this machine.
+        """An id of this lock directory in this boot of this machine; only one agent can have it.
 
-        Not the machine's id, which a clone has as well.
+        Not the machine id, which a cloned machine has as well.
         """
         boot, here = BOOT_ID.read_text().strip(), self._path.stat()
         return hashlib.sha256(f"{boot}:{here.st_dev}:{here.st_ino}".encode()).hexdigest()[:32]
@@ -126,7 +126,7 @@ class Locks:
         try:
             yield
         finally:
-            with suppress(OSError):  # an empty file that stays is in nobody's way
+            with suppress(OSError):  # an empty file that stays does no harm
                 path.unlink()
             os.close(handle)
 
@@ -153,12 +153,12 @@ class Locks:
 
 
 def _try_lock(path: Path) -> int | None:
-    """The open, locked file of this name, or None if somebody else has it."""
+    """The open, locked file of this name; None if another process or thread has it."""
     while True:
         handle, kept = os.open(path, _FLAGS, 0o640), False
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if kept := _leads_to(path, handle):  # else its holder has removed it: the name is free
+            if kept := _leads_to(path, handle):  # else its holder has removed it: open it again
                 return handle
         except BlockingIOError:
             return None

@@ -21,7 +21,7 @@ from host_agent.shared.contract.messages import SERVICE_VERSION, Report
 from host_agent.shared.platform.settings import NotNowError
 from host_agent.shared.platform.telemetry import STEP_BOUNDS_S, call_seconds
 
-#: How long a reader may take for each piece of its request.
+#: Seconds that a client may take for each part of its request.
 READ_S_MAX = 5.0
 
 
@@ -109,7 +109,7 @@ class _Standing(Collector):
 
 
 class _Reader(WSGIRequestHandler):
-    """A reader of the page.  A silent or broken connection is closed without a log line."""
+    """A request for the page.  A silent or broken connection is closed without a log line."""
 
     timeout = READ_S_MAX
 
@@ -123,9 +123,9 @@ class _Reader(WSGIRequestHandler):
 
 @contextmanager
 def serving(host: str, port: int, registry: CollectorRegistry) -> Iterator[int]:
-    """Answer there with the registry's page, for as long as the block lasts; the port: 0 is any.
+    """Serve the registry's page during the block; yields the port (`port` 0: any free one).
 
-    Raises NotNowError if nobody can listen there.
+    Raises NotNowError if the address cannot be used.
     """
     try:
         server, thread = start_http_server(port, host, registry)

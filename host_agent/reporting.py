@@ -30,7 +30,7 @@ _LOG = structlog.get_logger(__name__)
 
 
 class Verdict(Enum):
-    """What the ledger said to a report."""
+    """The ledger's answer to a report."""
 
     CONTINUE = auto()
     STOP = auto()  # the run is over
@@ -38,10 +38,10 @@ class Verdict(Enum):
 
 
 class Reporting:
-    """What a run has done and not told yet.
+    """The results of a run that are not delivered yet.
 
-    `send` delivers the results, for as long as it takes, and with them what a guest shows that
-    the run has changed (its server); what it raises leaves them here.
+    `send` delivers them, however long that takes, together with the present state of a changed
+    guest (its server's id is the second argument).  If it raises, they stay here.
     """
 
     def __init__(
@@ -57,9 +57,9 @@ class Reporting:
         self.verdict = Verdict.CONTINUE
 
     def ended(self, result: StepResult, *, last: bool = False, durable: bool = False) -> bool:
-        """A step has its result; whether what waits is to be delivered before the next one.
+        """Add a step's result; whether to deliver before the next step.
 
-        `last`: nothing of the run comes after it; `durable`: nothing before it is.
+        `last`: it is the run's last result; `durable`: the next step needs it delivered.
         """
         with self._lock:
             self._waiting.append(result)
@@ -68,7 +68,7 @@ class Reporting:
             return last or durable or self.due_at <= self._clock()
 
     def deliver(self, changed: str | None = None) -> Verdict:
-        """Deliver all that waits; what the ledger said last."""
+        """Deliver all results that wait; the ledger's last answer."""
         with self._sending:
             with self._lock:
                 results, self.due_at = tuple(self._waiting), None
@@ -93,7 +93,7 @@ def report_of(command: Command, results: tuple[StepResult, ...], *, resumed: boo
 def deliver_in_time(
     running: Callable[[], list[Reporting]], news: threading.Event, stop: threading.Event
 ) -> None:
-    """Deliver what has waited for long enough, until `stop`; `news`: a result waits."""
+    """Deliver what has waited for REPORT_AFTER_S, until `stop`; `news`: a result waits."""
     while not stop.is_set():
         waiting = [(each.due_at, each) for each in running() if each.due_at is not None]
         if not waiting:
@@ -105,6 +105,6 @@ def deliver_in_time(
             try:
                 first.deliver()
             except Stopping:
-                pass  # the run hears of it, too
-            except Exception:  # noqa: BLE001 - its run tells it later; others wait for this thread
+                pass  # the run gets it, too
+            except Exception:  # noqa: BLE001 - its run reports later; other runs need this thread
                 _LOG.exception("late_report_failed")

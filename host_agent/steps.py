@@ -25,14 +25,14 @@ from host_agent.verbs.context import RunContext
 
 _LOG = structlog.get_logger(__name__)
 
-#: Now, as far as clocks can tell.
+#: The present time, if it is known.
 Now = Callable[[], Occurred | None]
 
 
 class StepOutcome(NamedTuple):
-    """What a step has found out, or why it failed; and what Cinder called what it changed."""
+    """A step's outputs, or its error; and the ids of its changing requests to Cinder."""
 
-    outputs: dict[str, Any] = {}  # noqa: RUF012 - nobody adds to it
+    outputs: dict[str, Any] = {}  # noqa: RUF012 - never changed
     error: StepError | None = None
     cinder_requests: tuple[str, ...] = ()
 
@@ -66,12 +66,12 @@ def _outcome(command: Command, step: CommandStep, context: RunContext) -> StepOu
 def result_of(
     step: CommandStep, outcome: StepOutcome, began: float, context: RunContext, now: Now
 ) -> StepResult:
-    """As the ledger is told of it; `began` by the run's clock."""
+    """The result for the report; `began` by the run's clock."""
     took_ms, error = round((context.clock.now() - began) * 1000), outcome.error
     if error is None:
         _LOG.info("step_done", step=step.name, took_ms=took_ms)
     else:
-        # It may be a tool's whole output, in any bytes; the ledger has to accept the report.
+        # It may be a tool's whole output; the ledger must be able to accept the report.
         error = StepError(kind=error.kind, code=error.code, message=clean_message(error.message))
         _LOG.warning(
             "step_failed", step=step.name, kind=error.kind, code=error.code, why=error.message
@@ -87,7 +87,7 @@ def result_of(
 
 
 def take_back_made(command: Command, step: CommandStep, context: RunContext) -> None:
-    """Undo what the step made: its result was refused, so no other step will know of it."""
+    """Undo what the step created: its result was refused, so no other step knows of it."""
     if command.lane is None:
         return
     try:

@@ -47,19 +47,19 @@ from host_agent.storage.port import Storage, StorageView
 from host_agent.storage.records import Record
 from host_agent.storage.sources import by_name, certain, is_recorded, volume_behind
 
-#: What else is looked at: the sizes of guests' disks, and which of what is connected is another
-#: volume by now.  Each guest's QEMU, and storage, are asked for them, so they may take less long,
-#: and without them nothing else is blind.
+#: Two more questions: the sizes of guests' disks, and which devices are another volume by now.
+#: They need answers of each QEMU and of storage, so they have a shorter limit, and no part depends
+#: on them.
 SIZES, OTHERS, ASKED_S_MAX = "sizes", "others", 5.0
-#: How long all parts together may take, in seconds; what is not known by then is blind.
+#: The limit of all parts together, in seconds; a part without an answer by then is unreadable.
 LOOK_S_MAX = 20.0
-#: By what storage calls what a record has: of a target, a subsystem, a share, a disk.
+#: The keys of connection information that name a target, a subsystem, a share or a disk.
 _NAMES = ("target_iqn", "target_iqns", "nqn", "target_nqn", "export", "multipath_id", "scsi_wwn")
 
 
 @dataclass(frozen=True, kw_only=True)
 class PartSeen:
-    """What was seen of one part; `why`: why not all of it was."""
+    """What was read of one part; `why`: why it is not complete."""
 
     seen: Any = None
     why: str | None = None
@@ -67,14 +67,14 @@ class PartSeen:
 
 @dataclass(frozen=True, kw_only=True)
 class Stored:
-    """What storage showed, and the records from before it was looked at."""
+    """What storage showed, and the records from before that."""
 
     before: Sequence[Record]
     view: StorageView
 
 
 class Surveyor:
-    """Looks at one host.  Not for several threads at once."""
+    """Surveys one host.  Not thread-safe."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Surveyor:
         self._under_way: dict[str, Future[PartSeen]] = {}
 
     def survey(self, epoch: int) -> Survey:
-        """The host as it is now; never raises for what it could not see."""
+        """The host as it is now; never raises for an unreadable part."""
         end = time.monotonic() + self._limit_s
         looks: dict[str, PartSeen] = {}
         for side_by_side in ((SIZES, OTHERS, GUESTS, STORAGE, SECRETS), (CONNECTIONS,)):
@@ -107,7 +107,7 @@ class Surveyor:
         if before is not None and not before.done():
             return None
         future = self._under_way[part] = Future()
-        # No pool: the process waits for a pool's threads when it ends, and this one may hang.
+        # No pool: at its end the process would wait for the pool's threads, and this one may hang.
         answer = partial(_answer, future, self._ask[part])
         threading.Thread(target=answer, name=f"survey-{part}", daemon=True).start()
         return future
@@ -128,7 +128,7 @@ def _answer(future: Future[PartSeen], ask: Callable[[], PartSeen]) -> None:
 def questions(
     guests: Guests, records: Mapping[str, Record], storage: Storage
 ) -> dict[str, Callable[[], PartSeen]]:
-    """How each part is looked at, by its name, the records at last; none of them raises."""
+    """By part: the function that reads it; none of them raises."""
     asked: dict[str, Callable[[], PartSeen]] = {
         GUESTS: lambda: PartSeen(seen=guests.survey()),
         CONNECTIONS: lambda: recorded(records),
@@ -149,12 +149,12 @@ def _seen(ask: Callable[[], PartSeen]) -> PartSeen:
         return ask()
     except PortError as error:
         return PartSeen(why=error.message)
-    except Exception as error:  # noqa: BLE001 - whatever it is, it keeps only this part blind
+    except Exception as error:  # noqa: BLE001 - whatever it is, only this part is unreadable
         return PartSeen(why=f"{type(error).__name__}: {error}")
 
 
 def recorded(records: Mapping[str, Record]) -> PartSeen:
-    """All records that can be read; one that is removed meanwhile is none."""
+    """All records that can be read, without those that are removed meanwhile."""
     found, why = [], None
     for attachment_id in records:
         try:
@@ -166,11 +166,11 @@ def recorded(records: Mapping[str, Record]) -> PartSeen:
     return PartSeen(seen=found, why=why)
 
 
-# --- putting it together: pure, but for what the view of storage looks up -------------------------
+# --- assembly: pure, except for what the view of storage looks up ---------------------------------
 
 
 def assembled(boot_id: str, epoch: int, looks: Mapping[str, PartSeen]) -> Survey:
-    """The survey that the looks amount to."""
+    """The survey from the parts."""
     guests: GuestsShown | None = looks[GUESTS].seen
     records: list[Record] = looks[CONNECTIONS].seen or []
     stored: Stored | None = looks[STORAGE].seen
@@ -207,9 +207,9 @@ def compared(
     sizes: Mapping[tuple[str, str], int],
     changed: frozenset[str] = frozenset(),
 ) -> GuestsShown:
-    """The guests, with what their disks are by storage, whatever their labels say.
+    """The guests, with their disks compared by their sources, whatever their serials are.
 
-    `changed`: the places that are another volume by now.
+    `changed`: the devices that are another volume by now.
     """
     of_disk: dict[tuple[str, str], list[Record]] = {}
     for record in records:
@@ -273,7 +273,7 @@ def _connection(
 
 
 def _is_used(record: Record, view: StorageView, in_guests: frozenset[str] | None) -> bool | None:
-    """None: it is not recorded where the data is, or guests could not be looked at."""
+    """None: the record has no path, or guests were unreadable."""
     places = {view.place(path) for path in record.paths}
     if any(view.held(place) for place in places):
         return True
@@ -309,7 +309,7 @@ def _storage(
 
 
 def merged(storage: Iterable[StorageShown]) -> list[StorageShown]:
-    """One of each name: a target of two portals has two sessions, and works while one does."""
+    """One for each name: a target with two portals has two sessions, and works if one does."""
     found: dict[tuple[str, str], StorageShown] = {}
     for each in storage:
         key = (each.kind, each.name)
@@ -332,12 +332,12 @@ def _showable(guest: GuestShown) -> GuestShown:
 
 
 def showable(text: str) -> str:
-    """As it may be sent: without secrets, and without what XML or a terminal cannot show."""
+    """The text to send: secrets masked, control characters escaped, bounded."""
     return one_line(mask(text))[:TEXT_CHARS_MAX]
 
 
 def _bounded(survey: Survey, why: dict[Part, str]) -> Survey:
-    """No more of anything than the ledger takes; of what is cut not all is seen."""
+    """Cut lists to ITEMS_MAX; a part that was cut counts as unreadable."""
     kept: dict[str, Any] = {}
     for part in PARTS:
         items = getattr(survey, part)
@@ -353,7 +353,7 @@ def _bounded(survey: Survey, why: dict[Part, str]) -> Survey:
 
 
 def _first(items: tuple[Any, ...], sizes: list[int]) -> tuple[Any, ...]:
-    """As many as together have no more than ITEMS_MAX."""
+    """The first items that have at most ITEMS_MAX together."""
     total, count = 0, 0
     for size in sizes[:ITEMS_MAX]:
         total += size

@@ -1,4 +1,4 @@
-"""Follows a run from outside, and ends it (ports.Watch)."""
+"""Follows a run's progress, and cancels it (ports.Watch)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Callable
 
 from host_agent.clock import Stopping
 
-#: Progress is told at most this often.
+#: Progress is reported at most once in so many seconds.
 TELL_S = 1.0
 
 
 class RunWatch:
-    """The Watch of one run.  Its verb stops looking when the agent stops (Stopping)."""
+    """The Watch of one run.  `cancelled` raises Stopping when the agent stops."""
 
     def __init__(self, stop: threading.Event, tell: Callable[[int, int], None]) -> None:
         self._stop = stop

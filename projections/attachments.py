@@ -1,11 +1,11 @@
 """Attachments, deleted ones too, and the spans in which hosts held their volumes.
 
-A span begins when Cinder has a host's connector, because from then on the host may hold
-the volume, and ends with the proof that it let go (or the waiver of it): never earlier
-than the truth, which is what an audit needs.
+A span begins when Cinder has a host's connector, because from then on the host may have the volume
+connected.  It ends with the proof of the disconnect, or with its waiver.  So it is never shorter
+than the truth.
 
-Cinder's migration may give the volume another id: the span under the former one ends there, and
-another begins, so that what was true of a moment stays so.
+A migration in Cinder may change the volume's id: then the span with the former id ends and a new
+one begins, so that answers about a past moment stay the same.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from aggregates.attachment import Attachment, AttachmentState
 from projections.base import Derived, LoggedEvent, Projection, Row, origin_of, originator
 
 _STATE_AFTER = {kind.TOPIC: state.value for kind, (_, state) in Attachment.TRANSITIONS.items()}
-_STATE_AFTER[Attachment.Renamed.TOPIC] = AttachmentState.DELETED.value  # by this id nobody has it
+_STATE_AFTER[Attachment.Renamed.TOPIC] = AttachmentState.DELETED.value  # nothing has this id now
 
 
-#: Of a span whose begin and end were not seen, but done.
+#: Of a span of the ledger's own: its begin and end were not observed but done.
 _DONE: Row = {"from_seen": None, "to_seen": None}
 
 
@@ -35,7 +35,7 @@ def _fold(row: Row | None, event: LoggedEvent) -> Row:
 
 
 def _new(event: LoggedEvent) -> Row:
-    """One that was disowned at once never was ours, so it says less than one that was created."""
+    """The first event may be `Disowned`, which has fewer fields than `AttachmentCreated`."""
     return {
         "volume_id": event.body["volume_id"],
         "server_id": event.body["server_id"],
@@ -51,7 +51,7 @@ def _new(event: LoggedEvent) -> Row:
 
 
 def _created(row: Row, event: LoggedEvent) -> Row:
-    """Anew, if it was not over, but had another id here for a while (Attachment.Renamed)."""
+    """Reopened, if this id ended only because of Attachment.Renamed."""
     return {"origin": origin_of(event), "ended_at": None} if row.get("ended_at") else {}
 
 
@@ -77,7 +77,7 @@ def _released(row: Row, event: LoggedEvent) -> Row:
 
 
 def _renamed(row: Row, event: LoggedEvent) -> Row:
-    """Spans say of which volume they were; those without a word of it, of the present one."""
+    """A span without a volume id is of the present one; from now on each span has its own."""
     spans = [{"volume_id": row["volume_id"], **span} for span in row["spans"]]
     ended = _released({"spans": spans}, event).get("spans", spans)
     begun = {"from_position": event.position, "from_at": event.recorded_at.isoformat()}

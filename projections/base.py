@@ -1,17 +1,17 @@
 """What a projection is: data and a pure fold.
 
-A projection keeps one row per key up to date with the events of its topics.  `fold` takes
-the row (None if there is none) and an event, and returns the new row (None: no row).  It
-has no effects and never changes the row it is given, so rows are a function of the log
-alone: a rebuild gives what following the log gave.
+A projection keeps one row per key current with the events of its topics.  `fold` takes the row
+(None if there is none) and an event, and returns the new row (None: no row).  It has no effects and
+never changes the row that it is given.  So rows are a function of the log alone, and a rebuild
+gives the same rows.
 
-The row of an operation shows less than there is to know.  What is folded there is a state
-(`projections.operations.Followed`), an aggregate as the log has it, and the row is a view of it,
-computed once for all events of a batch.  A state is nowhere stored but in the log: one that is not
-in memory is folded anew from the events of its stream.
+The row of an operation does not have all that its fold needs.  There `fold` works on a state
+(`projections.operations.Followed`, around the aggregate), and the row is a view of the state,
+computed once for all events of a batch.  A state is only in memory: if it is missing, it is folded
+again from the events of its stream.
 
-Tables that follow from a row or state alone (the mailbox from an operation) are declared as
-`Derived`; they are rewritten whenever what they follow from changes.
+Tables that follow from one row or state (the mailbox from an operation) are declared as `Derived`,
+and written when that changes.
 
 Rows and bodies hold JSON's values, ids as strings, and aware datetimes.
 """
@@ -32,7 +32,7 @@ Row = dict[str, Any]
 
 
 class LoggedEvent(NamedTuple):
-    """An event as the log has it, its body in the newest form its class knows."""
+    """An event of the log, its body in the newest form that its class has."""
 
     position: int
     recorded_at: datetime
@@ -46,15 +46,13 @@ class LoggedEvent(NamedTuple):
 
     @property
     def stamp(self) -> Row:
-        """What each row says about the last event in it."""
+        """The columns that each row has about its last event."""
         return {"updated_at": self.recorded_at, "position": self.position}
 
 
 @dataclass(frozen=True)
 class Derived:
-    """A table whose rows follow from one row (or state) of the projection; it has the same
-    key column.
-    """
+    """A table whose rows follow from one row or state; it has the projection's key column."""
 
     table: LiteralString
     rows: Callable[[Any], list[Row]]
@@ -62,9 +60,9 @@ class Derived:
 
 @dataclass(frozen=True, kw_only=True)
 class Projection:
-    """A table, its key column, the topics it follows, and how.
+    """A table, its key column, the topics that it follows, and its fold.
 
-    `stateful`: `fold` takes and gives a state, which it changes, and keys are those of streams.
+    `stateful`: `fold` takes a state, changes it and returns it; the key is the stream's id.
     """
 
     table: LiteralString
@@ -82,7 +80,7 @@ class Projection:
 
 
 def origin_of(event: LoggedEvent) -> str | None:
-    """Whose it is that was seen; None: it was done, and not seen."""
+    """The owner of an observed object; None: the event is of the ledger's own."""
     return event.seen["origin"] if event.seen else None
 
 
@@ -92,10 +90,10 @@ def originator(event: LoggedEvent) -> str:
 
 
 def upcast(topic: str, body: dict[str, Any]) -> dict[str, Any]:
-    """The body in the newest form: by the event class's own `upcast_vN_vM`, and with the defaults
-    of the fields that it lacks.
+    """The body in the newest form: upcast by the event class's `upcast_vN_vM`, and with defaults
+    for missing fields.
 
-    A topic that this code does not know stays as it is: newer code wrote it.
+    The body of an unknown topic, which newer code wrote, stays as it is.
     """
     version = body.pop("class_version", 1)
     kind = _class_of(topic)

@@ -1,8 +1,8 @@
-"""Findings: what was found to differ, how it stands, and how it ended when it was there last.
+"""Findings: what differs, the state, and how it ended.
 
-A finding is the same one however often it comes and goes (aggregates.finding), so its row tells of
-the last time; of earlier ones the log tells.  The view `drift` shows them beside what no look
-needs to find: remnants, and operations that are parked.
+A finding has one id however often the difference returns (aggregates.finding).  Its row is about
+the last time; the log has the earlier ones.  The view `drift` shows findings together with remnants
+and parked operations.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _found(row: Row, event: LoggedEvent) -> Row:
 
 
 def _seen(_: Row, event: LoggedEvent) -> Row:
-    """What differs, as it is from now on; it has to be confirmed anew."""
+    """The values have changed, so the finding must be confirmed again."""
     seen = {name: event.body[name] for name in ("differs", "look_id", "boot_id", "epoch")}
     at = {"seen_at": event.recorded_at, "seen_position": event.position}
     return {**seen, **at, "confirmed_at": None}
@@ -69,7 +69,7 @@ def _over(event: LoggedEvent, how: str) -> Row:
 
 
 def _ignored(_: Row, event: LoggedEvent) -> Row:
-    until = event.body["until"]  # which 0.2.0 took as late as somebody said it
+    until = event.body["until"]  # 0.2.0 stored it without an upper bound
     moment = None if until is None else datetime.fromtimestamp(min(until, UNTIL_MAX_S), UTC)
     return {"ignored_until": moment, "ignored_reason": event.body["reason"]}
 

@@ -1,7 +1,7 @@
 """The ledger's hosts: what their agents can do, their epoch, and why they are fenced.
 
-One begins when its agent comes first, or when it is adopted: then no agent has come yet
-(`service_version` None).  It is none any more when it is handed back.
+A row begins when the host's agent registers for the first time, or when the host is adopted (then
+`service_version` is None until an agent registers).  It ends when the host is handed back.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _fold(row: Row | None, event: LoggedEvent) -> Row | None:
 
 
 def _came(row: Row, event: LoggedEvent) -> None:
-    """An agent did, or before that the host was adopted."""
+    """The agent has registered, or the host was adopted."""
     if row.get("service_version") is None:
         row["registered_at"] = event.recorded_at
     if event.topic == Host.Adopted.TOPIC:
@@ -74,7 +74,7 @@ def _came(row: Row, event: LoggedEvent) -> None:
 
 
 def _doubt(row: Row, event: LoggedEvent) -> None:
-    """The ledger was restored, or somebody has vouched for the host since."""
+    """The ledger was restored from a backup, or an operator has vouched for the host since."""
     if event.topic == Host.Vouched.TOPIC:
         row.update(unvouched=False)
     elif event.topic == Host.Restored.TOPIC:

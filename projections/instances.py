@@ -70,7 +70,7 @@ def _observed(row: Row, body: Row) -> Row:
 
 
 def _but(shown: Row, host: str) -> Row:
-    """Where else its guest is shown, without a host."""
+    """The hosts that show the guest, except one."""
     return {name: power for name, power in shown.items() if name != host}
 
 
@@ -85,7 +85,7 @@ def _defined(row: Row, body: Row) -> Row:
 
 
 def _described(row: Row, changed: Row) -> Row:
-    """Of what is said the columns are named as it is."""
+    """The columns have the names of the details."""
     named = {"name": changed["name"]} if "name" in changed else {}
     return {**merge_details({name: row[name] for name in DEFAULT_DETAILS}, changed), **named}
 
@@ -96,7 +96,7 @@ def _claimed(row: Row, body: Row) -> Row:
 
 
 def _deletion_awaited(row: Row, body: Row) -> Row:
-    """The claim that it will have is shown already."""
+    """Shows the claim of the deletion that has been accepted but not started."""
     return _claimed(row, {"claimant": body["operation_id"], "exclusive": True, "flow": "delete"})
 
 

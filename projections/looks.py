@@ -1,4 +1,4 @@
-"""Looks: when ledger, Cinder and hosts were held against each other, and what came of it."""
+"""Looks: when ledger, Cinder and hosts were compared, and the result."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _END = ("outcome", "compared", "found", "unknown", "braked", "trouble", "example
 
 
 def kind_of(scope: Row) -> str:
-    """What a look is at: all, or one host, server or volume."""
+    """The scope's kind: all, host, server or volume."""
     return next(iter(scope), "all")
 
 

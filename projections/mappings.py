@@ -1,4 +1,4 @@
-"""Block device mappings in force: what `os-volume_attachments` lists."""
+"""Block device mappings that exist: what `os-volume_attachments` lists."""
 
 from __future__ import annotations
 

@@ -1,13 +1,12 @@
 """Operations with their progress, and the mailbox of commands that follows from them.
 
 The projection folds the aggregate itself; the row is a view of it and of the engine's decision.  So
-nothing about an operation is computed here that the service computes elsewhere.
+nothing is computed here in a second way.
 
-The time of parking is kept after the end, too: an operation that waits for an operator is drift
-(decision 0058).
+Times of parking are kept after the end, because a parked operation is drift (decision 0058).
 
 A command is in its host's mailbox at the position of the event that gave or cancelled it: a run
-that is to be undone while its host works on it is handed out once more.
+that is cancelled while its host works on it is delivered once more.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ _GIVE_COMMANDS = {Operation.RunStarted, Operation.UnwindRequested}
 
 
 class Parking(NamedTuple):
-    """From when to when an operation waited for a person; None: it does."""
+    """From when to when an operation was parked; `to` None: it still is."""
 
     from_position: int
     from_at: datetime
@@ -59,19 +58,19 @@ class Parking(NamedTuple):
 
 
 class Followed:
-    """An operation, and what only its events' places in the log tell."""
+    """An operation, and the positions and times of its events."""
 
     def __init__(self, started: LoggedEvent) -> None:
         self.id = started.originator_id
         self.operation = Operation(UUID(self.id))
         self.started_at, self.started_position = started.recorded_at, started.position
         self.updated_at, self.position = started.recorded_at, started.position
-        #: Where the active runs were begun or called off; others may be in it as well.
+        #: The positions at which runs were started or cancelled; it may also have ended runs.
         self.runs: dict[ActiveRun, int] = {}
         self.parked: tuple[Parking, ...] = ()
 
     def fork(self) -> Self:
-        """A copy; changes of one are not seen in the other."""
+        """An independent copy."""
         fork = object.__new__(type(self))
         fork.__dict__.update(self.__dict__, operation=self.operation.fork())
         return fork
@@ -92,7 +91,7 @@ class Followed:
         self._park(kind, event)
 
     def _park(self, kind: type[Any], event: LoggedEvent) -> None:
-        """Whatever happens to a parked operation ends that."""
+        """Any other event ends the parking."""
         at = (event.position, event.recorded_at)
         if kind is Operation.Parked:
             self.parked = (*self.parked, Parking(*at, None, None, event.body["left"]))
@@ -101,7 +100,7 @@ class Followed:
             self.parked = (*before, last._replace(to_position=at[0], to_at=at[1]))
 
     def row(self) -> Row:
-        """The operation as everybody sees it."""
+        """The row of `operations`."""
         operation, plan = self.operation, plan_of(self.operation)
         started, history, state = operation.started, operation.history, operation.state
         assert started is not None, "a stream begins with it"
@@ -136,7 +135,7 @@ class Followed:
         }
 
     def commands(self) -> list[Row]:
-        """The mailbox: one command for each run that a host owes results of."""
+        """The mailbox: one command for each active run of a host."""
         if self.operation.state is not OperationState.RUNNING:
             return []
         commands = (
@@ -156,7 +155,7 @@ class Followed:
         ]
 
     def parkings(self) -> list[Row]:
-        """When it waited for a person, the time that lasts included."""
+        """The times of parking, including the present one."""
         started = self.operation.started
         if started is None or not self.parked:
             return []
@@ -169,14 +168,14 @@ class Followed:
 
 
 def _host_of(plan: Plan) -> str | None:
-    """Where the server is when it begins."""
+    """The server's host at the start."""
     return plan.hosts.get(Place.HOST) or plan.hosts.get(Place.SOURCE)
 
 
 def _only_volume(parking: Parking) -> str | None:
-    """The volume that the steps which are left are about, if it is one, and exists.
+    """The volume of the pending steps, if it is exactly one.
 
-    Of one that was still to be made, events of before have the id "".
+    Older events have the id "" for a volume that was not created yet.
     """
     volumes = {left.get("volume_id") or None for left in parking.left_steps}
     return volumes.pop() if len(volumes) == 1 else None
@@ -189,9 +188,7 @@ def _fold(followed: Followed | None, event: LoggedEvent) -> Followed:
 
 
 def _bound(operation: Operation, plan: Plan) -> bool:
-    """Whether every reservation and every mapping that it makes exists: what a request that
-    waits waits for.
-    """
+    """Whether all its reservations and mappings exist; a synchronous request waits for that."""
     binding = [
         (stage, step) for stage in plan.stages for step in stage.steps if step.do in _BINDING
     ]
@@ -203,10 +200,10 @@ def _bound(operation: Operation, plan: Plan) -> bool:
 
 
 def _due_at(operation: Operation, plan: Plan, now: datetime) -> datetime | None:
-    """When a dispatcher must look; None: not before a host's report, or an operator's act.
+    """When a dispatcher must work on it; None: not before a host's report or an operator's act.
 
-    `now` is the log's time, which may be ahead of the clock that a retry's was taken from: what
-    is put off is so until its own time.
+    `now` is the log's time, which may be ahead of the clock that set a retry's time.  So `decide`
+    gets -inf, and a retry waits until its own time.
     """
     if operation.state is not OperationState.RUNNING:
         return None
@@ -224,7 +221,7 @@ def _moment(at: float) -> datetime:
 
 
 def _steps(operation: Operation, plan: Plan, *, unwinding: bool) -> Iterator[Row]:
-    """Every step of the plan in order; then, if it is unwound, what is undone of it."""
+    """Every step of the plan in order; then, if the operation unwinds, the undo steps."""
     history = operation.history
     due = {(run.lane, history.next_step(run), run.undo) for run in history.active.values()}
     for undo in (False, True) if unwinding else (False,):
@@ -239,7 +236,7 @@ def _steps(operation: Operation, plan: Plan, *, unwinding: bool) -> Iterator[Row
 
 
 def _about(operation: Operation, plan: Plan, stage: Stage, lane: int) -> Row:
-    """Where the steps of a stage are done, and on what."""
+    """The place and the volume of a stage's steps."""
     volume_id = None
     if lane != SERVER:
         volume_id = operation.lanes[lane].volume_of(new=stage.side is Side.NEW) or None
@@ -266,7 +263,7 @@ def _step(step: Step, record: StepRecord, *, undo: bool, active: bool) -> Row:
 
 
 def _command(operation: Operation, run: ActiveRun, position: int) -> Command:
-    """What the run's host is to do: the steps from the one that it owes next."""
+    """The command of a run: its steps from the next one without a result."""
     started = operation.started
     assert started is not None
     step = operation.history.next_step(run)

@@ -1,8 +1,8 @@
-"""Whether a finding that has just been confirmed is repaired without anybody's asking.
+"""Whether a finding that was just confirmed is repaired automatically.
 
-Off, unless its class is named by the settings.  What a person would notice by now stops it: many
-repairs in an hour, or repairs of more than a small share of what one host has.  Whether a repair
-may go on is its own to find out (handlers.drift.recheck): nobody's evidence is needed less.
+Off unless the settings name its class.  Two limits stop it when something is badly wrong: repairs
+in an hour, and the share of one host's attachments.  The repair itself needs the same evidence as
+one that an operator requests (handlers.drift.recheck).
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from handlers.drift.rows import Party
 CLASSES = frozenset(
     each.name for each in BY_NAME.values() if each.repair is not None and not each.asked_for
 )
-#: Of what a host has attached, automatic repairs touch at most this share in an hour, or one.
+#: Automatic repairs touch at most this share of a host's attachments in an hour, but always one.
 HOST_SHARE_MAX = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
 class RepairPolicy:
-    """The classes that may be repaired so, and how many repairs in an hour, of all of them."""
+    """The classes that may be repaired automatically, and how many repairs an hour, of all."""
 
     classes: frozenset[str] = frozenset()
     per_hour_max: int = 10
@@ -32,8 +32,8 @@ class RepairPolicy:
 
 @dataclass(frozen=True, kw_only=True)
 class SoFar:
-    """Automatic repairs that were begun in the last hour: all, and of the finding's server's host,
-    which has so many attachments.
+    """Automatic repairs begun in the last hour: all, and those on the host of the finding's server,
+    with the number of attachments that the host has.
     """
 
     begun: int
@@ -42,13 +42,13 @@ class SoFar:
 
 
 def _powers(finding: Finding) -> list[str]:
-    """The power states of a server's guest, by all hosts that show it."""
+    """The power states of a server's guest on all hosts that show it."""
     on_hosts = finding.differs.get(Party.HOST.value)
     return [power for _, power in on_hosts] if isinstance(on_hosts, list) else []
 
 
 def why_not(finding: Finding, policy: RepairPolicy, so_far: SoFar) -> str | None:
-    """Why it is left to people, in words; None: it is to be repaired now."""
+    """Why the finding is left to an operator; None: it is repaired now."""
     found = finding.found
     drift = BY_NAME.get(found.drift_class) if found else None
     if drift is None or drift.name not in CLASSES or drift.name not in policy.classes:

@@ -1,12 +1,13 @@
-"""What differs beside a running Nova: its word stands where a ledger's does in the rows of a look.
+"""Differences between a running Nova, its Cinder and, if they were asked, its hosts.
 
-Nova, Cinder and, if they were asked, hosts are compared by the rows and predicates of a look
-(`rows`, `predicates`), so a difference has one name whoever keeps the mappings.  What a ledger
-would know and Nova does not show (modes, names of disks, records of connections) is left out.
+The rows and predicates are those of a look (`rows`, `predicates`), with Nova's data in the place of
+the ledger's, so a difference has the same name in both.  Facts that Nova does not show (access
+modes, names of disks, connection records) are left out.
 
-No finding is made of what somebody is at: a server with a task or a resize to be confirmed, and all
-its volumes; a volume that Cinder migrates; what could not be read.  A status that passes by itself
-is one only once it has lasted: from `attached_at` of the attachment, or `updated_at` of the volume.
+Work in progress is not reported: a server with a task or a resize to be confirmed, and all its
+volumes; a volume that Cinder migrates; what could not be read.  A status that normally passes is
+reported only after it has lasted, since `attached_at` of the attachment or `updated_at` of the
+volume.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 
 from aggregates.attachment import AttachmentState
 from aggregates.base import About
+from aggregates.server import RUNNING
 from handlers.drift import predicates
 from handlers.drift.beside_words import (
     ATTACHED_TWICE,
@@ -61,13 +63,13 @@ from host_agent.shared.contract.volume_states import NOT_MIGRATING
 
 #: States in which Nova's server has a guest on its host.
 _WITH_GUEST = frozenset({"active", "paused", "stopped", "suspended", "rescued"})
-#: How Cinder's back-ends name what they keep of a volume: files, images, logical volumes.
+#: How Cinder's backends name the files, images and logical volumes of a volume.
 _NAMED = re.compile(r"volume-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SeenMapping:
-    """A volume as a device of a server, as Nova shows it.  `device`: without /dev/."""
+    """A volume attachment of a server in Nova.  `device`: without /dev/."""
 
     id: str
     volume_id: str
@@ -79,9 +81,9 @@ class SeenMapping:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SeenServer:
-    """A server as Nova shows it.  `mappings`: if Nova was asked for them.
+    """A server in Nova.  `mappings`: None if they were not read.
 
-    `known` False: its cell does not answer, and Nova tells little more than its id.
+    `known`: False if its cell does not answer, so that Nova shows little more than its id.
     `power_state`: Nova's number.  `root_device`: without /dev/.
     """
 
@@ -100,20 +102,20 @@ class SeenServer:
 
     @property
     def attachments(self) -> Mapping[str, str | None] | None:
-        """By volume, if Nova was asked for that."""
+        """Attachment ids by volume; None if they were not read."""
         if self.mappings is None:
             return None
         return {each.volume_id: each.attachment_id for each in self.mappings}
 
     @property
     def busy(self) -> bool:
-        """Whether somebody is at it, so that two answers may differ for a while."""
+        """Whether work on it is in progress, so that Nova and Cinder may differ for a while."""
         return not self.known or self.task_state is not None or self.vm_state == "resized"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SeenAttachment:
-    """An attachment as Cinder shows it.  `since`: its `attached_at`, if that was asked for."""
+    """An attachment in Cinder.  `since`: its `attached_at`, if that was read."""
 
     id: str
     volume_id: str
@@ -125,7 +127,7 @@ class SeenAttachment:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SeenVolume:
-    """A volume as Cinder shows it.  `name_id`: whose name its data has since a migration."""
+    """A volume in Cinder.  `name_id`: the id in the name of its data, if a migration changed it."""
 
     id: str
     status: str
@@ -138,9 +140,8 @@ class SeenVolume:
 
 @dataclass(frozen=True, kw_only=True)
 class Cloud:
-    """What was read in one round.  None: it was asked for by its id, and there is no such thing.
-
-    What is in neither dictionary was not asked for.  `now`: by the clock of Cinder.
+    """What one round has read.  None: requested by id, and it does not exist; missing: not
+    requested.  `now`: by Cinder's clock.
     """
 
     now: datetime
@@ -159,7 +160,7 @@ class Cloud:
 
     @cached_property
     def owners(self) -> frozenset[str]:
-        """The servers that attachments name."""
+        """The servers that Cinder's attachments name."""
         return frozenset(each.server_id for each in self.attachments.values() if each.server_id)
 
     @cached_property
@@ -171,7 +172,7 @@ class Cloud:
 
     @cached_property
     def mapped(self) -> dict[str, list[SeenServer]]:
-        """The servers that Nova has a volume mapped to, by volume."""
+        """By volume: the servers to which Nova has it attached."""
         found: dict[str, list[SeenServer]] = defaultdict(list)
         for server in self.servers.values():
             if isinstance(server, SeenServer):
@@ -183,16 +184,16 @@ class Cloud:
         return self.servers.get(server_id, UNKNOWN) if server_id else UNKNOWN
 
     def sees(self, host: str | None, part: str) -> bool:
-        """Whether the host has said what it has of this part."""
+        """Whether the host's survey has this part."""
         survey = self.hosts.get(host or "")
         return survey is not None and part not in survey.blind
 
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """A difference: of which class, about what, what each party says, since when.
+    """A difference: its class, its subject, what each party shows, and since when.
 
-    `case`: of which of the class's cases it is (`beside_words`), such as a volume's status.
+    `case`: the key of its repair in `DifferenceClass.cases`, such as a volume's status.
     """
 
     kind: DifferenceClass
@@ -208,19 +209,19 @@ class Difference:
 
 
 def found(cloud: Cloud, stuck: timedelta) -> list[Difference]:
-    """What differs, the worst first."""
+    """All differences, the worst first; `stuck`: how long a status must last to be one."""
     every = [*_pairs(cloud, stuck), *_volumes(cloud, stuck), *_hosts(cloud)]
     return sorted(every, key=lambda each: (each.kind.rank, each.id))
 
 
 def confirmed(before: list[Difference], now: list[Difference]) -> list[Difference]:
-    """Those of now that were there before, and said the same."""
+    """Those of the second round that were in the first, with the same values."""
     then = {each.id: each for each in before}
     return [each for each in now if (one := then.get(each.id)) and one.says == each.says]
 
 
 def tells(cloud: Cloud, about: About) -> bool:
-    """Whether this round could see whether such a difference is there."""
+    """Whether this round could have seen a difference of this subject."""
     server = cloud.servers.get(about.server_id or "")
     volume = cloud.volumes.get(about.volume_id or "")
     if isinstance(server, Unknown) or isinstance(volume, Unknown):
@@ -228,14 +229,14 @@ def tells(cloud: Cloud, about: About) -> bool:
     if volume is not None and volume.migration_status not in NOT_MIGRATING:
         return False
     if server is None and about.server_id in cloud.owners - cloud.servers.keys():
-        return False  # there was too much to ask for
+        return False  # a limit of the round was reached
     if volume is None and about.volume_id in cloud.mapped.keys() - cloud.volumes.keys():
         return False
     return server is None or not server.busy
 
 
 def questionable(cloud: Cloud) -> list[str]:
-    """The servers of which it matters by which attachment Nova has their volumes."""
+    """The servers whose attachment ids in Nova must be read to compare them."""
     asked = {
         server.id
         for servers in cloud.mapped.values()
@@ -257,7 +258,7 @@ def _pairs(cloud: Cloud, stuck: timedelta) -> Iterator[Difference]:
     for seen in cloud.attachments.values():
         row, volume = _attachment(cloud, seen), cloud.volumes.get(seen.volume_id)
         if isinstance(volume, SeenVolume) and volume.migration_status not in NOT_MIGRATING:
-            continue  # Cinder's migrations attach a volume for a while that Nova does not map
+            continue  # during a migration Cinder has an attachment that Nova does not have
         since = seen.since or (volume.updated_at if isinstance(volume, SeenVolume) else None)
         for each in _of(row, seen.status) if row else ():
             if not each.kind.lasts or _lasted(since, cloud, stuck):
@@ -269,7 +270,7 @@ def _pairs(cloud: Cloud, stuck: timedelta) -> Iterator[Difference]:
 
 
 def _attachment(cloud: Cloud, seen: SeenAttachment) -> AttachmentRow | None:
-    """None: nothing can be said of it now."""
+    """None: it cannot be compared now."""
     server = cloud.server(seen.server_id)
     if isinstance(server, Unknown) or (server is not None and server.busy):
         return None
@@ -289,8 +290,8 @@ def _attachment(cloud: Cloud, seen: SeenAttachment) -> AttachmentRow | None:
 
 
 def _named(cloud: Cloud, server: SeenServer, volume_id: str) -> str | Unknown | None:
-    """The attachment by which Nova has the volume; None: there is none.  A mapping of before Queens
-    names none, as a list of servers does.
+    """The attachment id in Nova's mapping; None: there is none.  Mappings from before Queens, and
+    lists of servers, have no id; then the only attachment of the pair in Cinder is taken.
     """
     named = (server.attachments or {}).get(volume_id)
     of_pair = cloud.by_pair.get((server.id, volume_id))
@@ -302,7 +303,7 @@ def _named(cloud: Cloud, server: SeenServer, volume_id: str) -> str | Unknown | 
 def _unattached(cloud: Cloud, server: SeenServer, volume_id: str) -> Iterator[Difference]:
     """A mapping without an attachment in Cinder."""
     if isinstance(cloud.volumes.get(volume_id, UNKNOWN), (Unknown, type(None))):
-        return  # that its volume is gone is another finding
+        return  # a missing volume is another class
     named = _named(cloud, server, volume_id)
     if server.attachments is not None and volume_id not in server.attachments:
         return  # it was detached since
@@ -323,7 +324,7 @@ def _unattached(cloud: Cloud, server: SeenServer, volume_id: str) -> Iterator[Di
 
 
 def _nova(server: SeenServer) -> LedgerAttachment:
-    """Nova's mapping: connected where the server is; of one without a host, reserved."""
+    """Nova's mapping: attached on the server's host; reserved, if it has none."""
     state = AttachmentState.ATTACHED if server.host else AttachmentState.RESERVED
     return LedgerAttachment(
         state=state, host=server.host, access_mode=None, legacy=False, mapped=True
@@ -361,7 +362,7 @@ def _volumes(cloud: Cloud, stuck: timedelta) -> Iterator[Difference]:
 def _more(
     volume: SeenVolume, row: VolumeRow, attachments: list[SeenAttachment]
 ) -> Iterator[Difference]:
-    """What no ledger looks for: it makes none of these, and knows only its own volumes."""
+    """Classes that only exist beside Nova, because a ledger does not cause them."""
     says = {Party.CINDER.value: {"status": volume.status, "attachments": len(attachments)}}
     if volume.status.startswith("error") and not predicates.volume_status(row):
         case = _case(volume, attached=bool(attachments))
@@ -387,12 +388,12 @@ def _case(volume: SeenVolume | Unknown, *, attached: bool) -> str | None:
 
 
 def _lasts(volume: SeenVolume, cloud: Cloud, stuck: timedelta) -> bool:
-    """Whether its status is one that stays, or has stayed."""
+    """Whether its status is a final one, or has lasted."""
     return volume.status in ENDED or _lasted(volume.updated_at, cloud, stuck)
 
 
 def _lasted(since: str | None, cloud: Cloud, stuck: timedelta) -> bool:
-    """Whether it is so for so long; nothing is said of what has no age."""
+    """Whether `since` is at least `stuck` ago; False without a time."""
     if not since:
         return False
     then = datetime.fromisoformat(since)
@@ -445,7 +446,7 @@ def _disks(cloud: Cloud, host: str, survey: Survey) -> Iterator[Difference]:
         server = cloud.server(guest.server_id)
         if not isinstance(server, SeenServer) or server.busy or server.host != host:
             continue
-        running = guest.power_state in {PowerState.RUNNING, PowerState.PAUSED}
+        running = guest.power_state in RUNNING
         shown = {disk.serial: disk for disk in guest.disks}
         for volume_id in sorted(shown.keys() | set(server.volumes)):
             volume, disk = cloud.volumes.get(volume_id), shown.get(volume_id)
@@ -468,7 +469,7 @@ def _disks(cloud: Cloud, host: str, survey: Survey) -> Iterator[Difference]:
 
 
 def _mapped_disk(cloud: Cloud, server: SeenServer, volume_id: str) -> LedgerDisk | None:
-    """`plugged`: Cinder says that it is attached, so the guest has had time to get it."""
+    """`plugged` if the attachment is `attached` in Cinder, so the guest must have the disk."""
     if volume_id not in server.volumes:
         return None
     of_pair = cloud.by_pair.get((server.id, volume_id), ())
@@ -477,8 +478,8 @@ def _mapped_disk(cloud: Cloud, server: SeenServer, volume_id: str) -> LedgerDisk
 
 
 def _by_name(disk: DiskShown, volume: SeenVolume | None) -> DiskShown:
-    """Whether the disk is its volume's, by the name that its source has: Nova keeps no records of
-    the agent's, by which a ledger's hosts say it.
+    """`recorded` by the volume id in the name of the disk's source, because Nova has no connection
+    records.
     """
     named = _NAMED.search(disk.source or "")
     of_it = {disk.serial, volume.name_id if volume else None}

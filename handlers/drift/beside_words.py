@@ -1,8 +1,8 @@
-"""The differences beside a Nova as a table: what each means, and what repairs it (`beside_nova`).
+"""The classes of differences beside a Nova (`beside_nova`): the meaning and the repair of each.
 
-A class with the name of a class of looks means the same (`classes`).  A repair is a command of Nova
-or Cinder and its effect, or the reason why no command is safe.  `{volume}`, `{server}`,
-`{attachment}` and `{host}` are filled in.
+A class has the name of the class of looks (`classes`) with the same meaning.  A repair is a command
+of Nova or Cinder and its effect, or the reason why no command is safe.  `{volume}`, `{server}`,
+`{attachment}` and `{host}` are placeholders.
 """
 
 from __future__ import annotations
@@ -13,16 +13,15 @@ from types import MappingProxyType
 from typing import Any
 
 from aggregates.base import About
-from handlers.drift.classes import BY_NAME
-from handlers.drift.kinds import Severity
+from handlers.drift.classes import BY_NAME, Severity
 
-#: The party that rows call the ledger, in findings about a Nova.
+#: In findings about a Nova, the party that rows call the ledger.
 NOVA = "nova"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mend:
-    """A command and its effect; without a command, why none is safe and what to find out."""
+class Remedy:
+    """A command and its effect; or why no command is safe, and what to find out."""
 
     why: str
     command: str | None = None
@@ -32,15 +31,15 @@ class Mend:
 class DifferenceClass:
     """A class of difference.  `lasts`: reported only after it has lasted for `--stuck`.
 
-    `cases`: the repair by status, where it depends on that; `mend`: the repair otherwise.
+    `cases`: the repair by status, where it depends on that; `remedy`: the repair otherwise.
     """
 
     name: str
     rank: int
     severity: Severity
     meaning: str
-    mend: Mend
-    cases: Mapping[str, Mend] = field(default_factory=dict)
+    remedy: Remedy
+    cases: Mapping[str, Remedy] = field(default_factory=dict)
     lasts: bool = False
 
 
@@ -51,31 +50,31 @@ _ROW = "This changes only Cinder's row, and nothing in the back-end or on a host
 _NOBODY = "First check that no host has a session or a disk of the volume."
 _LOG = "First check in the log of its cinder-volume that no task works on it any more."
 
-#: Statuses that do not end by themselves, so there is no need to wait.
+#: Statuses that never change by themselves, so they need not last to be reported.
 ENDED = frozenset(
     {"available", "in-use", "error", "error_deleting", "error_extending", "error_restoring"}
     | {"error_backing-up", "error_managing", "error_attaching", "error_detaching"}
 )
 
 
-def _set(state: str, first: str, *, detached: bool = False) -> Mend:
+def _set(state: str, first: str, *, detached: bool = False) -> Remedy:
     command = _SET.replace("{state}", f"{state} --detached" if detached else state)
-    return Mend(command=command, why=f"{first} {_ROW}")
+    return Remedy(command=command, why=f"{first} {_ROW}")
 
 
 _FREE = _set("available", _NOBODY, detached=True)
-_AGAIN = Mend(
+_AGAIN = Remedy(
     command="openstack volume delete --force {volume}",
     why=f"{_LOG} Cinder then deletes the volume and its data again.",
 )
-_NEVER_MADE = Mend(
+_NEVER_MADE = Remedy(
     command="openstack volume set --state error {volume}; openstack volume delete {volume}",
     why=f"{_LOG} The volume was never created: this gives it up and deletes it.",
 )
 _HELD = _set("in-use", "First check with `virsh domblklist {server}` that the guest has the disk.")
 
-#: The repair of a volume whose status does not fit, by its status, with and without attachments.
-_STATUSES: dict[str, Mend] = {
+#: The repair of `volume_status_differs`, by status, with and without attachments.
+_STATUSES: dict[str, Remedy] = {
     **dict.fromkeys(("in-use", "detaching", "attaching", "reserved"), _FREE),
     **dict.fromkeys(("error_attaching", "error_detaching"), _FREE),
     **dict.fromkeys(("available, attached", "detaching, attached"), _HELD),
@@ -101,26 +100,26 @@ _FAILURES = {
     ),
     "error_deleting": _AGAIN,
 }
-_LOOK = Mend(why="No command is safe before you know the task: see the log of its cinder-volume.")
+_LOOK = Remedy(why="No command is safe before you know the task: see the log of its cinder-volume.")
 _WHOSE = "`virsh domblklist {server}` on {host} shows whether the guest has the disk."
 
 
 def _kind(
     name: str,
     meaning: str,
-    mend: Mend,
-    cases: Mapping[str, Mend] = MappingProxyType({}),
+    remedy: Remedy,
+    cases: Mapping[str, Remedy] = MappingProxyType({}),
     *,
     lasts: bool = False,
 ) -> DifferenceClass:
-    """A class that looks have too: with the same severity."""
+    """A class that looks have too, with its severity there."""
     severity = BY_NAME[name].severity
     return DifferenceClass(
         name=name,
         rank=_RANKS[severity],
         severity=severity,
         meaning=meaning,
-        mend=mend,
+        remedy=remedy,
         cases=cases,
         lasts=lasts,
     )
@@ -133,7 +132,7 @@ ATTACHED_TWICE = DifferenceClass(
     rank=1,
     severity=Severity.CRITICAL,
     meaning="A volume that is not multi-attach has attachments of several servers: all may write.",
-    mend=Mend(
+    remedy=Remedy(
         why="No command is safe before you know which guest writes: run `virsh domblklist` on both "
         "hosts, then delete the attachment of the other server."
     ),
@@ -143,7 +142,7 @@ VOLUME_FAILED = DifferenceClass(
     rank=3,
     severity=Severity.INFO,
     meaning="A task of Cinder on the volume has failed, and no server has the volume.",
-    mend=Mend(
+    remedy=Remedy(
         command="openstack volume delete {volume}",
         why="Only if its data is not needed: this deletes the volume. `cinder message-list` has "
         "the error.",
@@ -155,12 +154,12 @@ KINDS: dict[str, DifferenceClass] = {
     for each in (
         DifferenceClass(
             name="owner_gone",
-            rank=0,  # any member of the project can pull it (CVE-2023-2088)
+            rank=0,  # any member of the project may delete it (CVE-2023-2088)
             severity=Severity.CRITICAL,
             meaning="Cinder has an attachment of a server that Nova does not have (404). "
             "Therefore any member of the project may delete it, in use or not "
             "(CVE-2023-2088). Until then the volume can be neither used nor deleted.",
-            mend=Mend(
+            remedy=Remedy(
                 command=_DELETE,
                 why="First check that no host has a guest {server} (`virsh domstate`; host "
                 "{host}): Cinder ends the export, and other servers may use the volume.",
@@ -169,14 +168,14 @@ KINDS: dict[str, DifferenceClass] = {
         _kind(
             "reservation_unknown",
             "Cinder has reserved the volume for the server, and Nova has no mapping of it.",
-            Mend(command=_DELETE, why="This ends the reservation; no host uses it."),
+            Remedy(command=_DELETE, why="This ends the reservation; no host uses it."),
         ),
         _kind(
             "attachment_unknown",
             "Cinder has an attachment of the server that a host may use, and Nova has no mapping "
             "with it. Nova answers 404 about it, so any member of the project may delete it, and "
             "the next reboot of the server deletes it.",
-            Mend(
+            Remedy(
                 command=_DELETE,
                 why=f"Only if the guest does not have the disk. {_WHOSE} If it does, shut the "
                 "guest down first. Do not reboot it: Nova would delete the attachment.",
@@ -186,7 +185,7 @@ KINDS: dict[str, DifferenceClass] = {
             "attachment_lost",
             "Nova has a mapping of the volume, and Cinder has no attachment for it. Cinder may "
             "give the volume to another server while the guest writes to it (CVE-2023-2088).",
-            Mend(
+            Remedy(
                 command="openstack server migrate --live-migration {server}",
                 why="A live migration creates a new attachment and keeps the disk. Nova refuses a "
                 "detach (400). A reboot removes the mapping and the disk.",
@@ -195,7 +194,7 @@ KINDS: dict[str, DifferenceClass] = {
         _kind(
             "attachment_status_differs",
             "For a long time Cinder's attachment has not had the status that Nova's mapping needs.",
-            Mend(
+            Remedy(
                 command=_COMPLETE,
                 why=f"Only if the guest has the disk: Cinder then shows `attached`. {_WHOSE} If it "
                 "does not, no command is safe: see the log of nova-compute.",
@@ -205,7 +204,7 @@ KINDS: dict[str, DifferenceClass] = {
         _kind(
             "attachment_host_differs",
             "Cinder shows the volume on another host than the one where Nova has the guest.",
-            Mend(
+            Remedy(
                 why="No command is safe: with a new attachment Nova's mapping would keep the old "
                 "id. Check on both hosts which has the guest. If it is where Nova has it, "
                 "shut it down, and detach and attach the volume by Nova."
@@ -214,7 +213,7 @@ KINDS: dict[str, DifferenceClass] = {
         _kind(
             "volume_gone",
             "Nova has a mapping of a volume that Cinder does not have (404).",
-            Mend(
+            Remedy(
                 why="No command is safe while the guest has the disk: Nova refuses to detach it "
                 "(404). If the data exists, `cinder manage` imports it under a new id. If it "
                 "is not needed, the mapping is deleted with the server."
@@ -235,14 +234,14 @@ KINDS: dict[str, DifferenceClass] = {
         _kind(
             "guest_twice",
             "The guest runs on two hosts: both write to its volumes.",
-            Mend(
+            Remedy(
                 why="Stop the guest that is not where Nova has it, now: `virsh destroy {server}`."
             ),
         ),
         _kind(
             "guest_missing",
             "The host where Nova has the server does not have its guest.",
-            Mend(
+            Remedy(
                 command="openstack server reboot --hard {server}",
                 why="Nova defines the guest there again and starts it. First check that no other "
                 "host has it: this list lacks hosts that were not surveyed.",
@@ -251,7 +250,7 @@ KINDS: dict[str, DifferenceClass] = {
         _kind(
             "guest_elsewhere",
             "A host has a guest whose server is on another host in Nova.",
-            Mend(
+            Remedy(
                 why="No command is safe before you know which guest runs. Remove a copy that is "
                 "shut off by `virsh undefine {server}` on the host where Nova lacks it."
             ),
@@ -259,7 +258,7 @@ KINDS: dict[str, DifferenceClass] = {
         _kind(
             "guest_of_deleted",
             "A host has a guest of a server that Nova does not have: deleted, or never Nova's.",
-            Mend(
+            Remedy(
                 why="No command is safe before you know whose guest it is. If its server was "
                 "deleted: `virsh destroy {server}` and `virsh undefine {server}` on {host}."
             ),
@@ -267,7 +266,7 @@ KINDS: dict[str, DifferenceClass] = {
         _kind(
             "disk_missing",
             "The guest lacks the disk of a volume that is attached in Nova.",
-            Mend(
+            Remedy(
                 command="openstack server reboot --hard {server}",
                 why="Nova defines the guest again, with its disks. The guest is down meanwhile.",
             ),
@@ -275,7 +274,7 @@ KINDS: dict[str, DifferenceClass] = {
         _kind(
             "disk_unknown",
             "The guest has the disk of a volume that Nova has not attached to its server.",
-            Mend(
+            Remedy(
                 why="No command is safe: its owner may use the disk. After the owner has agreed: "
                 "`virsh detach-disk {server}` on {host}."
             ),
@@ -283,7 +282,7 @@ KINDS: dict[str, DifferenceClass] = {
         _kind(
             "disk_definition_differs",
             "The running guest and its definition have different disks: the next start changes it.",
-            Mend(
+            Remedy(
                 command="openstack server reboot --hard {server}",
                 why="Nova writes a new definition. The guest is down meanwhile.",
             ),
@@ -291,7 +290,7 @@ KINDS: dict[str, DifferenceClass] = {
         _kind(
             "disk_source_differs",
             "The disk has the serial of one volume, and its source the name of another.",
-            Mend(
+            Remedy(
                 why="No command is safe: it may be the data of another volume. Find out who wrote "
                 "what, before you detach, migrate or start anything."
             ),
@@ -299,7 +298,7 @@ KINDS: dict[str, DifferenceClass] = {
         _kind(
             "disk_size_differs",
             "The disk of the running guest is smaller than the volume in Cinder.",
-            Mend(
+            Remedy(
                 command="openstack server reboot --hard {server}",
                 why="The guest starts with the new size. It is down meanwhile.",
             ),
@@ -307,14 +306,14 @@ KINDS: dict[str, DifferenceClass] = {
         _kind(
             "disk_unlabelled",
             "The guest has a disk without a serial whose source is a volume's.",
-            Mend(
+            Remedy(
                 why="No command: it was attached without Nova. Find out by whom (`virsh dumpxml`)."
             ),
         ),
         _kind(
             "storage_left",
             "The host has a session, map, loop device or dm-crypt that no guest uses.",
-            Mend(
+            Remedy(
                 why="No command is safe before you know who uses it: other volumes may share a "
                 "session. On {host} close dm-crypt mappings (`cryptsetup close NAME`), then "
                 "remove devices, then sessions."
@@ -323,12 +322,12 @@ KINDS: dict[str, DifferenceClass] = {
         _kind(
             "secret_left",
             "The hypervisor holds the passphrase of a volume that is not attached there.",
-            Mend(why="`virsh secret-undefine` on {host}, once no guest there has the volume."),
+            Remedy(why="`virsh secret-undefine` on {host}, once no guest there has the volume."),
         ),
         _kind(
             "paths_faulty",
             "A volume in use has no working path on its host.",
-            Mend(why="No command: check the fabric and the array."),
+            Remedy(why="No command: check the fabric and the array."),
         ),
         ATTACHED_TWICE,
         VOLUME_FAILED,
@@ -336,19 +335,19 @@ KINDS: dict[str, DifferenceClass] = {
 }
 
 
-def mend_of(kind: DifferenceClass, case: str | None, about: About) -> tuple[str | None, str]:
-    """The repair: its command, if one is safe, and its effect or why there is none."""
-    mend = kind.cases.get(case or "", kind.mend)
+def remedy_of(kind: DifferenceClass, case: str | None, about: About) -> tuple[str | None, str]:
+    """The repair: its command, if one is safe; and its effect, or why none is safe."""
+    remedy = kind.cases.get(case or "", kind.remedy)
     names = ("volume", "server", "attachment")
     ids = {name: getattr(about, f"{name}_id") or "ID" for name in names}
     ids["host"] = about.host or "unknown"
-    return mend.command and mend.command.format(**ids), mend.why.format(**ids)
+    return remedy.command and remedy.command.format(**ids), remedy.why.format(**ids)
 
 
 def advice(name: str, differs: Mapping[str, Any], about: About) -> str:
-    """The same for a finding about an object of Nova, as a sentence."""
+    """As `remedy_of`, for a finding about an object of Nova, as a sentence."""
     cinder = differs.get("cinder") or {}
     case = cinder.get("status", "") + (", attached" if cinder.get("attachments") else "")
-    command, why = mend_of(KINDS[name], case, about)
+    command, why = remedy_of(KINDS[name], case, about)
     typed = f"`{command}`: " if command else ""
     return f"It belongs to Nova, so the ledger does not repair it. {typed}{why}"

@@ -7,14 +7,19 @@ attach volumes; `docs/reconciliation.md` has what an operator types for each.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
 from handlers.drift import predicates
-from handlers.drift.kinds import DriftClass, Severity
 from handlers.drift.rows import (
     SUBJECTS,
     AttachmentRow,
     ConnectionRow,
     DiskRow,
     Party,
+    Row,
     ServerRow,
     StorageRow,
     Subject,
@@ -22,10 +27,60 @@ from handlers.drift.rows import (
     VolumeRow,
 )
 
-__all__ = ["BY_NAME", "CLASSES", "WORKS_S", "DriftClass", "Severity", "subject_of"]
+
+class Severity(StrEnum):
+    """How urgent it is."""
+
+    CRITICAL = "critical"  # data is at risk
+    WARNING = "warning"  # something is stuck, lost or blocked
+    INFO = "info"  # it wastes resources, and does no harm
+
+
+@dataclass(frozen=True, kw_only=True)
+class DriftClass:
+    """One way to differ.
+
+    `row`: None for a fact of the log, which no look finds; the view `drift` has it (decision 0058).
+    `is_drift`: the predicate on a row, called only if all `parties` are known.  None: the row does
+    not say enough.  For a server it returns hosts (`hosts_of`).
+    `repair`: a row of `handlers.drift.repairs`; None: `by_hand` says why, and what to do instead.
+    `or_else`: the repair if the guest does not have what `repair` would keep.
+    `again`: the parties that the repair asks again before it changes anything.
+    `asked_for`: an operator must request the repair, whatever the settings say.
+    `lasts_s`: seconds until a look confirms it, if longer than `judge.APART_S`.
+    `shows`: an open finding means that a host shows a guest or volume that it should not have
+    (handlers.requests.presence).
+    `stops_repairs`: while a finding is open, no repair and no automatic act on its volume begins,
+    because the data may be another volume's.
+    """
+
+    name: str
+    row: type[Row] | None
+    parties: tuple[Party, ...]
+    is_drift: Callable[[Any], Any]
+    severity: Severity
+    meaning: str
+    repair: str | None = None
+    or_else: str | None = None
+    by_hand: str = ""
+    again: tuple[Party, ...] = ()
+    asked_for: bool = False
+    lasts_s: float = 0.0
+    shows: bool = False
+    stops_repairs: bool = False
+
+    def hosts_of(self, row: Row) -> frozenset[str]:
+        """The hosts whose reports make the row a case of the class; it must be one."""
+        if Party.HOST not in self.parties:
+            return frozenset()
+        if isinstance(row, ServerRow):
+            hosts: frozenset[str] = self.is_drift(row)
+            return hosts
+        return frozenset() if row.about.host is None else frozenset({row.about.host})
+
 
 _L, _C, _H = Party.LEDGER, Party.CINDER, Party.HOST
-#: For how long Cinder may work on a volume until that is something to look at.
+#: Seconds that Cinder may work on a volume before that is reported.
 WORKS_S = 2 * 3600.0
 _CRITICAL, _WARNING, _INFO = Severity.CRITICAL, Severity.WARNING, Severity.INFO
 
@@ -456,7 +511,7 @@ BY_NAME: dict[str, DriftClass] = {each.name: each for each in CLASSES}
 
 
 def subject_of(drift_class: DriftClass) -> Subject:
-    """What a class is about."""
+    """The kind of object that the class is about."""
     if drift_class.row is not None:
         return SUBJECTS[drift_class.row]
     return Subject.REMNANT if drift_class.name == "remnant" else Subject.OPERATION

@@ -1,7 +1,7 @@
-"""Joins what the parties have to rows: the projections, Cinder's lists, the hosts' surveys.
+"""Joins the projections, Cinder's lists and the hosts' surveys to rows.
 
 Two passes cover everything.  The first goes by ids of attachments and volumes over the ledger and
-Cinder; the second goes host by host over the ledger and the host's survey.  A value that a pass
+Cinder; the second goes host by host over the ledger and the host's survey.  A value that one pass
 cannot know is unknown in its rows; the other pass has it.
 """
 
@@ -15,6 +15,7 @@ from typing import Any
 
 from aggregates.base import About
 from aggregates.mapping import MappingState
+from aggregates.server import RUNNING
 from handlers.drift.rows import (
     UNKNOWN,
     AttachmentRow,
@@ -33,7 +34,6 @@ from handlers.drift.rows import (
     UnlabelledRow,
     VolumeRow,
 )
-from host_agent.shared.contract.messages import PowerState
 from host_agent.shared.contract.survey import (
     CONNECTIONS,
     GUESTS,
@@ -45,12 +45,11 @@ from host_agent.shared.contract.survey import (
     Survey,
 )
 
-#: A row of a projection, by its columns; or an aggregate, whose facts have the same names.
+#: A row of a projection by its columns, or an aggregate's facts, which have the same names.
 Stored = Mapping[str, Any]
 
-#: Of a cloud's attachments few differ in more than their ids; so many of these facts are kept.
+#: Cached sets of facts: most attachments of a cloud differ in nothing but their ids.
 FACTS_MAX = 16_384
-_OFF = frozenset({PowerState.SHUTDOWN, PowerState.CRASHED, PowerState.NOSTATE})
 
 
 # --- the pass over ids --------------------------------------------------------------------------
@@ -76,11 +75,11 @@ def attachment(
     connected: bool | Unknown = UNKNOWN,
     taken_by: str | None = None,
 ) -> AttachmentRow:
-    """One attachment; at least one of `stored` (an open one) and `listed` has it.
+    """One attachment: `stored` (open in the ledger), `listed` by Cinder, or both.
 
-    `server`: "live", "deleted", or None: the ledger has never had it.  `device`: the name that
-    its mapping has for the disk.  `taken_by`: the server of ours that has the volume alone, of an
-    attachment of a server that the ledger has never had: it is found among what that server has.
+    `server`: "live", "deleted", or None: unknown to the ledger.  `device`: the disk's name in the
+    mapping.  `taken_by`: of an attachment of an unknown server, the ledger's server that has the
+    volume exclusively; the row is then about that server.
     """
     if stored is None:
         assert isinstance(listed, CinderListing)
@@ -126,7 +125,7 @@ def _held(
 def shown_as(
     status: str, host: str | None, mode: str | None, mountpoint: str | None
 ) -> CinderAttachment:
-    """What Cinder tells of an attachment."""
+    """An attachment in Cinder, from the cache."""
     return CinderAttachment(status=status, host=host, mode=mode, mountpoint=mountpoint)
 
 
@@ -139,7 +138,7 @@ def volume_as(
     project_id: str | None,
     since: str | None,
 ) -> CinderVolume:
-    """What Cinder tells of a volume."""
+    """A volume in Cinder, from the cache."""
     return CinderVolume(
         status=status,
         attachments=attachments,
@@ -160,9 +159,8 @@ def volume(
     projects: Iterable[str] = (),
     made_by: str | None = None,
 ) -> VolumeRow:
-    """One volume, of which the ledger has so many live mappings, of servers of these projects.
-
-    `made_by`: see LedgerVolume.
+    """One volume.  `mappings`: its live ones; `projects`: of their servers; `made_by`: see
+    LedgerVolume.
     """
     return VolumeRow(
         id=volume_id,
@@ -182,9 +180,9 @@ def volume(
 class Hosted:
     """What the ledger has on one host, and the host's survey (None: unknown).
 
-    `servers`: those that are to have a guest here, also one that a resize keeps; `mappings`: of
-    these servers, live ones with a volume; `attachments`: open ones of this host, and those that
-    the survey's records name.
+    `servers`: those whose guest belongs here, including the source of a resize; `mappings`: their
+    live ones with a volume; `attachments`: this host's open ones, and those in the survey's
+    records.
     """
 
     host: str
@@ -192,16 +190,16 @@ class Hosted:
     servers: Sequence[Stored] = ()
     mappings: Sequence[Stored] = ()
     attachments: Sequence[Stored] = ()
-    #: Where else guests of these servers, or of deleted ones, are shown, and their power.
+    #: By server, also deleted ones: the other hosts that show its guest, and the power state there.
     shown_elsewhere: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
-    #: Of servers with two hosts: the power that the other host shows, None if it shows none;
-    #: not in it: nobody could look there.
+    #: Of servers with two hosts, by the other host and the server: the power state there; None: no
+    #: guest; missing: that host is unknown.
     other_hosts: Mapping[tuple[str, str], str | None] = field(default_factory=dict)
-    #: How large Cinder says that volumes are, in GiB, as far as it was asked.
+    #: Sizes of volumes in Cinder, in GiB, as far as they were read.
     sizes: Mapping[str, int] = field(default_factory=dict)
 
     def sees(self, part: str) -> bool:
-        """Whether the host could look at this part of itself (`PARTS` of a survey)."""
+        """Whether the survey has this part (`PARTS`)."""
         return self.survey is not None and part not in self.survey.blind
 
     @cached_property
@@ -223,10 +221,9 @@ def of_host(here: Hosted) -> Iterator[Row]:
 
 
 def server(here: Hosted, stored: Stored) -> ServerRow:
-    """One server, on all hosts that are to have it or show it.
+    """One server, on all hosts where it belongs or is shown.
 
-    Called for the host where it is; for one that has none (deleted, offloaded), for any that
-    shows it.
+    Called for the server's host; without one (deleted, offloaded) for any host that shows it.
     """
     id_ = str(stored["server_id"])
     ledger = ledger_server(stored)
@@ -261,7 +258,7 @@ def ledger_server(stored: Stored) -> LedgerServer:
 
 
 def _undefined(here: Hosted, stored: Stored) -> tuple[str, ...]:
-    """Only the server's own host is asked: what is elsewhere is `guest_elsewhere`."""
+    """Only the server's own host counts: a guest on another one is `guest_elsewhere`."""
     guest = here.guests.get(str(stored["server_id"])) if here.sees(GUESTS) else None
     lacks = guest is not None and not guest.defined and stored["host"] == here.host
     return (here.host,) if lacks else ()
@@ -275,7 +272,7 @@ def _power_here(here: Hosted, server_id: str) -> str | Unknown | None:
 
 
 def _attachments(here: Hosted) -> Iterator[Row]:
-    """Of this host's attachments: whether it has them connected.  Cinder is for the other pass."""
+    """This host's attachments, and whether it has them connected; Cinder is for the other pass."""
     records = {each.attachment_id for each in here.survey.connections} if here.survey else set()
     named = {
         str(id_): mapping["device_name"]
@@ -289,7 +286,7 @@ def _attachments(here: Hosted) -> Iterator[Row]:
             yield attachment(
                 stored,
                 UNKNOWN,
-                server=None,  # only the other pass asks
+                server=None,  # for the other pass
                 mapped=id_ in named,
                 device=named.get(id_),
                 connected=id_ in records if here.sees(CONNECTIONS) else UNKNOWN,
@@ -297,7 +294,7 @@ def _attachments(here: Hosted) -> Iterator[Row]:
 
 
 def _disks(here: Hosted) -> Iterator[Row]:
-    """The disks of the servers that are here; a guest that is missing has no disks to compare."""
+    """The disks of the servers here; of a missing guest there is nothing to compare."""
     if not here.sees(GUESTS):
         return
     by_server: dict[str, dict[str, Stored]] = defaultdict(dict)
@@ -331,7 +328,7 @@ def _disk(
         ledger=None if stored is None else ledger_disk(stored),
         shown=shown,
         cinder=here.sizes.get(volume_id, UNKNOWN),
-        running=guest.power_state not in _OFF,
+        running=guest.power_state in RUNNING,
         defined=guest.defined,
     )
 

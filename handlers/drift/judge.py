@@ -22,26 +22,26 @@ from handlers.drift import rows
 from handlers.drift.classes import BY_NAME, CLASSES, DriftClass
 from handlers.drift.rows import Party, Row, ServerRow
 
-#: How many findings of one class a look may open and be believed: these, or this share of what it
-#: compared, whichever is more.
+#: A look may open so many findings of one class, or this share of the rows that it compared,
+#: whichever is more.  If it would open more, the class is suppressed.
 BRAKE_COUNT, BRAKE_SHARE = 10, 0.01
-#: How far apart two looks are, at least, of which the second confirms the first: longer than
-#: Cinder's own retries and udev's settling take.
+#: Seconds between two looks, at least, if the second is to confirm what the first found: longer
+#: than Cinder's retries and udev take.
 APART_S = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sight:
-    """Under which circumstances a row was seen: by which look, as of when, of which lives.
+    """When and how a row was observed.
 
-    `heard`: the hosts that this look has asked, and that have answered.  `lives`: of these, and of
-    hosts whose older survey counts: its `boot_id`, its `epoch`, and its age (`age_s`; 0: asked).
+    `heard`: the hosts that answered this look.  `lives`: of these, and of hosts whose older survey
+    counts, by name: its `boot_id`, its `epoch`, and its age (`age_s`; 0: it answered this look).
     """
 
     look_id: str
-    position: int
-    apart: bool = True  # from the look that saw it so first: at least apart_s ago
-    moved_at: int = 0  # where in the log something happened to the subject last
+    position: int  # of the log, at which the ledger's part was read
+    apart: bool = True  # the first look that found it so is at least `apart_s` older
+    moved_at: int = 0  # the position of the subject's last event
     heard: frozenset[str] = frozenset()
     lives: Mapping[str, Life] = field(default_factory=dict)
 
@@ -50,7 +50,7 @@ Life = Mapping[str, Any]
 
 
 def apart_s(drift_class: DriftClass) -> float:
-    """How far apart two looks are, at least, of which the second confirms the first."""
+    """Seconds between the look that finds a case and one that may confirm it."""
     return max(APART_S, drift_class.lasts_s)
 
 
@@ -60,17 +60,17 @@ def drifting(row: Row) -> list[DriftClass]:
 
 
 def sound(row: Row) -> list[DriftClass]:
-    """The classes of which this row is known to be no case (of a server: `miss`)."""
+    """The classes of which this row is known to be no case; for a server see `miss`."""
     judged = ((each, is_drift(row)) for each, is_drift in _judged_of(row))
     return [each for each, is_so in judged if is_so is not None and not is_so]
 
 
 def _judged_of(row: Row) -> Sequence[tuple[DriftClass, Callable[[Any], bool | None]]]:
-    """The classes of such rows of which all parties have said what they have to say."""
+    """The classes of this kind of row whose parties are all known, with their predicates."""
     return _JUDGED[type(row), rows.silent(row)]
 
 
-#: A look judges all rows of a cloud: by row, and by who is silent.
+#: By kind of row and silent parties; made once, because a look judges all rows of a cloud.
 _JUDGED = {
     (kind, silent): [
         (each, each.is_drift)
@@ -83,9 +83,9 @@ _JUDGED = {
 
 
 def differs(row: Row, parties: Iterable[Party]) -> dict[str, Any]:
-    """What each of these parties says of the row, as a finding keeps it.
+    """What each of these parties shows, as a finding stores it.
 
-    Not what the others say: of one row they are asked at one time, and not at another.
+    The other parties are left out, because not every look reads them.
     """
     return {party.value: _plain(_SAYS[party](row)) for party in parties}
 
@@ -118,7 +118,7 @@ def finding_id(drift_class: DriftClass, key: rows.Key) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Suspicion:
-    """A row that is a case of a class of drift, as a finding tells it; `hosts`: by whose word."""
+    """A row that is a case of a class, as a finding stores it; `hosts`: whose reports show it."""
 
     drift_class: DriftClass
     key: rows.Key
@@ -141,12 +141,12 @@ class Suspicion:
 
 
 def see(finding: Finding, drift_class: DriftClass, row: Row, sight: Sight) -> None:
-    """A look sees the difference, and nothing explains it: what that makes of its finding."""
+    """Update the finding with a difference that a look has seen and no operation explains."""
     see_case(finding, Suspicion.of(drift_class, row), sight)
 
 
 def see_case(finding: Finding, case: Suspicion, sight: Sight) -> None:
-    """The same, of a case that was seen before."""
+    """As `see`, with the case that was made of the row."""
     at = {"look_id": sight.look_id, "at_position": sight.position}
     if finding.state in {None, FindingState.OVER}:
         drift_class, subject = case.drift_class, {"subject": case.key.subject.value}
@@ -157,10 +157,10 @@ def see_case(finding: Finding, case: Suspicion, sight: Sight) -> None:
     state, told = finding.state, _told(case, sight)
     if case.drift_class.row is ServerRow:
         if _is_contradicted_unheard(finding, told, sight.heard):
-            return  # the look that asks that host again will say
+            return  # decided by the next look that asks that host
         told = _beside(finding, told, sight.heard)
-    like_it = sight.moved_at > finding.seen_at  # and yet another difference
-    other_life = like_it or not _same_lives(finding, told["seen_on"])  # which confirms nothing
+    like_it = sight.moved_at > finding.seen_at  # the same values, but a new difference
+    other_life = like_it or not _same_lives(finding, told["seen_on"])  # so it confirms nothing
     same = _same(finding, told) and not (state is FindingState.SUSPECTED and other_life)
     more = told["seen_on"].keys() > finding.seen_on.keys()
     if not same or more:
@@ -171,7 +171,7 @@ def see_case(finding: Finding, case: Suspicion, sight: Sight) -> None:
 
 
 def _told(case: Suspicion, sight: Sight) -> dict[str, Any]:
-    """What a finding keeps of a case: what differs, and in which lives of which hosts."""
+    """What a finding stores of a case: what differs, and the boot id and epoch of each host."""
     lives = {host: dict(sight.lives.get(host, {})) for host in sorted(case.hosts)}
     own = lives.get(case.about.host or "", {})
     shown = {name: own.get(name) for name in ("boot_id", "epoch")}
@@ -181,14 +181,14 @@ def _told(case: Suspicion, sight: Sight) -> dict[str, Any]:
 def _is_contradicted_unheard(
     finding: Finding, told: Mapping[str, Any], heard: frozenset[str]
 ) -> bool:
-    """Whether a host tells otherwise than before by a survey that this look has not asked for."""
+    """Whether an older survey, which this look did not ask for, contradicts the finding."""
     then, now = _powers(finding.differs), _powers(told["differs"])
     older = (finding.seen_on.keys() & told["seen_on"].keys()) - heard
     return any(then.get(host) != now.get(host) for host in older)
 
 
 def _beside(finding: Finding, told: dict[str, Any], heard: frozenset[str]) -> dict[str, Any]:
-    """Of a server: what is told now, and what hosts told before that this look has not heard."""
+    """For a server: the reports of now, and the stored ones of hosts that did not answer."""
     kept = finding.seen_on.keys() - heard - told["seen_on"].keys()
     before = _powers(finding.differs)
     powers = {host: power for host, power in before.items() if host in kept}
@@ -200,21 +200,21 @@ def _beside(finding: Finding, told: dict[str, Any], heard: frozenset[str]) -> di
 
 
 def _same(finding: Finding, told: Mapping[str, Any]) -> bool:
-    """Whether all by whose word it was found say the same as then; others may say it, too."""
+    """Whether all hosts that the finding rests on report the same; others may have joined."""
     now, then = told["differs"], finding.differs
     if finding.found is not None and BY_NAME[finding.found.drift_class].row is ServerRow:
         powers = {host: power for host, power in _powers(now).items() if host in finding.seen_on}
         now = _with_powers(now, powers)
-    alike = all(_alike(then.get(party), now.get(party)) for party in then.keys() | now.keys())
+    alike = all(_unchanged(then.get(party), now.get(party)) for party in then.keys() | now.keys())
     return alike and finding.seen_on.keys() <= told["seen_on"].keys()
 
 
-#: What a host tells of a disk at times only: not while its guest is busy.
+#: Facts of a disk that a host cannot report while its guest is busy.
 _AT_TIMES = frozenset({"recorded", "size_bytes", "device_bytes"})
 
 
-def _alike(then: Any, now: Any) -> bool:
-    """Who does not tell has changed nothing."""
+def _unchanged(then: Any, now: Any) -> bool:
+    """A fact of _AT_TIMES that one of them lacks is not compared."""
     if not (isinstance(then, Mapping) and isinstance(now, Mapping)):
         return bool(then == now)
     return all(
@@ -225,7 +225,7 @@ def _alike(then: Any, now: Any) -> bool:
 
 
 def _powers(differs: Mapping[str, Any]) -> dict[str, str]:
-    """Of a server: its guest's power state by the hosts that show it."""
+    """For a server: the power state of its guest, by host."""
     return dict(differs[Party.HOST.value] or ())
 
 
@@ -243,7 +243,7 @@ def _same_lives(finding: Finding, seen_on: Mapping[str, Life]) -> bool:
 
 
 def miss(finding: Finding, sight: Sight) -> None:
-    """A look sees it no more that has heard all hosts by whose word it was found."""
+    """End the finding, if the look has heard all hosts that it rests on."""
     open_ = finding.state not in {None, FindingState.OVER} and finding.repairing is None
     if open_ and finding.seen_on.keys() <= sight.heard:
         finding.record(Finding.DriftGone, look_id=sight.look_id, at_position=sight.position)
@@ -252,10 +252,10 @@ def miss(finding: Finding, sight: Sight) -> None:
 def suppressed(
     opened: Mapping[str, int], compared: Mapping[str, int], believe: Container[str] = ()
 ) -> dict[str, int]:
-    """The classes of which a look would open too many findings to be believed, and how many.
+    """The classes of which a look would open too many findings, and how many.
 
-    `opened`: by class; `compared`: rows by subject; `believe`: classes of which somebody has said
-    that so many are to be believed.
+    `opened`: by class; `compared`: rows, by subject; `believe`: classes without a limit, because an
+    operator said so.
     """
     found = {}
     for each in CLASSES:
@@ -267,5 +267,5 @@ def suppressed(
 
 
 def limit(compared: int) -> float:
-    """How many new findings of a class are believed of a look that compared so many rows."""
+    """How many findings of a class a look may open, if it compared so many rows."""
     return max(BRAKE_COUNT, BRAKE_SHARE * compared)

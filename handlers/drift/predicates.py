@@ -1,7 +1,7 @@
-"""What is drift, class by class: each a question to one row whose parties are all known.
+"""The predicates of the classes: each takes one row whose compared parties are all known.
 
-None: that cannot be said, for somebody has not said all that it takes (a busy guest, a place that
-cannot be compared): so the row is neither a case, nor known to be none.
+None: a party has not reported a fact that the predicate needs (a busy guest, a path that cannot be
+compared).  The row is then neither a case of the class, nor known to be none.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from aggregates.attachment import AttachmentState
+from aggregates.server import RUNNING
 from handlers.drift.rows import (
     AttachmentRow,
     CinderAttachment,
@@ -19,7 +20,6 @@ from handlers.drift.rows import (
     StorageRow,
     VolumeRow,
 )
-from host_agent.shared.contract.messages import PowerState
 from host_agent.shared.contract.ports import GIB
 from host_agent.shared.contract.survey import ConnectionShown, DiskShown
 from host_agent.shared.contract.volume_states import FAILED
@@ -28,7 +28,7 @@ _A = AttachmentState
 _ON_A_HOST = frozenset({_A.CONNECTED, _A.ATTACHED})
 _LIVE, _DELETED = "live", "deleted"
 
-#: What Cinder's status of an attachment may be for each state of ours.
+#: By an attachment's state in the ledger: the statuses that it may have in Cinder.
 STATUSES: dict[str, frozenset[str]] = {
     _A.RESERVED: frozenset({"reserved"}),
     _A.CONNECTING: frozenset({"reserved", "attaching"}),
@@ -36,15 +36,15 @@ STATUSES: dict[str, frozenset[str]] = {
     _A.ATTACHED: frozenset({"attached"}),
     _A.DISCONNECTED: frozenset({"reserved", "attaching", "attached", "error_attaching"}),
 }
-#: States of a volume that only an operation under way explains.
+#: Statuses of a volume that only an operation in progress explains.
 _PASSING = frozenset({"attaching", "detaching", "error_attaching", "error_detaching"})
 _HELD = frozenset({"reserved", "in-use"})
-#: States in which Cinder lets nothing have a volume: who has it can neither attach nor let it go.
+#: Statuses in which Cinder neither attaches nor detaches a volume: none fits an attached one.
 _OF_NO_USER = frozenset(
     {*FAILED, "available", "creating", "deleting", "managing", "maintenance", "awaiting-transfer"}
 )
-#: What Cinder works on for a while, and leaves so if its service ends or never begins.  Not what it
-#: ends by itself when it is started again, and may take hours for: uploading, backing-up,
+#: Statuses of Cinder's tasks that stay for ever if cinder-volume dies or never gets the request.
+#: Not those that it resets at its next start and that may take hours: uploading, backing-up,
 #: restoring-backup.
 LASTING = frozenset({"creating", "deleting", "downloading", "extending", "retyping"})
 _MIGRATING = frozenset({"starting", "migrating", "completing"})
@@ -111,7 +111,7 @@ def attachment_mode(row: AttachmentRow) -> bool | None:
 
 
 def attachment_mountpoint(row: AttachmentRow) -> bool:
-    """Only where both say one: a disk that nobody named got its name after Cinder was told."""
+    """Both must name one: a disk without a requested name gets it after Cinder was told."""
     shown = _shown(row)
     if row.ledger is None or shown is None or row.ledger.state != _A.ATTACHED:
         return False
@@ -145,13 +145,13 @@ def volume_status(row: VolumeRow) -> bool:
 
 
 def volume_stuck(row: VolumeRow) -> bool:
-    """That it lasts is known when a look sees the same much later (`DriftClass.lasts_s`)."""
+    """Confirmed only by a much later look (`DriftClass.lasts_s`)."""
     shown = _settled(row)
     return shown is not None and shown.status in LASTING and not volume_status(row)
 
 
 def _settled(row: VolumeRow) -> CinderVolume | None:
-    """One that is, or was, a server's, and that Cinder does not migrate."""
+    """A volume that a server has or had, and that Cinder does not migrate."""
     shown = row.cinder
     if not isinstance(shown, CinderVolume) or not (row.had or row.mappings):
         return None
@@ -175,10 +175,8 @@ def volume_of_nobody(row: VolumeRow) -> bool:
 
 # --- servers ----------------------------------------------------------------------------------
 
-_OFF = frozenset({PowerState.SHUTDOWN, PowerState.NOSTATE, PowerState.CRASHED})
-
-# Of a server several hosts have something to say, and not each look hears all of them.  So each of
-# these says by which hosts' word there is drift of its class; none: there is none.
+# Several hosts report on a server, and not every look reaches all of them.  So these predicates
+# return the hosts whose reports show the drift; an empty set: no drift.
 
 
 def hosts_without_guest(row: ServerRow) -> frozenset[str]:
@@ -194,7 +192,7 @@ def hosts_elsewhere(row: ServerRow) -> frozenset[str]:
 
 
 def hosts_of_twins(row: ServerRow) -> frozenset[str]:
-    running = frozenset(host for host, power in row.shown if power not in _OFF)
+    running = frozenset(host for host, power in row.shown if power in RUNNING)
     return running if len(running) > 1 else frozenset()
 
 
@@ -264,8 +262,8 @@ def disk_source(row: DiskRow) -> bool | None:
 
 
 def disk_size(row: DiskRow) -> bool | None:
-    """Only what is too small: many a storage rounds up.  In whole GiB, as volumes grow: encrypted
-    ones have a head that their guest does not see.
+    """Only a disk that is too small: backends round up.  Compared in whole GiB, because the guest
+    does not see the header of an encrypted volume.
     """
     shown = _disk(row)
     if shown is None or row.ledger is None:
@@ -282,7 +280,7 @@ def disk_size(row: DiskRow) -> bool | None:
 
 
 def _nobodys(row: ConnectionRow) -> ConnectionShown | None:
-    """A record of an attachment that is not, or not here."""
+    """The record, if its attachment is not open on this host."""
     here = row.ledger is not None and row.ledger.host == row.about.host
     return None if here else row.shown
 
@@ -315,5 +313,5 @@ def paths_faulty(row: StorageRow) -> bool:
 
 
 def always(row: Any) -> bool:  # noqa: ARG001
-    """Of a fact of the log, of which no row is ever asked; or of what is there only as a case."""
+    """For rows that exist only as cases, and for facts of the log, which have no rows."""
     return True

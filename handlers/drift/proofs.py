@@ -1,6 +1,6 @@
 """The evidence that a repair needs before it removes something (decision 0059).
 
-Each proof returns a sentence that says why the evidence is not enough; None if it is.  Pure.
+Each proof returns None if the evidence is sufficient, else a sentence that says why not.  Pure.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from host_agent.shared.contract.volume_states import FAILED
 
 @dataclass(frozen=True, kw_only=True)
 class ProofFacts:
-    """What there is to judge by: all of it asked now, but the host's word, which is a step older.
+    """The facts for a proof: all read now, except the host's report, which is one step older.
 
-    `row` None: what the finding is about is there no more.
-    `shown`: see host_agent.verbs.drift.drift_look.  `statuses`: of all attachments that Cinder has
-    of the volume.  `bare`: Cinder was never given a connector for the attachment.  `held`: the
-    attachments by which, for the ledger, the lane's server has the volume on the lane's host.
-    `made`: of a volume that is to be deleted, whether it is one that we made.
+    `row`: None if the finding's subject does not exist any more.
+    `shown`: the host's report (host_agent.verbs.drift.drift_look).  `statuses`: of all attachments
+    of the volume in Cinder.  `bare`: the attachment was never given a connector.  `held`: the
+    ledger's attachments of the lane's volume and server on the lane's host.  `made`: for a volume
+    to be deleted, the evidence that the ledger created it.
     """
 
     row: Row | None
@@ -43,9 +43,10 @@ def is_bare(asked: ProofFacts) -> str | None:
 
 
 def is_unused(asked: ProofFacts) -> str | None:
-    """Neither guests nor records of the host have it (CVE-2023-2088).
+    """Neither guests nor records of the host have the volume (CVE-2023-2088).
 
-    What the server has there by another attachment says nothing of one that is another host's.
+    If Cinder names another host for this attachment, what the server has here by its other
+    attachments does not count.
     """
     lane, shown = asked.lane, asked.shown
     server = lane.server_id
@@ -68,8 +69,8 @@ def is_unused(asked: ProofFacts) -> str | None:
 
 
 def _is_of_another_host(asked: ProofFacts) -> bool:
-    """Whether Cinder says so: then its deletion ends nothing of the lane's host.  Silence says
-    nothing; and on one host two attachments of a volume have one connection.
+    """Whether Cinder names another host: then deleting it does not affect the lane's host.  Two
+    attachments of a volume on one host share their connection.
     """
     host = getattr(getattr(asked.row, "cinder", None), "host", None)
     return host not in {None, asked.lane.host}
@@ -90,7 +91,7 @@ def disk_is_here(asked: ProofFacts) -> str | None:
 
 
 def is_taken_back(asked: ProofFacts) -> str | None:
-    """A late update of Cinder's makes a complete attachment `attaching` again (decision 0034)."""
+    """A late attachment update sets a complete attachment back to `attaching` (decision 0034)."""
     row = asked.row
     assert isinstance(row, AttachmentRow), "the class is of attachments"
     cinder = row.cinder.status if isinstance(row.cinder, CinderAttachment) else None
@@ -107,10 +108,11 @@ def is_on_no_host(asked: ProofFacts) -> str | None:
 
 
 def guest_lets_it_go(asked: ProofFacts) -> str | None:
-    """The verb itself refuses while a guest has the disk; that is better known before.
+    """The verb refuses while a guest has the disk; this says so before anything starts.
 
-    If the host has it connected for the guest by another attachment, the disk is that one's, and
-    only the record goes.  After a swap the disk goes on by the former volume's serial, on another.
+    If the host has the volume connected for the guest by another attachment, the disk belongs to
+    that one, and only the record is removed.  After a swap the disk keeps the former volume's
+    serial.
     """
     server, own = asked.lane.server_id, asked.lane.attachment_id
     others = {of for id_, of in asked.shown["records"].items() if id_ != own}
@@ -121,7 +123,7 @@ def guest_lets_it_go(asked: ProofFacts) -> str | None:
 
 
 def settles(asked: ProofFacts) -> str | None:
-    """By roll_detaching or unreserve; a reset-state could drop attachments under their hosts."""
+    """By roll_detaching or unreserve, because a reset-state could drop attachments in use."""
     assert isinstance(asked.row, VolumeRow), "the class is of volumes"
     status = getattr(asked.row.cinder, "status", None)
     if set(asked.statuses) <= {"attached"}:
@@ -131,7 +133,7 @@ def settles(asked: ProofFacts) -> str | None:
 
 
 def never_settles(volume_id: str, status: str | None, attachments: int) -> str | None:
-    """Cinder takes back what was begun and not done: all else an administrator sets."""
+    """Cinder can roll back `attaching` and `detaching`; an administrator must reset the rest."""
     if status == "attaching" or (status == "detaching" and attachments):
         return None
     said = f"The volume is {status} and has {attachments or 'no'} attachments: only an "
@@ -143,7 +145,7 @@ def never_settles(volume_id: str, status: str | None, attachments: int) -> str |
     return f"{said}administrator ends that: {command}. {_FIRST.get(str(status), '')}{safe}"
 
 
-#: Why a reset of the state does no harm, and when it would.
+#: When a reset of the state is safe.
 _RESETS_ATTACHED = (
     "It sets the state alone, and the attachments stay (say `reserved`, not in-use, if none of "
     "them is attached). Never add `--detached`: that drops them under their hosts."
@@ -152,7 +154,7 @@ _RESETS_FREE = (
     "It is safe if the volume is unused: no attachment (`openstack --os-volume-api-version 3.27 "
     "volume attachment list --all-projects --volume-id {id}`), and no finding of it on a host."
 )
-#: By status: what to see to first.
+#: By status: what the administrator checks first.
 _FIRST = {
     **dict.fromkeys(FAILED, "Cinder's log says what went wrong: see to that first. "),
     **dict.fromkeys(
@@ -171,7 +173,7 @@ def found_unsettled(volume_id: str, differs: Mapping[str, Any]) -> str | None:
 
 
 def is_ours_alone(asked: ProofFacts) -> str | None:
-    """Its mark is no proof: who copies a volume copies that, too (handlers.results.made)."""
+    """The mark alone proves nothing, because a copied volume has it too (handlers.results.made)."""
     assert asked.made is not None, "the volume is there"
     if (why := why_not(asked.made)) is None:
         return None
@@ -180,8 +182,8 @@ def is_ours_alone(asked: ProofFacts) -> str | None:
 
 
 def is_only_here(asked: ProofFacts) -> str | None:
-    """The host where the ledger has it has its disk and its record; no other one has anything of
-    it, for Cinder forgets whatever connector it was given before.
+    """The ledger's host has its disk and its record, and no other host has anything of it, because
+    the update replaces the connector that Cinder has.
     """
     row = asked.row
     assert isinstance(row, AttachmentRow), "the class is of attachments"
@@ -197,8 +199,8 @@ def guest_is_here(asked: ProofFacts) -> str | None:
 
 
 def definition_can_follow(asked: ProofFacts) -> str | None:
-    """A running guest's disk is right, or else nothing but its end or a detach changes it; and
-    what is read-only in a definition stays so (decision 0041).
+    """The access mode of a running guest's disk must be right, because only a stop or a detach
+    changes it.  Read-only in a definition stays read-only (decision 0041).
     """
     row, shown = asked.row, asked.shown
     assert isinstance(row, DiskRow), "the class is of disks"
@@ -214,8 +216,8 @@ def definition_can_follow(asked: ProofFacts) -> str | None:
 
 
 def has_let_go(asked: ProofFacts) -> str | None:
-    """No guest of the server is there, nor a process of one; nobody else has its volume; and what
-    its host has connected, the host's own record can end.
+    """The host has neither the guest nor its process, nobody else there uses its volume, and the
+    host has the record that a disconnect needs.
     """
     lane, shown = asked.lane, asked.shown
     if shown["power_state"] or shown["process"]:

@@ -32,10 +32,10 @@ def cannot(
     *,
     resized: bool = False,
 ) -> str | None:
-    """Why the repair of a class cannot work for what a finding says, and what a person does
-    instead; None: it may.  An offer asks this; so does a request; and the proof asks the same.
+    """Why the class's repair can never work for this finding, and what an operator does instead;
+    None: it may.  Offers and requests call it; the proof checks the same again.
 
-    `resized`: what differs is in a resize that was neither confirmed nor reverted.
+    `resized`: the subject is in a resize that was neither confirmed nor reverted.
     """
     if NOVA in differs:
         return advice(drift.name, differs, about)
@@ -48,7 +48,7 @@ def cannot(
 
 
 def refusal(flow: str, finding: Finding, asked: ProofFacts) -> tuple[str, str] | None:
-    """Why the repair does nothing: a code, and words; None: it may go on."""
+    """Why the repair changes nothing: a code and a sentence; None: it may continue."""
     assert finding.found is not None, "only what was found is repaired"
     if REPAIRS[flow].asks_hosts and not _is_readable(asked.shown):
         return UNPROVEN, "What the host says cannot be read. Nothing was changed."
@@ -61,7 +61,7 @@ def refusal(flow: str, finding: Finding, asked: ProofFacts) -> tuple[str, str] |
     parties = [party for party in drift.parties if party is not Party.HOST]
     now = differs(asked.row, parties)
     for party in parties:
-        if not _alike(finding.differs.get(party.value), now[party.value]):
+        if not _agree(finding.differs.get(party.value), now[party.value]):
             then = finding.differs.get(party.value)
             words = f"What the {party.value} says has changed from {then} to {now[party.value]}"
             return CHANGED, f"{words}. Nothing was changed; run `drift run` again."
@@ -70,12 +70,12 @@ def refusal(flow: str, finding: Finding, asked: ProofFacts) -> tuple[str, str] |
 
 
 def _is_readable(shown: dict[str, Any]) -> bool:
-    """Whether a host has said all of it: nothing that is missing here is taken for a no."""
+    """Whether the host reported every field: a missing one does not count as "no"."""
     return all(name in shown and isinstance(shown[name], kind) for name, kind in _SHOWN.items())
 
 
-def _alike(then: Any, now: Any) -> bool:
-    """What one of both does not tell makes no difference."""
+def _agree(then: Any, now: Any) -> bool:
+    """Fields that one of them lacks are not compared."""
     if isinstance(then, dict) and isinstance(now, dict):
         comparable = [
             name for name in then.keys() & now.keys() if None not in (then[name], now[name])
@@ -84,7 +84,7 @@ def _alike(then: Any, now: Any) -> bool:
     return bool(then == now)
 
 
-#: What a host says (host_agent.verbs.drift.drift_look).
+#: The fields of a host's report (host_agent.verbs.drift.drift_look).
 _SHOWN: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("power_state", "live", "persistent"), (str, NoneType)),
     **dict.fromkeys(("running", "process", "record", "elsewhere"), bool),

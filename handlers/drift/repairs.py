@@ -1,6 +1,6 @@
-"""The repairs of drift: one row each, by the name of its flow, with what it works on.
+"""The repairs of drift: one row for each, by the name of its flow.  Pure.
 
-Pure.  A new repair is a flow in `handlers/flows/`, and its row here.
+A new repair is a flow in `handlers/flows/`, and its row here.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from host_agent.shared.contract.lane import Lane, LaneSide
 from host_agent.shared.contract.messages import Verb
 from host_agent.shared.contract.ports import AttachmentView, VolumeView
 
-#: How many hosts one repair asks what they have.
+#: Hosts that one repair asks, at most.
 HOSTS_ASKED_MAX = 192
 
 
 @dataclass(frozen=True, kw_only=True)
 class RepairContext:
-    """A finding with what the ledger and Cinder have of its subject now.
+    """A finding, and what the ledger and Cinder have of its subject now.
 
-    `server_id`: the finding's, or of the server that had the volume last.  `hosts`: all that may
-    ever have had the volume for the server.  `held`: all that the server has.  `every_host`: those
-    that are not fenced.
+    `server_id`: the finding's, or else the last server of the volume.  `shown`, `view`: the
+    attachment and the volume in Cinder.  `hosts`: all that may ever have had the volume for the
+    server.  `held`: the server's attachments.  `every_host`: all hosts that are not fenced.
     """
 
     finding: Finding
@@ -51,7 +51,7 @@ class RepairContext:
 
     @property
     def mapping(self) -> BlockDeviceMapping | None:
-        """The mapping that is to have the disk, or has the attachment."""
+        """The mapping that has the attachment, or else the live one of the volume."""
         about = self.finding.about()
         for mapping in self.mappings:
             if about.attachment_id and about.attachment_id in {mapping.attachment_id, mapping.kept}:
@@ -62,13 +62,13 @@ class RepairContext:
 
 @dataclass(frozen=True, kw_only=True)
 class Repair:
-    """What mends a class of drift (`DriftClass.repair`).
+    """The repair of a class (`DriftClass.repair`).
 
-    `lanes`: what it works on, for this case; the second argument is the id of no mapping.  `proof`:
-    why the evidence does not allow it, in a sentence; None: it does.  `never`: what it does not do,
-    for people.  `variant`: the flow that a case takes in its place.  `cannot`: why it can never
-    work, by the finding's key and what it says.  `after_resize`: it is refused (RESIZED) until a
-    resize of what it works on is confirmed or reverted.
+    `lanes`: what it works on; the second argument is an id for lanes without a mapping.  `proof`:
+    why the evidence is not sufficient, as a sentence; None: it is.  `never`: what it never does,
+    for operators.  `variant`: the flow of this case, if it differs.  `cannot`: why it can never
+    work, by the finding's key and its `differs`.  `after_resize`: it is refused (RESIZED) until a
+    resize of its subject is confirmed or reverted.
     """
 
     flow: Flow
@@ -81,19 +81,19 @@ class Repair:
 
     @property
     def asks_hosts(self) -> bool:
-        """Whether its first step lets a host say what it has."""
+        """Whether its first step asks hosts what they have."""
         return self.flow.stages[0].steps[0].do is Verb.DRIFT_LOOK
 
 
 RESIZED = "the server is being resized: confirm or revert that first."
 
 
-def refusal(case: RepairContext, why: str) -> errors.RepairError:
+def repair_error(case: RepairContext, why: str) -> errors.RepairError:
     return errors.RepairError(finding_id=str(case.finding.id), why=why)
 
 
 def _of_attachment(case: RepairContext, no_mapping: str) -> list[Lane]:
-    """One that the ledger does not hold: no mapping leads to it."""
+    """An attachment that is not in the ledger, so it has no mapping."""
     about = case.finding.about()
     assert about.attachment_id is not None, "the class is of attachments"
     return [
@@ -109,23 +109,23 @@ def _of_attachment(case: RepairContext, no_mapping: str) -> list[Lane]:
 
 
 def _of_each_host(case: RepairContext, no_mapping: str) -> list[Lane]:
-    """Whoever could have it has to show that it does not; a guest knows it by its mapping's id.
+    """One lane for each host that could have the volume: each must show that it does not.
 
-    Cinder's lists name the host of what is attached only.  Where it names none, any host may have
-    given the connector that Cinder has.
+    Cinder's lists name only the hosts of attached volumes.  If no host is named, any host may have
+    given the connector.
     """
     hosts = set(case.hosts)
     if (case.finding.differs.get("cinder") or {}).get("host") is None:
         hosts |= set(case.every_host)
     if not hosts:
-        raise refusal(case, "an unknown host was given the volume: find out which.")
+        raise repair_error(case, "an unknown host was given the volume: find out which.")
     if len(hosts) > HOSTS_ASKED_MAX:
         why = (
             f"Cinder has some host's connector for it and does not say whose, and more than "
             f"{HOSTS_ASKED_MAX} hosts cannot be asked at once. Find the host, then delete it in "
             "Cinder."
         )
-        raise refusal(case, why)
+        raise repair_error(case, why)
     [lane] = _of_attachment(case, no_mapping)
     serial = case.mapping.serial if case.mapping else None
     return [replace(lane, host=host, serial=serial) for host in sorted(hosts)]
@@ -140,21 +140,21 @@ def _of_mapping(case: RepairContext, no_mapping: str) -> list[Lane]:
     del no_mapping
     mapping, host = case.mapping, case.instance.host
     if mapping is None or case.volume is None:
-        raise refusal(case, "no device of the server goes through it any more.")
+        raise repair_error(case, "no device of the server goes through it any more.")
     if mapping.legacy:
-        raise refusal(case, "it was made by Cinder's old calls: convert it first.")
+        raise repair_error(case, "it was made by Cinder's old calls: convert it first.")
     if mapping.kept is not None:
-        raise refusal(case, RESIZED)
+        raise repair_error(case, RESIZED)
     if host is None:
-        raise refusal(case, "the server is on no host.")
+        raise repair_error(case, "the server is on no host.")
     if case.attachment is not None and case.attachment.host not in {host, None}:
-        raise refusal(case, f"host {case.attachment.host} has it, and the guest is on {host}.")
+        raise repair_error(case, f"host {case.attachment.host} has it, and the guest is on {host}.")
     return [lane_of_mapping(mapping, case.volume, host)]
 
 
 def _corrected(case: RepairContext, no_mapping: str) -> list[Lane]:
-    """The host that has it, first; all others that could have it, if Cinder names one of them:
-    by whose connector alone they could be made to let go.
+    """The ledger's host first.  If Cinder names another host, also all others that could have the
+    volume: the update replaces the connector that they would need to disconnect.
     """
     [mine] = _of_mapping(case, no_mapping)
     if (case.finding.differs.get("cinder") or {}).get("host") in {None, mine.host}:
@@ -169,10 +169,10 @@ def _replaced(case: RepairContext, no_mapping: str) -> list[Lane]:
 
 
 def _reserved_anew(case: RepairContext, no_mapping: str) -> list[Lane]:
-    """On no host, or not yet: a reservation in place of one that Cinder has lost."""
+    """A new reservation in place of one that Cinder has lost; no host has the volume."""
     del no_mapping
     if case.mapping is None or case.volume is None:
-        raise refusal(case, "no device of the server goes through it any more.")
+        raise repair_error(case, "no device of the server goes through it any more.")
     return [replace(lane_of_mapping(case.mapping, case.volume, None), new=LaneSide())]
 
 
@@ -195,11 +195,13 @@ def _of_volume_here(case: RepairContext, no_mapping: str) -> list[Lane]:
 
 
 def _of_guest(case: RepairContext, no_mapping: str) -> list[Lane]:
-    """The server alone.  Where its guest is, is what the look has seen."""
+    """The server alone, on the host where the look has seen its guest."""
     shown = [host for host, _ in case.finding.differs.get("host") or ()]
     if len(shown) != 1:
         hosts = ", ".join(shown)
-        raise refusal(case, f"its guest is on several hosts ({hosts}): remove all but one by hand.")
+        raise repair_error(
+            case, f"its guest is on several hosts ({hosts}): remove all but one by hand."
+        )
     lane = Lane(
         server_id=case.server_id,
         volume_id="",
@@ -212,14 +214,16 @@ def _of_guest(case: RepairContext, no_mapping: str) -> list[Lane]:
 
 
 def _of_server(case: RepairContext, no_mapping: str) -> list[Lane]:
-    """One for each attachment, with the host that may have it; one for each other host."""
+    """One lane for each attachment, on the host that may have it, and one for each other host."""
     here = case.instance.host
     if here is None:
-        raise refusal(case, "the server is on no host.")
+        raise repair_error(case, "the server is on no host.")
     if case.instance.resize_source is not None:
-        raise refusal(case, RESIZED)
+        raise repair_error(case, RESIZED)
     if any(attachment.legacy for attachment, _ in case.held):
-        raise refusal(case, "it has volumes by Cinder's old calls: `server delete` releases them.")
+        raise repair_error(
+            case, "it has volumes by Cinder's old calls: `server delete` releases them."
+        )
     bare = replace(Lane.of_server(case.server_id), bdm_id=no_mapping)
     by_attachment = {mapping.attachment_id: mapping for mapping in case.mappings if mapping.live}
     lanes = [
@@ -246,7 +250,7 @@ def _of_held(
 
 def _bare(case: RepairContext) -> Flow:
     if case.shown is None:
-        raise refusal(case, "Cinder does not have the attachment any more.")
+        raise repair_error(case, "Cinder does not have the attachment any more.")
     bare = case.shown.status == "reserved" and not case.shown.connection_info
     return repair.DROP_RESERVATION if bare else repair.DROP_ATTACHMENT
 

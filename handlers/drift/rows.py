@@ -1,11 +1,11 @@
-"""What is compared: one subject, and what each party says of it.
+"""The rows: one subject each, with what each party shows of it.
 
-None: the party was asked, and has no such thing.  `UNKNOWN`: it could not be asked, or not
-believed (a silent or fenced host; a list of Cinder's that may be cut).  What is unknown is
-never drift: a class is judged only where all parties that it compares are known.
+None: the party was asked, and has no such object.  `UNKNOWN`: it could not be asked or trusted (a
+silent or fenced host; a list of Cinder's that may be truncated).  An unknown value is never drift:
+a class is judged only if all parties that it compares are known.
 
-What a look makes for each attachment of a cloud is not frozen, which would double what it costs to
-make; nobody changes it.
+Rows that a look makes for each attachment of a cloud are not frozen, which would double their cost;
+nobody changes them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ UNKNOWN: Final = Unknown.UNKNOWN
 
 
 class Party(StrEnum):
-    """Those whose word is compared."""
+    """The parties that are compared."""
 
     LEDGER = "ledger"
     CINDER = "cinder"
@@ -42,21 +42,21 @@ class Party(StrEnum):
 
 
 class Subject(StrEnum):
-    """What a row is about, and so what its key is."""
+    """What a row is about; the comments say what its key is."""
 
     ATTACHMENT = "attachment"  # its id
     VOLUME = "volume"  # its id
     SERVER = "server"  # its id
-    DISK = "disk"  # the server's id, and the id, or else the name, that the disk has in its guest
+    DISK = "disk"  # the server's id, and the disk's serial, or else its name in the guest
     CONNECTION = "connection"  # the host, and the attachment's id
-    STORAGE = "storage"  # the host, and what its storage calls the thing
+    STORAGE = "storage"  # the host, and the object's kind and name there
     REMNANT = "remnant"  # its id; this and the next are facts of the log (the view `drift`)
     OPERATION = "operation"  # its id
 
 
 @dataclass(frozen=True, kw_only=True)
 class Key:
-    """One subject; equal keys are the same finding for ever."""
+    """One subject; equal keys always mean the same finding."""
 
     subject: Subject
     id: str
@@ -68,19 +68,19 @@ class Key:
 
 @dataclass(frozen=True, kw_only=True)
 class LedgerAttachment:
-    """An attachment that the ledger holds to be open."""
+    """An attachment that is open in the ledger."""
 
     state: str  # aggregates.attachment.AttachmentState
     host: str | None
     access_mode: str | None
     legacy: bool
-    mapped: bool  # a mapping of the server names it (`kept` counts)
-    device: str | None = None  # that mapping's name of the disk, once it has one
+    mapped: bool  # a mapping of the server names it (also as `kept`)
+    device: str | None = None  # the disk's name in that mapping, once it has one
 
 
 @dataclass(frozen=True, kw_only=True)
 class CinderAttachment:
-    """`host`, `mode` and `mountpoint` are None where Cinder does not tell them (only of attached
+    """`host`, `mode` and `mountpoint`: None if Cinder does not show them (it does for attached
     ones).  `mountpoint`: the name of the disk, without a directory.
     """
 
@@ -92,17 +92,19 @@ class CinderAttachment:
 
 @dataclass(frozen=True, kw_only=True)
 class StrangersAttachment(CinderAttachment):
-    """Of a server that is none of ours.  Of any other one, the row itself is about its server."""
+    """An attachment of a server that the ledger does not know.  For all others the row itself names
+    the server.
+    """
 
     server_id: str | None
 
 
 @dataclass(kw_only=True)
 class AttachmentRow:
-    """An attachment.  `server`: whether the ledger has the server: "live", "deleted" or None.
+    """An attachment.  `server`: its server in the ledger: "live", "deleted" or None.
 
-    `taken`: whether a server of ours has the volume, which is for one alone.
-    `connected`: whether the host of the ledger's attachment has a record of it.
+    `taken`: whether one of the ledger's servers has the volume, which is not multi-attach.
+    `connected`: whether the host of the ledger's attachment has a connection record of it.
     """
 
     id: str
@@ -119,9 +121,9 @@ class AttachmentRow:
 
 @dataclass(frozen=True, kw_only=True)
 class CinderVolume:
-    """A volume as Cinder's list shows it.  `made`: it carries our mark (client.MADE_FOR).
+    """A volume as Cinder's list shows it.  `made`: it has the ledger's mark (origin.MADE_FOR).
 
-    `since`: when Cinder changed its row last, in Cinder's words, of one that Cinder works on.
+    `since`: Cinder's `updated_at`, verbatim, of a volume that Cinder works on.
     """
 
     status: str
@@ -134,9 +136,9 @@ class CinderVolume:
 
 @dataclass(frozen=True, kw_only=True)
 class LedgerVolume:
-    """How many servers of ours have the volume, and of which projects they are.
+    """How many of the ledger's servers have the volume, and their projects.
 
-    `made_by`: the operation that was to make a volume with the mark that this one carries.
+    `made_by`: the operation that planned to create a volume with this one's mark.
     """
 
     mappings: int
@@ -146,9 +148,8 @@ class LedgerVolume:
 
 @dataclass(kw_only=True)
 class VolumeRow:
-    """`mappings`: live ones that the ledger has of the volume; `projects`: of their servers.
-
-    `had`: whether a server of ours has ever had it.
+    """`mappings`: the number of live ones; `projects`: of their servers; `had`: whether one of the
+    ledger's servers ever had the volume.
     """
 
     id: str
@@ -161,7 +162,7 @@ class VolumeRow:
 
     @property
     def ledger(self) -> LedgerVolume:
-        """What the ledger says of it."""
+        """The ledger's part of the row."""
         return LedgerVolume(mappings=self.mappings, projects=self.projects, made_by=self.made_by)
 
 
@@ -170,7 +171,7 @@ class VolumeRow:
 
 @dataclass(frozen=True, kw_only=True)
 class LedgerServer:
-    """A server as the ledger has it; `hosts`: where its guest is to be (two, while resized)."""
+    """A server in the ledger; `hosts`: where its guest belongs (two during a resize)."""
 
     hosts: tuple[str, ...]
     power_state: str
@@ -180,18 +181,17 @@ class LedgerServer:
 
 @dataclass(frozen=True, kw_only=True)
 class ServerRow:
-    """`shown`: the power state of its guest by host, of all hosts whose survey is known.
+    """`shown`: (host, power state of its guest) for all hosts whose survey is known.
 
-    One host that shows the guest is enough to see some drift; of others nothing can be said as
-    long as a host is unknown on which it is to be.  `undefined`: its own host, if that runs
-    the guest without having a definition of it.
+    Some classes need one host that shows the guest; others cannot be judged while a host of the
+    server is unknown.  `undefined`: the server's host, if it runs the guest without a definition.
     """
 
     id: str
     about: About
     ledger: LedgerServer | None
     shown: tuple[tuple[str, str], ...]
-    unknown_hosts: tuple[str, ...] = ()  # where it is to be, and nobody could look
+    unknown_hosts: tuple[str, ...] = ()  # hosts of the server that could not be surveyed
     undefined: tuple[str, ...] = ()
 
     @property
@@ -205,7 +205,7 @@ class ServerRow:
 
 @dataclass(kw_only=True)
 class LedgerDisk:
-    """A live mapping with a volume, of a server that has a guest."""
+    """A live mapping with a volume, of a server with a guest."""
 
     volume_id: str
     device_name: str | None
@@ -215,9 +215,9 @@ class LedgerDisk:
 
 @dataclass(kw_only=True)
 class DiskRow:
-    """`id` is "server/serial"; `running`: there is a live guest; `defined`: it can be started.
+    """`id` is "server/serial"; `running`: the guest is live; `defined`: it has a definition.
 
-    `cinder`: how large the volume is, in GiB.
+    `cinder`: the volume's size in GiB.
     """
 
     id: str
@@ -231,7 +231,7 @@ class DiskRow:
 
 @dataclass(kw_only=True)
 class UnlabelledRow:
-    """A disk that has no volume's serial, and a volume's source; `id` is "server/target"."""
+    """A disk without a volume's serial whose source is a volume's; `id` is "server/target"."""
 
     id: str
     about: About
@@ -243,7 +243,7 @@ class UnlabelledRow:
 
 @dataclass(kw_only=True)
 class ConnectionRow:
-    """A record of a host's own, and what the ledger says of its attachment."""
+    """A host's connection record, and its attachment in the ledger."""
 
     id: str  # the attachment's
     about: About
@@ -253,12 +253,12 @@ class ConnectionRow:
 
 @dataclass(frozen=True, kw_only=True)
 class StorageRow:
-    """Something that the host's storage or its hypervisor has; a secret is of kind "secret"."""
+    """An object of the host's storage, or a secret of its hypervisor (kind "secret")."""
 
     id: str  # kind and name
     about: About
     shown: StorageShown
-    wanted: bool  # the ledger has something there that needs it
+    wanted: bool  # something that the ledger has on this host needs it
 
 
 Row = AttachmentRow | VolumeRow | ServerRow | DiskRow | UnlabelledRow | ConnectionRow | StorageRow
@@ -276,13 +276,13 @@ _OF_A_HOST = frozenset({Subject.CONNECTION, Subject.STORAGE})
 
 
 def key_of(row: Row) -> Key:
-    """Which subject the row is about."""
+    """The subject that the row is about."""
     subject = SUBJECTS[type(row)]
     return Key(subject=subject, id=row.id, host=row.about.host if subject in _OF_A_HOST else None)
 
 
 def silent(row: Row) -> frozenset[Party]:
-    """Who has not said what it has to say of the row."""
+    """The parties whose part of the row is unknown."""
     return _SILENT[type(row)](row)
 
 
@@ -302,7 +302,7 @@ def _silent_of_disk(row: DiskRow) -> frozenset[Party]:
     return _CINDER | host if row.cinder is UNKNOWN else host
 
 
-#: By row: a look asks this of all rows of a cloud.
+#: A table, because a look calls it for all rows of a cloud.
 _SILENT: dict[type[Row], Callable[[Any], frozenset[Party]]] = {
     AttachmentRow: _silent_of_attachment,
     VolumeRow: lambda row: _CINDER if row.cinder is UNKNOWN else _NOBODY,

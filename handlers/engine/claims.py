@@ -1,17 +1,16 @@
-"""What an operation claims of the volumes it works on: read from its plan.
+"""An operation's claims on its volumes, from its plan.
 
-Rule (decision 0042): at most one operation works on a volume for a server; at most one makes a
-new attachment of it; and on each host either one operation connects it anew, or any number
-disconnect it.  The last of these is what the last-user decision rests on (decision 0014): an agent
-that disconnects asks who else has the volume connected on its host, and the answer is made of
-attachments that the log knows to be connected.  Two that let go may ask in any order, and crash
-in any place: each counts as a user until its own disconnect is in the log, so the last of them
-disconnects.  One that connects counts only when its report is in the log, which may be after it
-has connected.
+Rule (decision 0042): at most one operation works on a volume for a server; at most one creates an
+attachment of it; and on each host either one operation makes a new connection of it, or any number
+disconnect it.  The decision about the last user rests on the latter (decision 0014): an agent that
+disconnects asks who else has the volume connected on its host, and the ledger answers from the
+attachments that are connected by the log.  Two that disconnect may ask in any order, and crash at
+any point: each counts as a user until its own disconnect is in the log, so the last one
+disconnects.  One that connects counts only from its report on, which may come after the connection.
 
 A connection is new if its step has an undo that disconnects.  Without one (a reboot, a refresh) the
-attachment has been connected there all the time, and counts.  After a failure such a
-step is never done again, only undone; so a parked operation connects nothing anew.
+attachment was connected there before, and counts.  After a failure a step with such an undo is only
+undone; so a parked operation makes no new connection.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ from host_agent.shared.contract.messages import Verb
 
 
 def leaves_disks(flow: Flow) -> bool:
-    """Whether its volumes are disks of the server as before, however far it has come."""
+    """Whether the server keeps the disks of its volumes at every point of the flow."""
     steps = (step for stage in flow.stages for step in stage.steps)
     return all(VERBS[verb].keeps_disks for s in steps for verb in (s.do, s.undo) if verb)
 
 
 def on_volume(plan: Plan, volume_id: str) -> dict[str, Any]:
-    """The claim of a plan on one of its volumes, as Volume.claim takes it."""
+    """The claim of a plan on one of its volumes, for Volume.claim."""
     hosts, takes, reserves = set(), set(), False
     for host, stage in _stages(plan, volume_id):
         reserves |= any(VERBS[step.do].reserves for step in stage.steps)
@@ -44,12 +43,12 @@ def on_volume(plan: Plan, volume_id: str) -> dict[str, Any]:
 
 
 def connects_anew(step: Step) -> bool:
-    """Whether the step connects what no host had by this attachment."""
+    """Whether the step makes a new connection."""
     return step.do is Verb.VOLUME_CONNECT and step.undo is Verb.VOLUME_DISCONNECT
 
 
 def _stages(plan: Plan, volume_id: str) -> Iterator[tuple[str | None, Stage]]:
-    """What lanes do with the volume, and on which host (None: in the ledger)."""
+    """The stages of the volume's lanes, each with its host (None: the ledger)."""
     for number, lane in enumerate(plan.lanes):
         for stage in plan.stages:
             new = stage.side is Side.NEW

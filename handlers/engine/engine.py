@@ -1,12 +1,9 @@
-"""What to do next: `decide(plan, history, now)`, pure and the heart of the ledger.
+"""What to do next: `decide(plan, history, now)`, a pure function.
 
-Going forward, each lane goes from stage to stage; where a stage is for the whole
-server, all lanes come together first.  A failed step up to the pivot turns the plan
-around once everything under way has ended: from then on stages are undone in
-reverse, each lane undoing the steps that may have had an effect, the failed one
-included, because it may half have happened.
-A failure after the pivot, or while undoing, parks the operation once nothing
-else can go on.
+Forward, each lane goes from stage to stage; before a stage of the whole server all lanes must be
+done.  After a failed step up to the pivot, and once all runs have ended, the stages are undone in
+reverse: each lane undoes the steps that may have had an effect, also the failed one.  A failure
+after the pivot, or of an undo, parks the operation once nothing else can continue.
 """
 
 from __future__ import annotations
@@ -40,21 +37,21 @@ class Start:
 
 @dataclass(frozen=True)
 class Work:
-    """Go on with these runs of the ledger's own; one is enough before asking again."""
+    """Continue these runs of the ledger; the caller may do one, and ask again."""
 
     runs: tuple[ActiveRun, ...]
 
 
 @dataclass(frozen=True)
 class Wait:
-    """Nothing to do before `until` (seconds since the epoch; None: before a report)."""
+    """Nothing to do before `until` (seconds since the epoch; None: before a host's report)."""
 
     until: float | None
 
 
 @dataclass(frozen=True)
 class Left:
-    """A step that is not done and will not be without an operator."""
+    """A step that is not done, and needs an operator."""
 
     lane: int
     step: str
@@ -63,7 +60,7 @@ class Left:
 
 @dataclass(frozen=True)
 class Park:
-    """The operator's turn."""
+    """Wait for an operator."""
 
     left: tuple[Left, ...]
 
@@ -79,7 +76,7 @@ Decision = Start | Work | Wait | Park | Finish
 
 
 def decide(plan: Plan, history: History, now: float) -> Decision:
-    """The next thing to do, from the plan and what is known; asks nothing else."""
+    """The next decision; it depends on nothing but its arguments."""
     undo = unwinds(plan, history)
     still_forward = undo and any(not run.undo for run in history.active.values())
     if still_forward:
@@ -94,7 +91,7 @@ def decide(plan: Plan, history: History, now: float) -> Decision:
 
 
 def unwinds(plan: Plan, history: History) -> bool:
-    """Whether the plan goes backward: asked for, or failed, before the pivot was passed."""
+    """Whether the plan is undone: requested, or after a failure, and before the pivot."""
     if pivot_passed(plan, history):
         return False
     return history.unwinding or any(
@@ -104,7 +101,7 @@ def unwinds(plan: Plan, history: History) -> bool:
 
 
 def pivot_passed(plan: Plan, history: History) -> bool:
-    """Whether there is only forward: the pivot step is done (or vouched for)."""
+    """Whether the pivot step is done (or skipped), so that nothing is undone any more."""
     return plan.pivot is not None and any(
         step == plan.pivot and not undo and record.resolved
         for (_, step, undo), record in history.records.items()
@@ -112,7 +109,7 @@ def pivot_passed(plan: Plan, history: History) -> bool:
 
 
 def left(plan: Plan, history: History) -> list[Left]:
-    """The steps that are not done, or not undone, in the order they would be."""
+    """The steps that are not done, or not undone, in order."""
     undo = unwinds(plan, history)
     return [
         Left(lane, step, undo)
@@ -126,7 +123,7 @@ def left(plan: Plan, history: History) -> list[Left]:
 def _segment(
     lanes: tuple[int, ...], stages: tuple[Stage, ...], history: History, now: float, *, undo: bool
 ) -> Decision | None:
-    """What these stages want, or None if they are done."""
+    """The decision for these stages; None: they are done."""
     start: list[Run] = []
     active: list[ActiveRun] = []
     retry_at: list[float] = []
@@ -157,7 +154,7 @@ def _segment(
 def _next(
     stages: tuple[Stage, ...], history: History, lane: int, *, undo: bool
 ) -> tuple[Place, tuple[str, ...]]:
-    """The next stage of a lane that has something left to do, or undo: where, and what."""
+    """The place and the steps of the next stage of a lane with something left."""
     for stage in _ordered(stages, undo=undo):
         todo = tuple(_todo(stage, history, lane, undo=undo))
         if todo:
@@ -166,7 +163,7 @@ def _next(
 
 
 def _todo(stage: Stage, history: History, lane: int, *, undo: bool) -> Iterator[str]:
-    """The steps of a stage that this lane still has to do, or undo, in order."""
+    """The steps of a stage that are left for this lane, in order."""
     for step in _ordered(stage.steps, undo=undo):
         if history.of_step(lane, step.name, undo=undo).resolved:
             continue

@@ -18,7 +18,7 @@ from aggregates.operation import Operation
 from aggregates.volume import Volume
 from handlers.drift.classes import BY_NAME
 from handlers.drift.recheck import cannot
-from handlers.drift.repairs import REPAIRS, Repair, RepairContext, refusal
+from handlers.drift.repairs import REPAIRS, Repair, RepairContext, repair_error
 from handlers.engine.plan import Place
 from handlers.requests.actions import RequestHosts
 from handlers.requests.guards import Concerned, RequestOrigin, check_contact, start
@@ -108,7 +108,7 @@ def _chosen(request: RepairDrift, case: RepairContext) -> Repair:
     may = [each for each in (drift.repair, drift.or_else) if each is not None]
     if request.repair is not None:
         if request.repair not in may:
-            raise refusal(case, f"its repairs are {', '.join(may)}, not {request.repair}.")
+            raise repair_error(case, f"its repairs are {', '.join(may)}, not {request.repair}.")
         return REPAIRS[request.repair]
     mapping = case.mapping
     out = mapping is None or mapping.state is MappingState.UNPLUGGED

@@ -8,8 +8,8 @@ is switched first, while the copy is ready and both volumes have everything, the
 guest is not switched, the definition is switched back.  Therefore the live disk is the truth while
 the guest runs, and the definition when it is off.
 
-A disk grows by whole GiB, as Cinder's volumes do: so what the guest has of it needs no look into
-the volume, be it all, or all but the head of LUKS, which QEMU alone reads (decision 0065).
+A disk grows by whole GiB, as Cinder's volumes do.  So its new size is known without reading the
+LUKS header, which only QEMU reads (decision 0065).
 
 A job in progress is read from the guest's XML (`<mirror>`), so a restarted agent finds its copy,
 and takes no other one for its own.
@@ -24,8 +24,7 @@ import structlog
 
 from host_agent.libvirt import disk_xml
 from host_agent.libvirt.disk_xml import DiskSeen, Mirror
-from host_agent.libvirt.hypervisor import HypervisorError, Trouble
-from host_agent.libvirt.look import (
+from host_agent.libvirt.guest_rules import (
     CHANGES_MAX,
     Rules,
     asking,
@@ -34,6 +33,7 @@ from host_agent.libvirt.look import (
     port_error,
     unsettled,
 )
+from host_agent.libvirt.hypervisor import HypervisorError, Trouble
 from host_agent.shared.contract.messages import ErrorKind
 from host_agent.shared.contract.ports import Disk, PortError, Watch
 
@@ -59,7 +59,7 @@ class GuestCopies(Rules):
         self._define_as(server_id, disk.serial, _built(disk, found))
 
     def grow(self, server_id: str, serial: str, room: int, *, unit: int) -> int | None:
-        """Asked for even if it seems so already: QEMU may know a size that it has not told."""
+        """At least one resize, even if the size seems right: QEMU may not have told the guest."""
         asked = 0
         for _ in range(CHANGES_MAX):
             copies = self._look(server_id)
@@ -93,7 +93,7 @@ class GuestCopies(Rules):
         raise unsettled(server_id)
 
     def _step(self, server_id: str, disk: Disk, course: _CopyCourse) -> bool:
-        """Look, and do the one next thing; whether the guest is on the new volume."""
+        """Look, and make the next change; whether the guest is on the new volume."""
         copies = self._look_here(server_id)
         live, persistent = copies.disk(disk.serial)
         if live is None:
@@ -113,7 +113,7 @@ class GuestCopies(Rules):
         return False
 
     def _begin(self, server_id: str, disk: Disk, live: DiskSeen, course: _CopyCourse) -> None:
-        """The guest is on its old volume, and nothing is under way."""
+        """The guest is on its old volume, and no job is in progress."""
         if course.begun or course.watch.cancelled():
             self._define_as(server_id, disk.serial, live.xml)
             raise _stayed(server_id, live.target, cancelled=course.watch.cancelled())
@@ -143,7 +143,7 @@ class GuestCopies(Rules):
             time.sleep(self._patience.poll_s)
 
     def _end(self, server_id: str, live: DiskSeen, *, switch: bool) -> None:
-        """Ask for the end of the copy; what came of it the next look shows."""
+        """Request the end of the copy; the next look shows the result."""
         try:
             self._hypervisor.end_copy(server_id, live.target, switch=switch)
         except HypervisorError as error:
@@ -153,7 +153,7 @@ class GuestCopies(Rules):
             time.sleep(self._patience.poll_s)
 
     def _define_as(self, server_id: str, serial: str, disk: str) -> None:
-        """The disk in the guest's definition, if it is there, follows this one."""
+        """Update the disk in the guest's definition, if it is there."""
         for _ in range(CHANGES_MAX):
             copies = self._look(server_id)
             persistent = copies.disk(serial)[1] if copies else None
@@ -166,7 +166,7 @@ class GuestCopies(Rules):
 
 @dataclass
 class _CopyCourse:
-    """What this call has seen of its copy."""
+    """The state of a copy in this call."""
 
     watch: Watch
     begun: bool = False

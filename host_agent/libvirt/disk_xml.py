@@ -1,7 +1,7 @@
-"""A disk in libvirt's XML: building it, and reading what disks a domain has.
+"""A disk in libvirt's XML: building it, and reading a domain's disks.
 
-Pure.  Reading is forgiving: a device without alias, serial, target or source is not
-ours and must not be in the way of others (LP 2074219).
+Pure.  Reading is tolerant: a device without alias, serial, target or source is not the ledger's,
+and must not cause errors (LP 2074219).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ALIAS_PREFIX = "ua-"
 
 @dataclass(frozen=True)
 class Layer:
-    """A file of a disk, and the number that libvirt gives it in the running guest."""
+    """A file of a disk, and libvirt's index of it in the running guest."""
 
     path: str | None
     index: str | None
@@ -49,12 +49,12 @@ class DiskSeen:
 
     @property
     def xml(self) -> str:
-        """Without the files below its first one: whoever opens that finds them by itself."""
+        """Without the backing files, which QEMU finds by itself."""
         return ET.tostring(_without(self.element, "backingStore"), encoding="unicode")
 
     @property
     def chain(self) -> tuple[Layer, ...]:
-        """The files of the running disk, from the one that is written to down to the lowest."""
+        """The files of the running disk, from the top one, which is written to, to the lowest."""
         found: list[Layer] = []
         layer: ET.Element | None = self.element
         while layer is not None and (source := layer.find("source")) is not None:
@@ -68,17 +68,12 @@ class DiskSeen:
         return _place_of(self.element)
 
     @property
-    def source(self) -> str | None:
-        """Where its data is, in short: its path, or pool/image."""
-        return short(self.place)
-
-    @property
     def mirror(self) -> Mirror | None:
         return _mirror_of(self.element)
 
     @property
     def places(self) -> tuple[Place, ...]:
-        """Where its data is, and where it is being copied to."""
+        """Its source, and the target of a copy in progress."""
         found = self.place, self.mirror and self.mirror.place
         return tuple(place for place in found if place)
 
@@ -88,7 +83,7 @@ class DiskSeen:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What must be alike in a running guest and in its definition."""
+        """What must be equal in a running guest and in its definition."""
         return {
             "target": self.target,
             "bus": self.bus,
@@ -102,19 +97,19 @@ class DiskSeen:
 
     @property
     def volume(self) -> str | None:
-        """Its serial, if that is an id: whoever attached it, it may be a volume's."""
+        """Its serial, if that is an id: then it may be a volume's, whoever attached it."""
         return self.serial if self.serial and _is_uuid(self.serial) else None
 
     @property
     def is_volume(self) -> bool:
-        """Whether it is a volume's, and no disk of the guest's own."""
+        """Whether it is a volume's disk, and not a local one."""
         return self.serial is not None and (
             self.alias == ALIAS_PREFIX + self.serial or _is_uuid(self.serial)
         )
 
 
 class DomainXml:
-    """What we read of a domain's XML, live or persistent, each thing when it is asked for."""
+    """A domain's XML, live or persistent, read on demand."""
 
     def __init__(self, root: ET.Element) -> None:
         self._root = root
@@ -141,7 +136,7 @@ class DomainXml:
 
     @property
     def boots_by_order(self) -> bool:
-        """Whether firmware picks a disk, and by the disks' own order."""
+        """Whether the firmware chooses a boot disk by the disks' boot orders."""
         return self._root.find("./os/kernel") is None and self._root.find("./os/boot") is None
 
     @property
@@ -155,11 +150,11 @@ class DomainXml:
         return tuple(disk.target for disk in self.disks)
 
     def volumes(self) -> tuple[str, ...]:
-        """The ids that disks have for serials."""
+        """The serials that are ids."""
         return tuple(disk.volume for disk in self.disks if disk.volume)
 
     def _owner(self, kind: str) -> str | None:
-        """Anybody may write anything there; what is none of Keystone's ids is nobody's."""
+        """Metadata may contain anything; None if it is not an id of Keystone's form."""
         path = f"./metadata/{{{NOVA_NS}}}instance/{{{NOVA_NS}}}owner/{{{NOVA_NS}}}{kind}"
         element = self._root.find(path)
         try:
@@ -180,7 +175,7 @@ def _is_uuid(text: str) -> bool:
 
 
 def seen(element: ET.Element) -> DiskSeen | None:
-    """A `<disk>` as we know it; None for one without a target, which is nobody's."""
+    """A `<disk>`, read; None for one without a target."""
     target = element.find("target")
     name = target.get("dev") if target is not None else None
     if target is None or name is None:
@@ -189,14 +184,14 @@ def seen(element: ET.Element) -> DiskSeen | None:
     return DiskSeen(
         target=name,
         bus=target.get("bus"),
-        serial=(serial.lower() if _is_uuid(serial) else serial) or None,  # an id has one form
+        serial=(serial.lower() if _is_uuid(serial) else serial) or None,  # ids are in lower case
         alias=alias.get("name") if alias is not None else None,
         element=element,
     )
 
 
 def build(disk: Disk, *, boot: bool = False) -> str:
-    """The `<disk>` element, with the settings Nova gives a volume; `boot`: with its order."""
+    """The `<disk>` element, with Nova's settings for a volume; `boot`: with its boot order."""
     root = ET.Element("disk", type=str(disk.source["type"]), device="disk")
     driver = ET.SubElement(root, "driver", name="qemu", type=disk.format, cache=disk.cache)
     if disk.source["type"] != "network" and disk.cache == "none":
@@ -209,19 +204,19 @@ def build(disk: Disk, *, boot: bool = False) -> str:
         ET.SubElement(root, "boot", order=boot_order(disk))
     if disk.readonly:
         ET.SubElement(root, "readonly")
-    if disk.shareable:  # S3: no exclusive lock, for every guest of the volume
+    if disk.shareable:  # S3: no exclusive lock for any guest of the volume
         ET.SubElement(root, "shareable")
     ET.SubElement(root, "serial").text = disk.serial
     ET.SubElement(root, "alias", name=ALIAS_PREFIX + disk.serial)
     if disk.bus == "scsi":
-        # Else libvirt derives a controller from the name: beyond sdg one that is not there.
+        # Else libvirt derives the controller from the name; beyond sdg that does not exist.
         unit = str(unit_of(disk.device_name))
         ET.SubElement(root, "address", type="drive", controller="0", bus="0", target="0", unit=unit)
     return ET.tostring(root, encoding="unicode")
 
 
 def snapshot_of(domain: str, target: str, path: str) -> str:
-    """The `<domainsnapshot>` that puts this qcow2 file above the disk, and leaves the others."""
+    """The `<domainsnapshot>` that puts this qcow2 file above one disk, and leaves the others."""
     root = ET.Element("domainsnapshot")
     disks = ET.SubElement(root, "disks")
     for name in parse(domain).targets():
@@ -234,8 +229,8 @@ def snapshot_of(domain: str, target: str, path: str) -> str:
 
 
 def following(disk: Disk, found: DiskSeen | None) -> Disk:
-    """The disk under the name it has in the guest already, if it is there; and never writable
-    where that is not: nobody but a detach ends that.
+    """The disk with the name and bus that it has in the guest already; and read-only if it is so
+    there, which only a detach ends.
     """
     if found is None:
         return disk
@@ -244,7 +239,7 @@ def following(disk: Disk, found: DiskSeen | None) -> Disk:
 
 
 def differences(live: DiskSeen | None, persistent: DiskSeen | None) -> tuple[str, ...]:
-    """In what both copies of a disk differ, of a guest that has both; "presence": one lacks it."""
+    """The facts that differ between both copies of a disk; "presence": one lacks it."""
     if live is None or persistent is None:
         return () if live is persistent else ("presence",)
     one, other = live.facts, persistent.facts
@@ -278,40 +273,11 @@ def _source(source: dict[str, Any]) -> ET.Element:
 
 
 def unit_of(device_name: str) -> int:
-    """The place of a name in its series: sda 0, sdb 1, ..., sdz 25, sdaa 26."""
+    """The number of a device name: sda 0, sdb 1, ..., sdz 25, sdaa 26."""
     number = 0
     for letter in device_name[2:]:
         number = number * 26 + string.ascii_lowercase.index(letter) + 1
     return number - 1
-
-
-def with_disk(domain: str, disk: str) -> str:
-    """A domain's XML with one more disk (the simulated hypervisor's hot-plug)."""
-    root = ET.fromstring(domain)  # noqa: S314 - our own
-    devices = root.find("./devices")
-    if devices is None:
-        devices = ET.SubElement(root, "devices")
-    devices.append(ET.fromstring(disk))  # noqa: S314 - our own
-    return ET.tostring(root, encoding="unicode")
-
-
-def without_disk(domain: str, target: str) -> str:
-    """A domain's XML without the disk of that target name."""
-    root = ET.fromstring(domain)  # noqa: S314 - our own
-    devices = root.find("./devices")
-    for disk in [] if devices is None else devices.findall("disk"):
-        node = disk.find("target")
-        if devices is not None and node is not None and node.get("dev") == target:
-            devices.remove(disk)
-    return ET.tostring(root, encoding="unicode")
-
-
-def with_ready_mirrors(domain: str) -> str:
-    """A domain's XML with all copies under way ready (the simulated hypervisor's)."""
-    root = ET.fromstring(domain)  # noqa: S314 - our own
-    for mirror in root.iterfind("./devices/disk/mirror"):
-        mirror.set("ready", "yes")
-    return ET.tostring(root, encoding="unicode")
 
 
 # --- where a disk's data is -------------------------------------------------------------------
@@ -319,18 +285,18 @@ def with_ready_mirrors(domain: str) -> str:
 
 @dataclass(frozen=True)
 class Mirror:
-    """The other end of a copy under way: where writes go as well, all of them if `ready`."""
+    """The target of a copy in progress; `ready`: it has all data, and gets all writes."""
 
     place: Place
     ready: bool
 
 
-#: What of a source says where the data is, and how it is reached.  libvirt adds more.
+#: The parts of a source that identify the data and how it is reached.  libvirt adds others.
 Place = tuple[Any, ...]
 
 
 def place_of(disk: str) -> Place | None:
-    """Where the data of this `<disk>` is; None: nowhere, like an empty drive."""
+    """The place of a `<disk>`'s data; None: it has no source, like an empty drive."""
     return _place_of(ET.fromstring(disk))  # noqa: S314 - libvirt's or our own
 
 
@@ -339,7 +305,7 @@ def _place_of(disk: ET.Element) -> Place | None:
 
 
 def place(source: dict[str, Any]) -> Place:
-    """Where a ports.Disk's source is, comparable with `place_of`."""
+    """The place of a ports.Disk's source, comparable with `place_of`."""
     found = _place(_source(source))
     assert found is not None, "a source was given"
     return found
@@ -354,13 +320,13 @@ def _mirror_of(disk: ET.Element) -> Mirror | None:
 
 
 def secret_of(disk: str) -> str | None:
-    """The hypervisor's secret that unlocks the data of this `<disk>`."""
+    """The uuid of the hypervisor's secret for this `<disk>`."""
     found = place_of(disk)
     return found[-1] if found else None
 
 
 def _place(source: ET.Element | None, key: ET.Element | None = None) -> Place | None:
-    """`key`: what unlocks it, where that stands beside the source, as Nova writes it."""
+    """`key`: the secret, if it is beside the source, as in Nova's XML."""
     if source is None:
         return None
     auth, secret = source.find("auth"), source.find("auth/secret")
@@ -378,17 +344,13 @@ def _place(source: ET.Element | None, key: ET.Element | None = None) -> Place | 
 
 
 def _in_pool(source: ET.Element) -> str | None:
-    """A volume of a pool of libvirt's, which alone knows where that is: no path, and no image."""
+    """A volume of a libvirt storage pool; only libvirt knows where that is."""
     pool, name = source.get("pool"), source.get("volume")
     return f"pool {pool}: {name}" if pool and name else None
 
 
-def source_of(disk: str) -> str | None:
-    """Where a disk's data is, in short: its path, or pool/image."""
-    return short(place_of(disk))
-
-
 def short(where: Place | None) -> str | None:
+    """The path, or pool/image."""
     return where[0] or where[2] if where else None
 
 
@@ -422,7 +384,7 @@ def read_only(disk: str) -> str:
 
 
 def in_place_of(old: str, new: str) -> str:
-    """The disk `new` at the place in the guest, and in its boot order, that `old` has."""
+    """The disk `new` with the address and the boot order of `old`."""
     was, element = ET.fromstring(old), ET.fromstring(new)  # noqa: S314 - libvirt's or our own
     for name in ("address", "boot"):
         for node in element.findall(name):

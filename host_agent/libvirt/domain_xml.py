@@ -1,13 +1,13 @@
 """A whole guest in libvirt's XML: its definition without volumes, and the way back.
 
-Pure.  A *definition* is what the ledger keeps of a guest, to have it defined anew on
-any host: the inactive XML without the volumes' disks, and without what only the host
-can know (hypervisor type, emulator, addresses, aliases, labels, terminals).  It is
-written in one canonical form, so that reading a guest again never looks like a change.
+Pure.  A *definition* is what the ledger stores of a guest, to define it on any host: the inactive
+XML without the volumes' disks, and without what only the host can know (hypervisor type, emulator,
+addresses, aliases, labels, terminals).  It has one canonical form, so that reading a guest again
+never looks like a change.
 
-A definition may also be written by hand, by the ledger for a server that was described
-through its API, or by a host that somebody else commands: nothing is taken for granted but its
-being a `<domain>`, and nothing is taken from it but what `guest_xml` allows.
+A definition may also come from an operator, from the ledger for a server that was created through
+its API, or from a compromised host.  So nothing is assumed but that it is a `<domain>`, and only
+what `guest_xml` allows is used.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from host_agent.libvirt import disk_xml
 from host_agent.shared.contract.guest_xml import kept
 from host_agent.shared.contract.ports import Disk
 
-#: An inventory reads each guest again, and few have changed; one takes some 10 KB.
+#: Cached, because each inventory reads all guests and few have changed; one takes some 10 KB.
 DEFINITIONS_MAX = 512
 
-#: Listening there means the same on every host.
+#: Listen addresses that mean the same on every host.
 _EVERYWHERE = frozenset({None, "0.0.0.0", "::", "127.0.0.1", "::1"})  # noqa: S104 - compared only
 
 # Else the namespaces of Nova's metadata would become ns0, ns1 in every definition.
@@ -39,7 +39,7 @@ class DomainXmlError(ValueError):
 
 @lru_cache(DEFINITIONS_MAX)
 def definition_of(domain: str) -> str:
-    """What to keep of a domain's XML (see above)."""
+    """The definition from a domain's XML (see above)."""
     root = ET.fromstring(domain)  # noqa: S314 - from libvirt
     for name in ("type", "id"):
         root.attrib.pop(name, None)
@@ -57,7 +57,7 @@ def definition_of(domain: str) -> str:
 
 @dataclass(frozen=True)
 class HostCapabilities:
-    """What a host says of the guests that it has: their type, and where kernels for them are."""
+    """A host's settings for guests: the domain type, and the directory of kernels."""
 
     virt_type: str = "kvm"
     kernel_dir: str = "/var/lib/attachment-ledger/kernels"
@@ -65,7 +65,7 @@ class HostCapabilities:
 
 @dataclass(frozen=True)
 class CleanedDefinition:
-    """A domain to be defined; `dropped`: what its definition had and this host does not take."""
+    """A domain to define; `dropped`: the parts of the definition that were not allowed."""
 
     xml: str
     dropped: tuple[str, ...] = ()
@@ -78,11 +78,11 @@ def domain_of(
     host: HostCapabilities,
     own: str | None = None,
 ) -> CleanedDefinition:
-    """The definition with just these volumes' disks, for this host.
+    """The domain for this host: the definition with exactly these volumes' disks.
 
-    Another host may have written it, so that only what `guest_xml` allows is taken.  `own` is
-    the domain as it is defined on this host, if it is: then that is what is defined anew, with
-    all that is this host's own (files, devices, labels), and in the given size.
+    Only what `guest_xml` allows is used.  `own`: the domain as defined on this host, if it is: then
+    that is the base, with all that is local to the host (files, devices, labels), in the
+    definition's size.
     """
     root, dropped = _root_of(definition, server_id, host)
     if own is not None:
@@ -104,7 +104,7 @@ def domain_of(
 def _root_of(
     definition: str, server_id: str, host: HostCapabilities
 ) -> tuple[ET.Element, tuple[str, ...]]:
-    """What this host takes of the definition, and what it does not.  Raises DomainXmlError."""
+    """The allowed part of the definition, and what was dropped.  Raises DomainXmlError."""
     try:
         sifted = kept(definition, host.kernel_dir)
     except ValueError as error:  # a ParseError is a SyntaxError
@@ -117,7 +117,7 @@ def _root_of(
 
 
 def _resized_as(root: ET.Element, sized: ET.Element) -> ET.Element:
-    """The domain with the other's memory and vCPUs, where both say how many."""
+    """The domain with the other's memory and vCPUs, where both have them."""
     for name in ("memory", "currentMemory", "vcpu"):
         mine, wanted = root.find(name), sized.find(name)
         if mine is not None and wanted is not None:
@@ -129,7 +129,7 @@ def _resized_as(root: ET.Element, sized: ET.Element) -> ET.Element:
 
 
 def for_destination(domain: str, disks: Sequence[Disk]) -> str:
-    """The same guest on another host, which sees its volumes' data elsewhere."""
+    """The same guest on another host, with the sources of its volumes there."""
     root = ET.fromstring(domain)  # noqa: S314 - from libvirt
     for element in root.iterfind("./devices/disk"):
         found = disk_xml.seen(element)
@@ -152,10 +152,10 @@ def for_destination(domain: str, disks: Sequence[Disk]) -> str:
 
 
 def is_shared(domain: str) -> bool:
-    """Whether all that the guest writes is volumes, which are the same data on any host.
+    """Whether the guest writes only to volumes, which all hosts share.
 
-    libvirt goes by the file system it finds, and refuses what it does not know as shared;
-    of guests with disks of their own it knows best.
+    libvirt decides by the file system, and refuses what it does not know as shared; for guests with
+    local disks its decision stands.
     """
     root = ET.fromstring(domain)  # noqa: S314 - from libvirt
     return all(_is_shared(element) for element in root.iterfind("./devices/disk"))
@@ -191,14 +191,14 @@ def _drop_volumes(devices: ET.Element) -> None:
 
 
 def _forget_terminal(device: ET.Element) -> None:
-    """A pseudo-terminal is given out by the host, while the guest runs."""
+    """The host allocates a pseudo-terminal while the guest runs."""
     if device.get("type") == "pty":
         device.attrib.pop("tty", None)
         _drop(device, "source")
 
 
 def _unbind_displays(root: ET.Element) -> None:
-    """A display listens where the host says, unless its address is good on all hosts."""
+    """Remove a display's listen address, unless it is valid on all hosts."""
     for display in root.iterfind("./devices/graphics"):
         for node in (display, *display.findall("listen")):
             name = "listen" if node is display else "address"
@@ -207,7 +207,7 @@ def _unbind_displays(root: ET.Element) -> None:
 
 
 def _make_room(root: ET.Element, orders: set[str]) -> None:
-    """libvirt takes boot orders of devices instead of those of kinds, and each number once."""
+    """Remove conflicting boot orders: libvirt takes those of devices or `<os><boot>`, each once."""
     for element in root.findall("os"):
         _drop(element, "boot")
     for device in root.iterfind("./devices/*"):

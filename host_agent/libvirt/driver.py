@@ -24,7 +24,7 @@ from host_agent.libvirt import disk_xml, flags, processes, secrets, sizes
 from host_agent.libvirt.hypervisor import Domain, HypervisorError, Job, MigrationRoute, Trouble
 from host_agent.shared.contract.messages import PowerState
 
-#: A daemon that does not answer for so long is taken for dead: interval x count seconds.
+#: A daemon without an answer for interval x count seconds counts as dead.
 KEEPALIVE_S, KEEPALIVE_COUNT = 5, 4
 #: A guest may start or stop while it is being read.
 READS_MAX = 5
@@ -49,11 +49,11 @@ _TROUBLES = {
     libvirt.VIR_ERR_BLOCK_COPY_ACTIVE: Trouble.BUSY,
     libvirt.VIR_ERR_OPERATION_TIMEOUT: Trouble.BUSY,  # another job has the domain
 }
-#: Where libvirt has no code of its own, its text decides (libvirt 6 to 11 read).
+#: If libvirt has no specific code, its text decides (checked with libvirt 6 to 11).
 _TEXTS = (
     ("domain is not running", Trouble.DOMAIN_INACTIVE),
     ("domain is no longer running", Trouble.DOMAIN_INACTIVE),
-    ("from qemu monitor", Trouble.DOMAIN_INACTIVE),  # it died while being asked
+    ("from qemu monitor", Trouble.DOMAIN_INACTIVE),  # it died during the request
     ("guest unexpectedly quit", Trouble.DOMAIN_INACTIVE),
     ("no target device", Trouble.DEVICE_MISSING),
     ("not found", Trouble.DEVICE_MISSING),
@@ -307,7 +307,7 @@ class Libvirt:
         return connection
 
     def _drop_if_broken(self, connection: Any, error: Any) -> bool:
-        """Forget a connection that is dead; whether it is."""
+        """Drop the connection if it is dead; whether it was."""
         alive = False
         with suppress(libvirt.libvirtError):
             alive = connection.isAlive() == 1
@@ -329,7 +329,7 @@ class Libvirt:
     # --- events, from libvirt's loop --------------------------------------------------------
 
     def _on_close(self, connection: Any, _reason: int, _opaque: Any) -> None:
-        # Not in this thread: closing waits for callbacks, of which this is one.
+        # Not in this thread: close() waits for callbacks, and this is one.
         threading.Thread(target=self._forget, args=(connection,), daemon=True).start()
         self._tell(None, None, removed=None)
 
@@ -365,7 +365,7 @@ class Watcher:
         self._removed: bool | None = None
 
     def concerns(self, server_id: str | None, alias: str | None) -> bool:
-        """None is everybody's: the connection is gone, or the guest stopped."""
+        """None matches all: the connection is lost, or the guest stopped."""
         same_guest = server_id in (None, self._server_id)
         return same_guest and (alias is None or self._alias in (None, alias))
 
@@ -380,7 +380,7 @@ class Watcher:
 
 
 def _is_gone(error: Any) -> bool:
-    """Or its id is no UUID: not ours."""
+    """No such domain; or its id is not a UUID, so it is not a server's."""
     return error.get_error_code() in (libvirt.VIR_ERR_NO_DOMAIN, libvirt.VIR_ERR_INVALID_ARG)
 
 
@@ -394,7 +394,7 @@ def _found(connection: Any, server_id: str) -> Domain | None:
 
 
 def _read(domain: Any) -> Domain | None:
-    """The domain as it is at one moment, or None if it is gone meanwhile."""
+    """The domain at one moment; None if it disappeared meanwhile."""
     try:
         for _ in range(READS_MAX):
             active, persistent = domain.isActive(), domain.isPersistent()
@@ -409,7 +409,7 @@ def _read(domain: Any) -> Domain | None:
                     domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE) if persistent else None
                 ),
             )
-            # Of a guest that stopped meanwhile, "live" would be its definition.
+            # If the guest stopped meanwhile, its live XML would be its definition.
             if (active, persistent) == (domain.isActive(), domain.isPersistent()):
                 return seen
     except libvirt.libvirtError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import libvirt
 
-#: All that libvirt keeps beside a definition, and would refuse to undefine for.
+#: With these, libvirt also removes what would make it refuse to undefine.
 WITH_ALL = (
     libvirt.VIR_DOMAIN_UNDEFINE_MANAGED_SAVE
     | libvirt.VIR_DOMAIN_UNDEFINE_SNAPSHOTS_METADATA
@@ -18,20 +18,20 @@ MIGRATE = (
     | libvirt.VIR_MIGRATE_UNDEFINE_SOURCE
     | libvirt.VIR_MIGRATE_ABORT_ON_ERROR
 )
-#: The target exists already.  Writes go to both before the guest is told of their end, where
-#: libvirt can do that (8.0); else a guest that dies just before it is switched may lose some.
+#: The target exists already.  From libvirt 8.0 a write completes only after both volumes have it;
+#: before that, a guest that dies just before the switch may lose writes.
 COPY = (
     libvirt.VIR_DOMAIN_BLOCK_COPY_REUSE_EXT
     | libvirt.VIR_DOMAIN_BLOCK_COPY_TRANSIENT_JOB
     | getattr(libvirt, "VIR_DOMAIN_BLOCK_COPY_SYNCHRONOUS_WRITES", 0)
 )
-#: The file exists already, as Cinder made it; libvirt is to remember nothing of the snapshot.
+#: The file exists already, made by Cinder; libvirt keeps no metadata of the snapshot.
 SNAPSHOT = (
     libvirt.VIR_DOMAIN_SNAPSHOT_CREATE_DISK_ONLY
     | libvirt.VIR_DOMAIN_SNAPSHOT_CREATE_REUSE_EXT
     | libvirt.VIR_DOMAIN_SNAPSHOT_CREATE_NO_METADATA
 )
-#: Names of files stay relative to each other: Cinder has them mounted elsewhere.
+#: Backing file names stay relative, because Cinder mounts the share elsewhere.
 PULL = libvirt.VIR_DOMAIN_BLOCK_REBASE_RELATIVE
 COMMIT = libvirt.VIR_DOMAIN_BLOCK_COMMIT_RELATIVE
 COMMIT_FIRST = libvirt.VIR_DOMAIN_BLOCK_COMMIT_ACTIVE
@@ -39,7 +39,7 @@ PASSWORDS_TOO = libvirt.VIR_DOMAIN_XML_SECURE
 
 
 def affecting(*, live: bool, persistent: bool) -> int:
-    """Which copies of a guest a change is for."""
+    """The flags for the copies of a guest that a change concerns."""
     found = libvirt.VIR_DOMAIN_AFFECT_LIVE if live else 0
     found |= libvirt.VIR_DOMAIN_AFFECT_CONFIG if persistent else 0
     return int(found)

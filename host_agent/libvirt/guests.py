@@ -4,7 +4,7 @@ Theory of operation.  Both copies of a guest's devices must agree after every ou
 
 libvirt's detach returns success after 5 s, even if the guest has not released the disk.  A detach
 during the guest's boot is lost.  The guest may be started, stopped or removed between a look and a
-change.  So both calls are loops (see look.py).
+change.  So both calls are loops (see guest_rules.py).
 
 Unplug removes the live disk first.  If the guest refuses, the definition is unchanged; if the
 definition lacks the disk (an earlier attempt, or another program), the disk is added again.  A
@@ -24,8 +24,7 @@ import structlog
 from host_agent.libvirt import disk_xml
 from host_agent.libvirt.disk_xml import DiskSeen, DomainXml
 from host_agent.libvirt.domain_xml import definition_of
-from host_agent.libvirt.hypervisor import HypervisorError, Trouble
-from host_agent.libvirt.look import (
+from host_agent.libvirt.guest_rules import (
     CHANGES_MAX,
     MOVED,
     Copies,
@@ -35,6 +34,7 @@ from host_agent.libvirt.look import (
     port_error,
     unsettled,
 )
+from host_agent.libvirt.hypervisor import HypervisorError, Trouble
 from host_agent.libvirt.moves import GuestMoves
 from host_agent.libvirt.power import GuestPower
 from host_agent.libvirt.snapshots import GuestSnapshots
@@ -48,7 +48,7 @@ _LOG = structlog.get_logger(__name__)
 
 
 class HypervisorGuests(GuestPower, GuestMoves, GuestSnapshots):
-    """Guests by rules of our own, over whatever does the work."""
+    """The Guests port: the rules, over any hypervisor."""
 
     def inventory(self) -> list[Guest]:
         """Every domain of this hypervisor, in any state, persistent or transient."""
@@ -125,14 +125,14 @@ class HypervisorGuests(GuestPower, GuestMoves, GuestSnapshots):
     def keep_secret(self, volume_id: str, passphrase: str) -> str:
         with asking(frozenset()):
             kept = self._hypervisor.keep_secret(volume_id, passphrase)
-        return kept  # noqa: RET504 - a block of `with` may swallow, for all mypy knows
+        return kept  # noqa: RET504 - mypy: the `with` block may swallow an exception
 
     def drop_secret(self, volume_id: str) -> None:
         with asking(frozenset()):
             self._hypervisor.drop_secret(volume_id)
 
     def _add(self, server_id: str, disk: Disk, copies: Copies, lacking: _Lacking) -> None:
-        """Attach to the lacking copies in one call, which libvirt does wholly or not at all."""
+        """Attach to the copies without the disk, in one call, which is atomic in libvirt."""
         _check_room(disk, copies.live if lacking.live else None)
         _check_room(disk, copies.persistent if lacking.persistent else None)
         definition = copies.persistent if not lacking.live else None
@@ -146,18 +146,18 @@ class HypervisorGuests(GuestPower, GuestMoves, GuestSnapshots):
             )
 
     def _define_like(self, server_id: str, live: DiskSeen, persistent: DiskSeen) -> None:
-        """The live disk cannot be changed under the guest, so the definition's becomes like it."""
+        """The live disk cannot be changed, so the definition's is updated."""
         _LOG.warning(
             "definition_differs", disk=live.target, facts=disk_xml.differences(live, persistent)
         )
-        if live.target != persistent.target:  # by which libvirt knows it: it is added anew
+        if live.target != persistent.target:  # libvirt's key of a disk, so it is added again
             self._forget(server_id, persistent)
             return
         with asking():
             self._hypervisor.update(server_id, disk_xml.in_place_of(persistent.xml, live.xml))
 
     def _define_read_only(self, server_id: str, persistent: DiskSeen) -> None:
-        """Nobody runs with the disk: its next start may not write to it.  Never the other way round
+        """The guest is off: its next start may not write to the disk.  Never the reverse
         (disk_xml.following).
         """
         with asking():
@@ -168,7 +168,7 @@ class HypervisorGuests(GuestPower, GuestMoves, GuestSnapshots):
             self._hypervisor.detach(server_id, disk.xml, live=False, persistent=True)
 
     def _detach_live(self, server_id: str, disk: DiskSeen, attempt: int) -> None:
-        """Ask once, and wait for an answer; whether it worked is seen by reading again."""
+        """Request it once and wait for an event; the next look shows the result."""
         with self._hypervisor.removal(server_id, disk.alias) as removal:
             try:
                 self._hypervisor.detach(server_id, disk.xml, live=True, persistent=False)
@@ -182,7 +182,7 @@ class HypervisorGuests(GuestPower, GuestMoves, GuestSnapshots):
         _LOG.info("unplug", disk=disk.target, attempt=attempt, outcome=outcome)
 
     def _refused(self, copies: Copies, live: DiskSeen, persistent: DiskSeen | None) -> PortError:
-        """Both copies have the disk (again); the error to raise for it."""
+        """Put the disk back into the definition, if it is missing there; the error to raise."""
         server_id, state = copies.domain.server_id, copies.domain.power_state
         if persistent is None and copies.persistent is not None:
             try:
@@ -234,14 +234,14 @@ def _state(copies: Copies, serial: str) -> DiskState:
 
 
 def _sources(*copies: DiskSeen | None) -> tuple[str, ...]:
-    """Where the data of the disk is, in both copies, and where it is being copied to."""
+    """The sources of the disk in both copies, and the target of a copy in progress."""
     places = (place for disk in copies if disk is not None for place in disk.places)
     found = (disk_xml.short(place) for place in places)
     return tuple(dict.fromkeys(source for source in found if source))
 
 
 def _guest(copies: Copies) -> Guest:
-    """The inventory's entry: devices of either copy, the live order first."""
+    """The inventory's entry: devices of both copies, the live ones first."""
     read = [copy for copy in (copies.live, copies.persistent) if copy]
     domain = copies.domain.persistent_xml or copies.domain.live_xml
     return Guest(
@@ -282,7 +282,7 @@ def _disk_shown(copies: Copies, serial: str) -> DiskShown:
 
 
 def _opened(copies: Copies) -> list[Opened]:
-    """Those with an id by that, others by their name in the guest; of both copies together."""
+    """The disks of both copies, merged by serial if that is an id, else by target."""
     found: dict[str, list[DiskSeen]] = {}
     read = [copy for copy in (copies.live, copies.persistent) if copy]
     for disk in (disk for copy in read for disk in copy.disks):
@@ -301,9 +301,10 @@ def _opened(copies: Copies) -> list[Opened]:
 
 
 def _may_order(disk: Disk, definition: DomainXml) -> bool:
-    """Whether libvirt takes a boot order of this disk: each once, and none beside `<os><boot>`.
+    """Whether libvirt accepts a boot order of this disk: each number once, and not with
+    `<os><boot>`.
 
-    With that it boots from the first disk: the first name of the bus that came first.
+    With `<os><boot>` libvirt boots from the first disk of the first bus.
     """
     free = disk_xml.is_bootable(disk) and disk_xml.boot_order(disk) not in definition.boot_orders
     return free and definition.boots_by_order

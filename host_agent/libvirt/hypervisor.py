@@ -15,24 +15,24 @@ from host_agent.shared.contract.messages import PowerState
 
 
 class Trouble(StrEnum):
-    """What a hypervisor's refusal means to us."""
+    """The meaning of a hypervisor's error."""
 
     DOMAIN_MISSING = "domain_missing"
-    DOMAIN_INACTIVE = "domain_inactive"  # live change asked of a guest that does not run
+    DOMAIN_INACTIVE = "domain_inactive"  # a live change of a guest that does not run
     DEVICE_MISSING = "device_missing"
     TARGET_TAKEN = "target_taken"
     NO_FREE_PORT = "no_free_port"
     BUSY = "busy"  # a job (migration, block copy) has the guest or the disk
-    DOMAIN_ACTIVE = "domain_active"  # asked to start a guest that runs
-    UNPLUGGING = "unplugging"  # asked before: the guest has not answered yet
+    DOMAIN_ACTIVE = "domain_active"  # a start of a guest that runs
+    UNPLUGGING = "unplugging"  # requested before; the guest has not answered yet
     SECRET_MISSING = "secret_missing"  # noqa: S105 - or its value
-    UNREACHABLE = "unreachable"  # no connection: it did not get the request
+    UNREACHABLE = "unreachable"  # no connection: the request was not sent
     LOST = "lost"  # the connection broke during the call: it may have happened
     OTHER = "other"
 
 
 class HypervisorError(Exception):
-    """The hypervisor refused or could not be asked; `trouble` says what it means."""
+    """The hypervisor refused, or could not be reached; `trouble` says which."""
 
     def __init__(self, trouble: Trouble, message: str) -> None:
         super().__init__(message)
@@ -44,8 +44,8 @@ class HypervisorError(Exception):
 class Domain:
     """A domain as it is now.  A transient one has no persistent XML.
 
-    `stranded`: a migration holds it paused, and nobody else.  Either it is still coming
-    in, or its going out broke off at a point where libvirt does not dare let it run.
+    `stranded`: paused by a migration.  Either it is still incoming, or the outgoing migration broke
+    off at a point where libvirt does not resume the guest.
     """
 
     server_id: str
@@ -58,9 +58,9 @@ class Domain:
 
 @dataclass(frozen=True, kw_only=True)
 class MigrationRoute:
-    """A way for a live migration: the other hypervisor, and where the data is sent to.
+    """The destination of a live migration: its hypervisor, and the address for the data.
 
-    `shared`: all that the guest writes is known to be the same data there.
+    `shared`: all disks that the guest writes to are shared with the destination.
     """
 
     uri: str
@@ -70,14 +70,14 @@ class MigrationRoute:
 
 @dataclass(frozen=True)
 class Job:
-    """A migration or a copy under way."""
+    """A migration or block job in progress."""
 
     done_bytes: int
     total_bytes: int
 
 
 class Removal(Protocol):
-    """Watches for the device-removed and the removal-failed event of one domain."""
+    """Waits for the device-removed or removal-failed event of one domain."""
 
     def wait(self, timeout_s: float) -> bool | None:
         """True: removed, False: the guest refused, None: no event in time."""
@@ -94,28 +94,26 @@ class Hypervisor(Protocol):
         """See Guests."""
 
     def domain_at(self, uri: str, server_id: str) -> Domain | None:
-        """The domain at another host, for looking only."""
+        """The domain at another host, read-only."""
 
     def attach(self, server_id: str, disk: str, *, live: bool, persistent: bool) -> None: ...
 
     def detach(self, server_id: str, disk: str, *, live: bool, persistent: bool) -> None: ...
 
     def removal(self, server_id: str, alias: str | None) -> AbstractContextManager[Removal]:
-        """Watch from now on, so that an event before `wait` is not missed."""
+        """Watches from now on, so that an event before `wait` is not missed."""
 
     def update(self, server_id: str, disk: str) -> None:
-        """In the persistent definition, put this disk in place of the one of its name."""
+        """Replace the disk of the same target in the persistent definition."""
 
     def size(self, server_id: str, target: str) -> int:
-        """What the running guest has of this disk, in bytes."""
+        """The size of the running guest's disk, in bytes."""
 
     def sizes(self) -> dict[tuple[str, str], int]:
-        """The same of all disks of all running guests, by server and target; of a guest that is
-        busy with something else nothing is said.
-        """
+        """The sizes of all running guests' disks, by server and target; without busy guests."""
 
     def resize(self, server_id: str, target: str, size: int) -> None:
-        """Give the running guest so many bytes; a file or image behind the disk follows."""
+        """Resize the running guest's disk, and the file or image behind it."""
 
     def keep_secret(self, volume_id: str, passphrase: str) -> str:
         """See Guests."""
@@ -128,7 +126,7 @@ class Hypervisor(Protocol):
     def define(self, domain: str) -> None: ...
 
     def undefine(self, server_id: str) -> None:
-        """With all that is kept beside a definition; a domain that runs becomes transient."""
+        """With libvirt's other files of the domain; a running domain becomes transient."""
 
     def start(self, server_id: str) -> None: ...
 
@@ -148,39 +146,39 @@ class Hypervisor(Protocol):
     def migrate(
         self, server_id: str, route: MigrationRoute, live: str, persistent: str | None
     ) -> None:
-        """Live, by these two XMLs; returns when it has ended.
+        """Migrate live with these two XMLs; returns at the end.
 
-        It is defined there and no longer here, if it was (`persistent`).
+        If the guest was defined (`persistent`), it is then defined there and not here.
         """
 
     def migration(self, server_id: str) -> Job | None:
-        """The migration away from here that is under way."""
+        """The outgoing migration in progress."""
 
     def abort_migration(self, server_id: str) -> None: ...
 
     def copy(self, server_id: str, target: str, disk: str) -> None:
-        """Begin to mirror the live disk to that one, which exists; returns at once."""
+        """Begin to mirror the live disk to another one, which exists; returns at once."""
 
     def copying(self, server_id: str, target: str) -> Job | None:
-        """What is under way with the disk: a copy, a pull or a commit."""
+        """The disk's block job in progress: a copy, a pull or a commit."""
 
     def end_copy(self, server_id: str, target: str, *, switch: bool) -> None:
-        """Switch to the copy, if it is ready; or stay, at any time, which ends whatever it is."""
+        """Switch to the copy, if it is ready; or abort the block job, whichever it is."""
 
     def snapshot(self, server_id: str, target: str, path: str) -> None:
-        """Let the running guest write to this file, a qcow2 one that exists, above the present
-        one; in the persistent definition, too.
+        """Have the running guest write to this existing qcow2 file, above the present one; also in
+        the persistent definition.
         """
 
     def pull(self, server_id: str, target: str, base: str | None) -> None:
-        """Begin to put all that is above the file of this index (None: everything) into the one
-        that is written to; returns at once.
+        """Begin to merge all files above the one of this index (None: all) into the top file, which
+        the guest writes to; returns at once.
         """
 
     def commit(self, server_id: str, target: str, top: str | None, base: str) -> None:
-        """Begin to put the files from the index `top` down to `base` into the latter; returns at
-        once.  `top` None: the one that is written to, as a copy that `end_copy` ends.
+        """Begin to merge the files from index `top` down to `base` into the latter; returns at
+        once.  `top` None: the top file; then `end_copy` ends it like a copy.
         """
 
     def subscribe(self, callback: Callable[[], None]) -> None:
-        """Call back, from any thread, when a guest appeared, went, or changed state."""
+        """Call back, from any thread, when a guest appears, disappears or changes its state."""

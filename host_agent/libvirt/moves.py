@@ -30,8 +30,7 @@ from typing import Any
 import structlog
 
 from host_agent.libvirt.domain_xml import DomainXmlError, for_destination, is_shared
-from host_agent.libvirt.hypervisor import Domain, HypervisorError, Job, MigrationRoute, Trouble
-from host_agent.libvirt.look import (
+from host_agent.libvirt.guest_rules import (
     CHANGES_MAX,
     Copies,
     Rules,
@@ -40,6 +39,7 @@ from host_agent.libvirt.look import (
     once_begun,
     port_error,
 )
+from host_agent.libvirt.hypervisor import Domain, HypervisorError, Job, MigrationRoute, Trouble
 from host_agent.shared.contract.messages import ErrorKind, PowerState
 from host_agent.shared.contract.ports import Disk, PortError, Watch
 
@@ -78,10 +78,10 @@ class GuestMoves(Rules):
         return self._find(server_id, destination) is _Where.HERE
 
     def arrived(self, server_id: str) -> bool:
-        """On the destination, when the source is gone for good and can tell nothing.
+        """On the destination, if the source is fenced and cannot be asked.
 
-        An arriving guest is held until its source has let go of it; one whose source died
-        before that is ended by libvirt.  One that is defined and off has arrived, and ended since.
+        An incoming guest is paused until its source releases it; if the source dies before that,
+        libvirt ends it.  A guest that is defined and off has arrived, and stopped since.
         """
         end = time.monotonic() + self._patience.end_timeout_s
         while True:
@@ -102,7 +102,7 @@ class GuestMoves(Rules):
     def _set_out(
         self, server_id: str, destination: dict[str, Any], disks: Sequence[Disk], watch: Watch
     ) -> _Move:
-        """Begin, unless it is called off already.  Returns the thread that waits for the end."""
+        """Begin, unless it is cancelled already.  Returns the thread of the blocking call."""
         if watch.cancelled():
             raise _stayed(server_id, destination, None, cancelled=True)
         if self._look_here(server_id).live is None:
@@ -122,7 +122,7 @@ class GuestMoves(Rules):
         return move
 
     def _follow(self, server_id: str, move: _Move | None, watch: Watch) -> bool:
-        """Until there is no job; whether somebody wanted it ended."""
+        """Wait until there is no job; whether it was cancelled."""
         cancelled = False
         while True:
             goes_on = move is not None and move.is_alive()
@@ -141,7 +141,7 @@ class GuestMoves(Rules):
                 time.sleep(self._patience.poll_s)
 
     def _migration(self, server_id: str) -> Job | None:
-        """The job, if there is one; that it cannot be told is no answer about the guest."""
+        """The job, if there is one; UNKNOWN if the hypervisor does not answer."""
         try:
             return self._hypervisor.migration(server_id)
         except HypervisorError as error:
@@ -150,13 +150,13 @@ class GuestMoves(Rules):
     def _abort(self, server_id: str) -> None:
         try:
             self._hypervisor.abort_migration(server_id)
-        except HypervisorError as error:  # it has just ended, or is too far for it
+        except HypervisorError as error:  # it has just ended, or cannot be aborted any more
             _LOG.info("migration_not_aborted", why=error.message)
 
     # --- where the guest is ----------------------------------------------------------------
 
     def _find(self, server_id: str, destination: dict[str, Any]) -> _Where:
-        """With no job under way: find the guest, and end what is half done."""
+        """Without a job in progress: find the guest, and clean up what is half done."""
         end = time.monotonic() + self._patience.end_timeout_s
         while True:
             here = self._look(server_id)
@@ -175,7 +175,7 @@ class GuestMoves(Rules):
                     "guest_arriving",
                     f"Guest {server_id} is paused at its destination: the migration has not ended.",
                 )
-            time.sleep(self._patience.poll_s)  # the other side is about to end it, either way
+            time.sleep(self._patience.poll_s)  # the destination is about to resume or end it
 
     def _there(self, server_id: str, destination: dict[str, Any]) -> Domain | None:
         try:
@@ -219,7 +219,7 @@ class GuestMoves(Rules):
 
 
 class _Move(threading.Thread):
-    """The blocking call, in a thread of its own but with this one's context."""
+    """The thread of the blocking call, with the context of the caller."""
 
     def __init__(self, call: Callable[[], None]) -> None:
         super().__init__(name="migration", daemon=True)
@@ -237,7 +237,7 @@ class _Move(threading.Thread):
 def _stayed(
     server_id: str, destination: dict[str, Any], move: _Move | None, *, cancelled: bool
 ) -> PortError:
-    """Why a guest that was to move is still here."""
+    """The error for a guest that did not move."""
     if cancelled:
         return PortError(
             ErrorKind.FINAL, "cancelled", f"The migration of {server_id} was cancelled."

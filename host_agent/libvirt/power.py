@@ -1,7 +1,7 @@
-"""Defining, starting, stopping and removing whole guests: each an *ensure*.
+"""Defining, starting, stopping and removing whole guests; each call is idempotent.
 
-Every call looks first, and returns at once if the guest is as requested.  Otherwise it does the
-next change and looks again (see look.py).
+Every call looks first, and returns at once if the guest is as requested.  Otherwise it makes the
+next change and looks again (see guest_rules.py).
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ import structlog
 
 from host_agent.libvirt import disk_xml
 from host_agent.libvirt.domain_xml import DomainXmlError, domain_of
-from host_agent.libvirt.hypervisor import HypervisorError, Trouble
-from host_agent.libvirt.look import (
+from host_agent.libvirt.guest_rules import (
     CHANGES_MAX,
     Copies,
     Rules,
@@ -23,6 +22,7 @@ from host_agent.libvirt.look import (
     port_error,
     unsettled,
 )
+from host_agent.libvirt.hypervisor import HypervisorError, Trouble
 from host_agent.shared.contract.messages import ErrorKind, PowerState
 from host_agent.shared.contract.ports import Disk, PortError
 
@@ -30,7 +30,7 @@ _LOG = structlog.get_logger(__name__)
 
 
 class GuestPower(Rules):
-    """The part of the Guests port that is about a guest as a whole, on one host."""
+    """The part of the Guests port about whole guests."""
 
     def power(self, server_id: str) -> PowerState | None:
         copies = self._look(server_id)
@@ -51,7 +51,7 @@ class GuestPower(Rules):
                 return copies.domain.power_state
             if defined and copies is not None and _has_just(copies, disks):
                 return self._run(server_id) if running else copies.domain.power_state
-            # Always once: what libvirt makes of a definition cannot be compared with it.
+            # Always once, because libvirt changes a definition, so it cannot be compared.
             own = copies.domain.persistent_xml if copies is not None else None
             self._define(server_id, definition, disks, own)
             defined = True
@@ -61,7 +61,7 @@ class GuestPower(Rules):
         return self._run(server_id)
 
     def stop(self, server_id: str, *, force: bool) -> PowerState:
-        """A guest without a definition is defined first: its end would be its last trace here."""
+        """A transient guest is defined first, because it would disappear when it stops."""
         for _ in range(CHANGES_MAX):
             copies = self._look(server_id)
             if copies is None:
@@ -72,7 +72,7 @@ class GuestPower(Rules):
                 self._define_what_runs(server_id)
                 continue
             if not force and copies.domain.power_state is PowerState.RUNNING:
-                force = True  # it is asked once, for the whole of its time
+                force = True  # one shutdown with its timeout, then power off
                 if self._shut_down(server_id):
                     continue
                 _LOG.warning("guest_powered_off", why="it did not shut down in time")
@@ -133,11 +133,13 @@ class GuestPower(Rules):
             try:
                 self._hypervisor.start(server_id)
             except HypervisorError as error:
-                failed = error  # somebody else may have started it: look
+                failed = error  # another program may have started it: look
         raise unsettled(server_id)
 
     def _shut_down(self, server_id: str) -> bool:
-        """Ask, again and again, for it may boot and not hear; whether it went off in time."""
+        """Request a shutdown, repeatedly, because a booting guest ignores it; whether it is off in
+        time.
+        """
         end = time.monotonic() + self._patience.shutdown_timeout_s
         while (left := end - time.monotonic()) > 0:
             with asking(_REFUSED):
@@ -164,7 +166,7 @@ class GuestPower(Rules):
         raise unsettled(server_id)
 
 
-#: A guest that cannot be asked to shut down is powered off all the same.
+#: Errors of a shutdown request after which the guest is powered off all the same.
 _REFUSED = frozenset(Trouble) - {Trouble.UNREACHABLE, Trouble.LOST}
 
 

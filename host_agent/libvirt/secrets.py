@@ -1,8 +1,7 @@
-"""libvirt's secrets for encrypted volumes: one for each volume, as Nova has them.
+"""libvirt's secrets for encrypted volumes: one for each volume, as in Nova.
 
-Ephemeral: never written to the host's disk, so libvirtd loses them when it ends.  Private:
-libvirt gives the value to QEMU, and to no client.  A running guest needs none: QEMU has
-the key.
+Ephemeral: never written to the host's disk, so libvirtd loses them when it ends.  Private: libvirt
+gives the value to QEMU, but to no client.  A running guest does not need it: QEMU has the key.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ def keep(connection: Any, volume_id: str, passphrase: str) -> str:
 
 
 def drop(connection: Any, volume_id: str) -> None:
-    """One that is as `keep` makes it: who else has named a secret for the volume ends that."""
+    """Only a secret that `keep` made; another one belongs to whoever defined it."""
     secret = _find(connection, volume_id)
     if secret is not None and secret.UUIDString() == volume_id:
         secret.undefine()
 
 
 def ours(connection: Any) -> list[str]:
-    """The volumes of the secrets that are as `keep` makes them: Nova's have a uuid of their own."""
+    """The volumes of the secrets that `keep` made; Nova's secrets have other uuids."""
     return [
         secret.usageID()
         for secret in connection.listAllSecrets(0)
@@ -48,7 +47,7 @@ def _find(connection: Any, volume_id: str) -> Any:
 
 
 def _definition(volume_id: str) -> str:
-    """With a uuid that is known beforehand: guests are defined with it, and outlive the secret."""
+    """Its uuid is the volume's id, because guests' definitions have it and outlive the secret."""
     root = ET.Element("secret", ephemeral="yes", private="yes")
     ET.SubElement(root, "uuid").text = str(uuid.UUID(volume_id))
     usage = ET.SubElement(root, "usage", type="volume")

@@ -10,7 +10,7 @@ from typing import Any
 
 import libvirt
 
-#: Never the definitions of guests that are off: for them libvirt opens the files itself.
+#: Only running guests: for others libvirt would open the files itself.
 WHICH = (
     libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_ACTIVE
     | libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_NOWAIT

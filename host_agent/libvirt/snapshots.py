@@ -30,8 +30,7 @@ import structlog
 from host_agent.libvirt import disk_xml
 from host_agent.libvirt.copies import GuestCopies, being_copied, no_disk
 from host_agent.libvirt.disk_xml import DiskSeen, Layer
-from host_agent.libvirt.hypervisor import HypervisorError
-from host_agent.libvirt.look import (
+from host_agent.libvirt.guest_rules import (
     CHANGES_MAX,
     MOVED,
     Copies,
@@ -41,6 +40,7 @@ from host_agent.libvirt.look import (
     port_error,
     unsettled,
 )
+from host_agent.libvirt.hypervisor import HypervisorError
 from host_agent.shared.contract.messages import ErrorKind
 from host_agent.shared.contract.ports import Merge, PortError, Watch
 
@@ -89,7 +89,7 @@ class GuestSnapshots(GuestCopies):
         for _ in range(CHANGES_MAX):
             copies = self._look(server_id)
             live = copies.disk(serial)[0] if copies else None
-            if live is None:  # the job went with its guest, or never was
+            if live is None:  # a job ends with its guest
                 return True
             if not self._job(server_id, live, None):
                 return not _is_merged(server_id, self._running(server_id, serial), merge)
@@ -106,7 +106,7 @@ class GuestSnapshots(GuestCopies):
         return live
 
     def _back(self, server_id: str, serial: str, file: str, course: _SnapshotCourse) -> bool:
-        """Look, and do the one next thing; whether the guest writes to a file below this one."""
+        """Look, and make the next change; whether the guest writes to a file below this one."""
         copies = self._look_here(server_id)
         live, _ = copies.disk(serial)
         if off := _off(copies, serial):
@@ -132,13 +132,13 @@ class GuestSnapshots(GuestCopies):
             self._end(server_id, live, switch=course.switches <= CHANGES_MAX)
         else:
             self._job(server_id, live, course.watch)
-            course.watch.cancelled()  # an agent that stops leaves the job to its next life
+            course.watch.cancelled()  # raises Stopping; the next agent process finds the job
             time.sleep(self._patience.poll_s)
         return False
 
     def _merged(self, server_id: str, serial: str, merge: Merge, course: _SnapshotCourse) -> bool:
-        """Look, and do the one next thing; whether the chain is as it is to be."""
-        # The job first: one that ends in between has changed the chain by the look after it.
+        """Look, and make the next change; whether the chain is as requested."""
+        # The job first: if it ends in between, the second look shows the new chain.
         target = self._running(server_id, serial)
         under_way = self._job(server_id, target, course.watch)
         live = self._running(server_id, serial)
@@ -165,7 +165,7 @@ class GuestSnapshots(GuestCopies):
         return False
 
     def _job(self, server_id: str, live: DiskSeen, watch: Watch | None) -> bool:
-        """Whether something is under way with the disk; `watch` hears how far it is."""
+        """Whether the disk has a block job; its progress goes to `watch`."""
         job = None
         with asking():
             job = self._hypervisor.copying(server_id, live.target)
@@ -176,7 +176,7 @@ class GuestSnapshots(GuestCopies):
 
 @contextmanager
 def _asking_of(refused: str) -> Iterator[None]:
-    """Ask for work on files; a refusal has this code.  What only moved, the next look sees."""
+    """As `asking`, with this code for a refusal."""
     try:
         yield
     except HypervisorError as error:
@@ -187,7 +187,7 @@ def _asking_of(refused: str) -> Iterator[None]:
 
 @dataclass
 class _SnapshotCourse:
-    """What this call has begun, or seen under way, and how often it asked for the switch."""
+    """How many jobs this call has begun or found, and how often it requested the switch."""
 
     watch: Watch
     begun: int = 0
@@ -195,7 +195,7 @@ class _SnapshotCourse:
 
 
 def _off(copies: Copies, serial: str) -> DiskSeen | None:
-    """The disk that a guest which is off gets when it is started."""
+    """The disk in the definition of a guest that is off."""
     return copies.disk(serial)[1] if copies.live is None else None
 
 
@@ -209,9 +209,9 @@ def _files(disk: DiskSeen) -> tuple[Layer, ...]:
 
 
 def _next(server_id: str, live: DiskSeen, merge: Merge) -> tuple[str | None, str | None] | None:
-    """The indices of the files to begin with: top and base.  None: it is merged.
+    """The indices of the files for the job: top and base.  None: it is merged already.
 
-    Raises PortError where the chain is none that this merge can begin or end with.
+    Raises PortError if this merge can neither begin with nor result in this chain.
     """
     chain = _files(live)
     place = {layer.name: number for number, layer in enumerate(chain)}
@@ -234,7 +234,7 @@ def _next(server_id: str, live: DiskSeen, merge: Merge) -> tuple[str | None, str
 
 
 def _is_merged(server_id: str, live: DiskSeen, merge: Merge) -> bool:
-    """A chain that the merge could not have begun with, it has not ended with either."""
+    """False also for a chain that the merge could not have begun with."""
     try:
         return _next(server_id, live, merge) is None
     except PortError as error:

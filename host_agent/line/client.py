@@ -1,4 +1,4 @@
-"""One HTTP request to the ledger: what is retried, and what is an answer."""
+"""HTTP requests to the ledger: which failures are retried, and what counts as an answer."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from host_agent.shared.platform.addresses import Endpoint, Ring
 from host_agent.shared.platform.clocks import AHEAD_HEADER, TIME_HEADER, FarClock
 from host_agent.shared.platform.lines import CONNECT_S, CONNECTIONS_MAX, ask, whole_answers
 
-#: How long an answer may keep us waiting, beside the long poll's own wait.
+#: The read timeout, in addition to the long poll's own wait.
 REQUEST_S = 30.0
-#: The same where another process of the ledger can be asked, the long poll's wait included: one
-#: that is paused still takes connections, and says nothing.
+#: The read timeout if there are other processes of the ledger, including the long poll's wait: a
+#: paused process accepts connections and never answers.
 SILENT_S = 10.0
 POLL_S = 5.0
-#: What a line looks like that was ended before the ledger's reason was read.
+#: Errors of a connection that the ledger closed before its TLS alert was read.
 _CUT = (SSLEOFError, ConnectionResetError, BrokenPipeError, RemoteDisconnected)
-#: OpenSSL's words for an answer that is no TLS.
+#: OpenSSL's reasons for an answer that is not TLS.
 _NO_TLS = {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE"}
 
 
 class LinkError(Exception):
-    """The ledger could not be reached, or answered something that is to be retried."""
+    """The ledger could not be reached, or its answer means to retry."""
 
     def __init__(self, message: str, *, denied: bool = False) -> None:
         super().__init__(message)
@@ -47,10 +47,9 @@ class LinkError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class LinkSettings:
-    """`wait_s` is how long the ledger may hold a poll with nothing to tell.
+    """`wait_s`: how long the ledger may hold an empty poll.
 
-    A ledger that comes back, after however long, has all its agents again within
-    `backoff_max_s`, and by the jitter not all of them at once.
+    After an outage of any length all agents are back within `backoff_max_s`, spread by the jitter.
     """
 
     url: str  # or several, with commas, or a name with several addresses: processes of one ledger
@@ -61,19 +60,19 @@ class LinkSettings:
     backoff_first_s: float = 0.2
     backoff_max_s: float = 5.0
     denied_retry_s: float = 30.0
-    files: Files = field(default_factory=Files)  # of what is shown, and whom we believe
-    agent: str | None = None  # which one of the agents that may say to be this host's
-    told_path: Path | None = None  # of a file: see host_agent.line.told
+    files: Files = field(default_factory=Files)  # credentials, and trusted authorities
+    agent: str | None = None  # this agent's id (Locks.place), as several may claim to be the host's
+    told_path: Path | None = None  # see host_agent.line.last_position
 
     def ring(self) -> Ring:
         return Ring(self.url.split(","))
 
 
 class LedgerClient:
-    """The ledger's endpoints for this host; for threads.
+    """The ledger's endpoints for this host; thread-safe.
 
-    Of several processes one is asked, until it is not reached, is silent, or says that it cannot
-    serve; then the next.
+    Of several processes it uses one until that is unreachable, silent, or answers 5xx; then the
+    next.
     """
 
     def __init__(
@@ -83,12 +82,12 @@ class LedgerClient:
         credentials: Credentials | None = None,
         ring: Ring | None = None,
     ) -> None:
-        """`clock` is told the ledger's time; clients may share a `ring`.
+        """`clock` gets the ledger's time; clients may share a `ring`.
 
-        Raises ConfigError if `settings.files` are no use.
+        Raises ConfigError if `settings.files` cannot be used.
         """
-        self._credentials = credentials or credentials_of(settings, clock or FarClock())
-        self._clock = clock or FarClock()
+        self._clock = clock = clock or FarClock()
+        self._credentials = credentials or credentials_of(settings, clock)
         self._path = f"/v1/hosts/{quote(settings.host, safe='')}"
         self._headers = {AGENT_HEADER: settings.agent} if settings.agent else {}
         self._wait_s = settings.wait_s
@@ -112,9 +111,9 @@ class LedgerClient:
         timeout_s: float = REQUEST_S,
         **more: str,
     ) -> tuple[int, dict[str, Any]]:
-        """Status and JSON object of an answer that says something; LinkError to retry.
+        """Status and JSON object of an answer.  Raises LinkError for what should be retried.
 
-        `more`: headers of this call alone.
+        `more`: additional headers.
         """
         pool, endpoint, shown = self._as_shown_now()
         headers, raw = {**self._headers, **more, "Host": endpoint.authority}, None
@@ -147,13 +146,13 @@ class LedgerClient:
         return answer.status, _checked(answer.status, found)
 
     def _as_shown_now(self) -> tuple[HTTPConnectionPool, Endpoint, ShownCredentials]:
-        """The pool for what is shown; connections that were made with what was before end."""
+        """The pool for the present credentials and endpoint; older pools end when unused."""
         shown, first = self._credentials.now(), self._ring.first
         with self._lock:
             if shown is not self._shown or self._endpoint != first:
                 if shown.context is not None or self._endpoint != first:
                     self._endpoint = first
-                    self._pool = self._connections(shown)  # the other goes when nobody uses it
+                    self._pool = self._connections(shown)
                 self._shown = shown
             return self._pool, self._endpoint, shown
 
@@ -167,18 +166,18 @@ class LedgerClient:
         return pool
 
     def _hear(self, time: str | None, asked_at: float) -> None:
-        """What stands between may have taken the header out."""
+        """A proxy may have removed the header."""
         with suppress(ValueError):
             self._clock.heard(float(time or "nan"), asked_at)
 
     def abort(self) -> None:
-        """End the calls under way, with LinkError."""
+        """End the calls in progress with LinkError."""
         with self._lock:
             for sock in self._sockets:
                 _shut(sock)
 
     def close(self) -> None:
-        """The same, and no call is begun any more."""
+        """Abort, and begin no call any more."""
         self._closed = True
         self.abort()
         self._pool.close()
@@ -191,13 +190,13 @@ class LedgerClient:
 
 
 def _shut(sock: socket.socket) -> None:
-    """Never closed under the thread that reads from it; and not by TLS, which would wait."""
+    """Shut down, but not closed while another thread reads; and without TLS, which would block."""
     with suppress(OSError):
         socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
 
 def _telling(kind: Any, tell: Callable[[socket.socket], None]) -> Any:
-    """A pool's class of connections, that tells of each socket."""
+    """A subclass of a pool's connection class that reports each socket to `tell`."""
 
     class Connection(kind):  # type: ignore[misc]
         def connect(self) -> None:
@@ -213,9 +212,10 @@ def credentials_of(settings: LinkSettings, clock: FarClock) -> Credentials:
 
 
 def _not_reached(error: OSError, certified: bool, trouble: str | None) -> LinkError:
-    """What TLS says is told in words: it is the settings' to mend.
+    """A TLS error becomes a sentence that names the setting to check.
 
-    `trouble`: of our own certificate, of which the ledger may cut the line without a word.
+    `trouble`: of this host's certificate, for which the ledger may close the connection without an
+    alert.
     """
     refused = next((each for each in _causes(error) if isinstance(each, SSLError)), None)
     if isinstance(refused, SSLCertVerificationError):
@@ -247,7 +247,7 @@ def _not_reached(error: OSError, certified: bool, trouble: str | None) -> LinkEr
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The error, and what it came from, as urllib3 wraps that."""
+    """The error and all its causes, also those that urllib3 passes as arguments."""
     found: dict[int, BaseException] = {}
     waiting: list[Any] = [error]
     while waiting:
@@ -259,7 +259,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _checked(status: int, raw: bytes) -> dict[str, Any]:
-    """The JSON object of an answer; LinkError for what is to be asked again."""
+    """The JSON object of an answer.  Raises LinkError for what should be retried."""
     if status in (401, 403):
         raise LinkError(
             f"the ledger refuses this host's token (HTTP {status}): check [ledger] token, or the "

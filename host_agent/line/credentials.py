@@ -1,8 +1,7 @@
 """The host's credentials for the ledger: a token or a certificate, reloaded when they are renewed.
 
-The files are checked when a request is sent, every few seconds at most.  A file that cannot be used
-is only logged, and the credentials of before stay.  So the token can be replaced in its file while
-steps run.
+The files are checked when a request is sent, at most every few seconds.  An unusable file is only
+logged, and the former credentials stay.  So the token can be replaced in its file while steps run.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from host_agent.shared.platform import tls
 from host_agent.shared.platform.settings import ConfigError, secret_in
 from host_agent.shared.platform.tls import Validity, Watched, moment
 
-#: How often it is said that the certificate ends soon.
+#: How often an expiring certificate is logged, in seconds.
 SAY_AGAIN_S = 86_400.0
 
 _LOG = structlog.get_logger(__name__)
@@ -28,7 +27,7 @@ _LOG = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Files:
-    """Where they are: paths, empty for what there is none of."""
+    """Paths; "" for none."""
 
     token: str = ""
     ca: str = ""
@@ -38,7 +37,7 @@ class Files:
 
 @dataclass(frozen=True, eq=False)
 class ShownCredentials:
-    """What is shown from now on; `context` None: no TLS."""
+    """The present credentials; `context` None: no TLS."""
 
     token: str = field(repr=False)
     context: ssl.SSLContext | None
@@ -46,14 +45,14 @@ class ShownCredentials:
 
 
 class Expiry(NamedTuple):
-    """`left_s`: below 0 it has ended; `soon`: it should have been renewed, or may not be used."""
+    """`left_s`: negative after its end; `soon`: it should be renewed, or cannot be used."""
 
     left_s: float
     soon: bool
 
 
 class Credentials:
-    """Of one host; for threads."""
+    """The credentials of one host; thread-safe."""
 
     def __init__(
         self,
@@ -63,7 +62,7 @@ class Credentials:
         clock: Callable[[], float],
         watched: Watched | None = None,
     ) -> None:
-        """`token`: where no file holds one; `clock`: seconds since 1970.  Raises ConfigError."""
+        """`token`: if no file has one; `clock`: seconds since the epoch.  Raises ConfigError."""
         self._tls, self._token, self._files = url.startswith("https:"), token, files
         self._watched = watched or Watched(files.token, files.ca, files.certificate, files.key)
         self._clock = clock
@@ -80,12 +79,12 @@ class Credentials:
             return self._shown
 
     def trouble(self) -> str | None:
-        """Why the certificate that is shown cannot be taken, as far as its time says."""
+        """Why the certificate is not valid now, by its dates; None: it is."""
         validity = self._shown.validity
         return None if validity is None else validity.trouble(self._clock())
 
     def ending(self) -> Expiry | None:
-        """How long the certificate that is shown lasts; None: there is none."""
+        """How long the certificate is valid; None: there is none."""
         validity, now = self._shown.validity, self._clock()
         if validity is None:
             return None
@@ -112,7 +111,7 @@ class Credentials:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = tls.MINIMUM
         if self._files.ca:
-            tls.trust(context, self._files.ca)  # that authority, and no other
+            tls.trust(context, self._files.ca)  # no other authority
         else:
             context.load_default_certs()
         validity = None

@@ -1,29 +1,29 @@
-"""The agent's line to the ledger: registers, subscribes to commands, delivers reports.
+"""The agent's connection to the ledger: registers, subscribes to commands, delivers reports.
 
-Theory of operation.  The line sends these, each retried until it succeeds, with bounded exponential
+Theory of operation.  It sends these, each retried until it succeeds, with bounded exponential
 back-off and jitter:
 
 - the registration (`PUT /v1/hosts/{host}`): the host's identity and its whole inventory, at the
   start, after a lost connection, when the ledger says that the epoch is stale, and periodically.
   In between only the changes of the inventory (`POST .../guests`).  Only one thread sends either,
-  so an older inventory never overtakes a newer one.  What a run has changed of its guest goes with
-  the run's report; its thread reads and sends it under `_showing`, like the other thread.  It is a
-  change like any other if the lock is not free, if there is no answer, or if an older ledger does
-  not say that it took it.  An inventory that could not be read is not sent, because a guest that is
-  missing in it counts as gone.  The answer may name leftovers (decision 0027): they are cleared,
-  and reported as cleared, before the first poll for commands.
+  so an older inventory never overtakes a newer one.  A guest that a run has changed goes with the
+  run's report; that thread reads and sends it under `_showing`, like the other thread.  It is sent
+  as a normal change if the lock is not free, without an answer, or if an older ledger does not
+  confirm it.  An inventory that could not be read is not sent, because a guest that is missing in
+  it counts as gone.  The answer may name leftovers (decision 0027): they are cleared, and reported
+  as cleared, before the first poll for commands.
 - the subscription (`GET .../commands`, long poll): the cursor is the highest position seen.  After
   each lost connection it returns to 0, and the ledger sends all unfinished commands; the executor
   recognises those that are in progress.
-- the reports (`POST .../reports`), and the question who else uses a volume on this host
+- the reports (`POST .../reports`), and the request for a volume's other users on this host
   (`GET .../volumes/{id}/users`), each by the worker thread that needs the answer.
 
 Progress (`POST .../progress`) is sent once and may be lost.  A separate thread makes and sends a
 survey that the ledger requests (surveys.py).
 
-Two threads of the line register and poll.  There is no event loop, because each hand-over between
-threads costs more than the call.  `_state` guards what they share.  A thread that loses the ledger
-begins a new `_life`: a poll of an earlier life is ended, and its result does not move the cursor.
+Two threads register and poll.  There is no event loop, because each hand-over between threads costs
+more than the call.  `_state` guards what they share.  A thread that loses the ledger begins a new
+`_life`: a poll of an earlier life is aborted, and its result does not move the cursor.
 
 The memory used does not depend on how long the ledger is down: nothing is polled while the
 executor's queue is full, and each worker holds one report.
@@ -52,8 +52,8 @@ from host_agent.line.client import (
     LinkSettings,
     credentials_of,
 )
+from host_agent.line.last_position import LastPosition
 from host_agent.line.surveys import Look, Surveys
-from host_agent.line.told import Told
 from host_agent.reporting import REPORT_AFTER_S, Verdict
 from host_agent.shared.contract.backoff import Backoff
 from host_agent.shared.contract.changes import Changes, reported, with_reported
@@ -78,15 +78,13 @@ from host_agent.shared.contract.ports import PortError
 from host_agent.shared.contract.wire import WireError, plain, read
 from host_agent.shared.platform.clocks import FarClock
 
-#: A changed inventory is sent at most this often, and so late that the report of the run that
-#: changed it has said so.
+#: A changed inventory is sent at most this often, and after the report of the run that changed it.
 INVENTORY_PAUSE_S = REPORT_AFTER_S + 0.2
-#: An unchanged one is sent again after so long: what the ledger made of it may have
-#: changed meanwhile (a guest that came here while its former host still showed it).  At
-#: the next look, if the ledger says that it could not look at something.
+#: An unchanged one is sent again after so many seconds, because the ledger may take it differently
+#: by then (a guest came here while its former host still showed it).  Earlier, if the ledger asks.
 REGISTER_AGAIN_S = 300.0
 
-#: Progress that takes longer is not told: the step that tells it has better to do.
+#: The timeout of a progress report, which delays the step that sends it.
 PROGRESS_S = 2.0
 
 _LOG = structlog.get_logger(__name__)
@@ -94,11 +92,11 @@ T = TypeVar("T")
 
 
 class RegisterAgainError(Exception):
-    """The ledger wants to be shown this host again: our epoch is old, or it was unfenced."""
+    """The ledger wants another registration: the epoch is old, or the host was unfenced."""
 
 
 class CommandRunner(Protocol):
-    """What takes commands: the executor."""
+    """Takes commands: the executor."""
 
     def submit(self, command: Command, *, resumed: bool) -> bool: ...
     def forget_queued(self) -> None: ...
@@ -114,36 +112,36 @@ class Link:
         look: Look,
         guest: Callable[[str], Guest | None],
     ) -> None:
-        """`describe`: the host as it is registered; `look`: its survey, of an epoch; `guest`: one
-        of it, by its server.
+        """`describe` makes the registration; `look` the survey of an epoch; `guest` reads one guest
+        by its server's id.
         """
         self._settings = settings
         self._describe, self._guest = describe, guest
         self._surveys = Surveys(look, self._call, self._backoff)
-        self._told = Told(settings.told_path)
+        self._told = LastPosition(settings.told_path)
         self.ledger_clock = FarClock()
         self.credentials = credentials = credentials_of(settings, self.ledger_clock)
-        ring = settings.ring()  # where one is not served, the other need not ask
+        ring = settings.ring()  # shared: both avoid a process that does not answer
         self._ledger = LedgerClient(settings, self.ledger_clock, credentials, ring)
-        # Apart, so that a poll can be ended alone.
+        # Separate, so that a poll can be aborted alone.
         self._polls = LedgerClient(settings, self.ledger_clock, credentials, ring)
         self._wanted = threading.Event()  # the inventory may have changed
-        self._showing = threading.Lock()  # from a look at guests until the ledger has taken it
-        self._sent: Registration | None = None  # what it has taken; None: it is to see everything
+        self._showing = threading.Lock()  # held from a read of guests until the ledger has it
+        self._sent: Registration | None = None  # what the ledger has; None: send everything
         self._closing = threading.Event()
         self._state = threading.Condition()
         self._epoch: int | None = None
         self._registered = False
-        self._faults: set[str] = set()  # what failed by itself when it was tried last
+        self._faults: set[str] = set()  # parts whose last call failed by a fault of the agent
         self._life = 0
         self._after = 0
-        self._known_at: int | None = None  # commands until there may have been begun before
+        self._known_at: int | None = None  # commands up to this position may have been begun before
         self._resync_backoff = self._backoff()
 
     @property
     def registered(self) -> bool:
-        """Whether the ledger has taken us in, was not lost since, and nothing of the line fails by
-        itself: that is repeated as well, and would be told by the log alone.
+        """Whether the host is registered, the ledger was not lost since, and no part of this class
+        fails by its own fault (which is retried, and otherwise only logged).
         """
         return self._registered and not self._faults
 
@@ -153,7 +151,7 @@ class Link:
         return epoch == self._epoch
 
     def occurred(self) -> Occurred | None:
-        """Now, by this host's clock and the ledger's; None: the ledger has told no time yet."""
+        """The present time by both clocks; None before the ledger has sent its time."""
         if (reading := self.ledger_clock.reading()) is None:
             return None
         at, offset_s, error_s = reading
@@ -164,14 +162,14 @@ class Link:
         self._wanted.set()
 
     def resync(self) -> None:
-        """Ask again for everything unfinished: a run was dropped without its end known."""
-        # With growing pauses: a command that is dropped each time must not spin.
+        """Register and get all unfinished commands again: a run was dropped without a known end."""
+        # With growing pauses, because a command may be dropped each time.
         later = threading.Timer(self._resync_backoff.next_s(), self._lost)
         later.daemon = True
         later.start()
 
     def report(self, report: Report, changed: str | None = None) -> Verdict:
-        """Deliver a report and return what the ledger says to it; raises Stopping.
+        """Deliver a report; the ledger's answer.  Raises Stopping.
 
         `changed`: the server whose guest the run has changed.
         """
@@ -197,7 +195,7 @@ class Link:
     def _report_with_guest(
         self, report: Report, server_id: str
     ) -> tuple[int, dict[str, Any]] | None:
-        """The answer to a report that says what the guest shows; None: it is to go without."""
+        """The answer to a report with the changed guest; None: send it without."""
         if not self._showing.acquire(blocking=False):
             return None
         try:
@@ -215,7 +213,7 @@ class Link:
         return (status, answer) if status == HTTPStatus.OK else None
 
     def others(self, volume_id: str, attachment_id: str) -> list[str]:
-        """Who else uses the volume on this host (ports.VolumeUsers); raises Stopping."""
+        """See ports.VolumeUsers.  Raises Stopping."""
         path = f"/volumes/{quote(volume_id)}/users?attachment_id={quote(attachment_id)}"
         status, answer = self._insist("GET", path)
         if status == HTTPStatus.OK and (users := _understood(answer, Users)):
@@ -228,7 +226,7 @@ class Link:
         )
 
     def progress(self, command: Command, done_bytes: int, total_bytes: int) -> None:
-        """Tell how far a long step is, if that can be told at once."""
+        """Report the progress of a long step, once."""
         told = Progress(
             operation_id=command.operation_id,
             run=command.run,
@@ -241,8 +239,8 @@ class Link:
     # --- life -----------------------------------------------------------------------------
 
     def run(self, runner: CommandRunner, clear: Callable[[Release], None]) -> None:
-        """Hold the line until closed; `runner` and `clear` do what comes over it."""
-        # Not waited for at the end: a survey may take as long as what it looks at.
+        """Register and poll until closed; `runner` gets the commands, `clear` the leftovers."""
+        # A daemon, not joined: a survey may hang.
         threading.Thread(target=self._surveys.run, name="surveys", daemon=True).start()
         with ThreadPoolExecutor(2, thread_name_prefix="line") as threads:
             lines = [
@@ -296,8 +294,8 @@ class Link:
                 self._closing.wait(INVENTORY_PAUSE_S)  # a burst of events is one change
 
     def _show(self, runner: CommandRunner, again_at: float) -> tuple[Release, float]:
-        """Look, and tell what the ledger does not know; what is to be cleared before this host is
-        registered, and when all of it is to be shown again (monotonic).
+        """Send the inventory, or what has changed.  Returns the leftovers to clear before the host
+        is registered, and when to send all of it again (monotonic).
         """
         now = self._describe()
         if not self._registered or time.monotonic() >= again_at:
@@ -312,9 +310,9 @@ class Link:
         return release, time.monotonic() + (0.0 if again else REGISTER_AGAIN_S)
 
     def _show_changes(self, now: Registration, sent: Registration) -> Registration | None:
-        """What the ledger has been shown then; None: it is to be shown everything.
+        """What the ledger has after this; None: send everything.
 
-        What a host has connected matters only before it is registered.
+        Connections matter only at the first registration.
         """
         if replace(now, guests=(), connections=()) != replace(sent, guests=(), connections=()):
             return None
@@ -322,13 +320,13 @@ class Link:
         if not changes.guests and not changes.gone:
             return sent
         status, answer = self._call("POST", "/guests", changes)
-        if status != HTTPStatus.OK:  # another epoch; or it does not know of changes
+        if status != HTTPStatus.OK:  # another epoch, or an older ledger
             return None
         return sent if answer.get("again") else replace(sent, guests=now.guests)
 
     def _register(self, registration: Registration, runner: CommandRunner) -> tuple[Release, bool]:
-        """What is to be cleared before this host is registered; nothing: it is.  And whether
-        the ledger could not look at something, and wants to be shown it again.
+        """Returns the leftovers to clear first (none: the host is registered), and whether the
+        ledger wants the inventory again.
         """
         told_before = self._told.header
         more = {TOLD_HEADER: told_before} if told_before else {}
@@ -364,7 +362,7 @@ class Link:
         return told.release, told.again
 
     def _lost(self) -> None:
-        """Register again before anything else; a poll under way is of no use any more."""
+        """Register again before anything else, and abort a poll in progress."""
         with self._state:
             self._life += 1
             self._registered = False
@@ -388,12 +386,12 @@ class Link:
                 self._lost()
                 self._closing.wait(backoff.next_s())
             except LinkError as error:
-                if life == self._life:  # else it was ended by whoever lost the ledger
+                if life == self._life:  # else another thread has aborted the poll
                     self._lost()
                     self._pause(error, backoff)
             except Stopping:
                 return
-            except Exception:  # noqa: BLE001 - as of a registration
+            except Exception:  # noqa: BLE001 - as for a registration
                 _LOG.exception("poll_failed")
                 self._lost()
                 self._closing.wait(backoff.next_s())
@@ -435,7 +433,7 @@ class Link:
         runner.submit(command, resumed=not new)
 
     def _decline(self, data: dict[str, Any], why: str) -> None:
-        """Say so, if it can be made out whom to tell; else there is only the log."""
+        """Report the failure, if the command's ids can be read; else it is only logged."""
         error = StepError(kind=ErrorKind.FINAL, code="not_understood", message=why)
         try:
             failed = {"step": data["steps"][0]["name"], "took_ms": 0, "error": plain(error)}
@@ -448,7 +446,7 @@ class Link:
 
     @contextmanager
     def _noting(self, part: str) -> Iterator[None]:
-        """Note a fault of this part until it succeeds; a ledger that is away is none of its own."""
+        """Keep a fault of this part until it succeeds; an unreachable ledger is not one."""
         try:
             yield
         except (LinkError, RegisterAgainError, Stopping):
@@ -459,7 +457,7 @@ class Link:
         self._faults.discard(part)
 
     def _insist(self, method: str, path: str, body: Any = None) -> tuple[int, dict[str, Any]]:
-        """The ledger's answer, however long it is away; raises Stopping."""
+        """The ledger's answer, after any number of attempts.  Raises Stopping."""
         backoff = self._backoff()
         while True:
             try:

@@ -1,4 +1,4 @@
-"""Surveys on the line: the ledger requests one, and a separate thread sends it.
+"""Surveys: the ledger requests one, and a separate thread makes and sends it.
 
 With its commands the ledger sends the token of the survey that it requests, and the digest of the
 last one that it has.  One survey is made at a time, for the newest request.  It is sent whole only
@@ -32,7 +32,7 @@ Call = Callable[[str, str, Any], tuple[int, dict[str, Any]]]
 
 @dataclass(frozen=True)
 class SurveyRequest:
-    """A survey that the ledger wants of this epoch, and the digest of the one that it has."""
+    """A requested survey of this epoch, and the digest of the last one that the ledger has."""
 
     token: str
     epoch: int
@@ -40,23 +40,23 @@ class SurveyRequest:
 
 
 class Surveys:
-    """Answers the ledger's questions; `run` until closed, all other methods from any thread."""
+    """Answers the ledger's requests; `run` until closed, all other methods from any thread."""
 
     def __init__(self, look: Look, call: Call, backoff: Callable[[], Backoff]) -> None:
         self._look = look
         self._call = call
         self._backoff = backoff
         self._changed = threading.Condition()
-        self._asked: SurveyRequest | None = None  # the newest question
-        self._open = False  # whether it is still to be answered
+        self._asked: SurveyRequest | None = None  # the newest request
+        self._open = False  # whether it is not answered yet
         self._closed = False
 
     def got(self, epoch: int | None) -> str | None:
-        """The question that the ledger need not ask again: the newest, if it is of this epoch."""
+        """The token of the newest request, if it is of this epoch, to acknowledge it."""
         return self._asked.token if self._asked and self._asked.epoch == epoch else None
 
     def want(self, wanted: SurveyWanted | None, epoch: int | None) -> None:
-        """What the ledger's answer to a poll says is wanted, if anything."""
+        """Take the request from the answer to a poll, if there is one."""
         if wanted is None or epoch is None:
             return
         asked = SurveyRequest(wanted.token, epoch, wanted.digest)
@@ -93,15 +93,15 @@ class Surveys:
         whole = {**plain(survey), **same}
         answer = same if digest == asked.digest else whole
         status, reply = self._send(asked, answer)
-        if reply.get("again") is True and answer is not whole:  # it has lost it meanwhile
+        if reply.get("again") is True and answer is not whole:  # the ledger lost it meanwhile
             status, reply = self._send(asked, whole)
-        if status not in (HTTPStatus.OK, HTTPStatus.CONFLICT):  # of another epoch, or not wanted
+        if status not in (HTTPStatus.OK, HTTPStatus.CONFLICT):  # 409: another epoch, or outdated
             _LOG.error("survey_refused", status=status, code=reply.get("code"))
         elif survey.blind:
             _LOG.warning("survey_blind", parts=survey.blind, why=survey.why_blind)
 
     def _send(self, asked: SurveyRequest, answer: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-        """The ledger's answer, however long it is away, but to the newest question only."""
+        """The ledger's answer, after any number of attempts while the request is the newest."""
         backoff = self._backoff()
         while True:
             try:

@@ -1,6 +1,6 @@
-"""The calls that a fault rule can name: of the simulated Cinder, and of a simulated host.
+"""The calls that a fault rule can name, of the simulated Cinder and of a simulated host.
 
-A test compares them with the routes and the adapters, and with the tables of the docs.
+A test compares them with the routes and the adapters, and with the tables in the docs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ HOST_CALLS = frozenset(
     | {"storage.look"}
 )
 CALLS = CINDER_CALLS | HOST_CALLS
-#: Those that answer with a list; and all whose answers may be of another moment.
+#: The calls that return a list; and those that can return an older state.
 LISTS = frozenset(
     {"volume_list", "attachment_list", "snapshot_list", "backup_list", "storage.look"}
     | {f"guests.{what}" for what in ("inventory", "survey", "secrets")}

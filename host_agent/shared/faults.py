@@ -1,19 +1,19 @@
-"""Scripted faults: a file of rules that makes a simulation misbehave on cue.
+"""Scripted faults: a file of rules by which a simulation fails.
 
-Shared by the simulated Cinder and by the agent's simulated brick and guests, so
-that one JSON list scripts an incident across all of them (docs/faults.md).
+The simulated Cinder and the agent's simulated brick and guests share it, so that one JSON list
+scripts an incident across all of them (docs/faults.md).
 
-A call site says which call it is about to do, and with which ids; the first rule
-that matches and is not used up takes the call.  A rule for a call that does not exist is
-refused: it would never strike, and whoever wrote it would believe that it had.
+A call site names the call and its ids; the first rule that matches and is not used up applies.  A
+rule for an unknown call is refused, because it would never apply, and a test would pass for the
+wrong reason.
 
-A rule with `skip` lets that many matching calls pass first; one with `count` then takes
-that many (null: all).
+A rule with `skip` lets so many matching calls pass first; with `count` it then applies to so many
+(null: all).
 
-Theory of operation: how often a rule was matched is kept in `state`, keyed by the
-rule's content.  It is written, and on disk, BEFORE the fault strikes: a `crash`
-with count 1 kills the process once, not at every restart.  One state file belongs
-to one process; rules edited in the file keep the counts of unchanged ones.
+Theory of operation: `state` has the number of matches of each rule, by the rule's content.  It is
+on disk BEFORE the fault happens, so that a `crash` with count 1 kills the process once, not at
+every restart.  One state file belongs to one process; after an edit of the rules the unchanged ones
+keep their counts.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from host_agent.shared.fault_calls import CALLS, LISTS, READS
 MAX_RULES = 1000
 MAX_DELAY_S = 3600.0
 MAX_RULES_BYTES = 1_000_000
-#: What was so before, simulations remember for so many changes.
+#: How many former states simulations remember, for `stale`.
 CHANGES_MAX = 100
 
-#: What a rule may do; the ones with `_after` do the call first.
+#: What a rule may do; those with `_after` do the call first.
 BEFORE = frozenset({"fail", "timeout", "crash"})
 AFTER = frozenset({"fail_after", "timeout_after", "crash_after"})
-#: What only some calls can suffer: to answer with what was so before, with half, in another order.
+#: Only for some calls: return an older state, half of the list, or another order.
 ONLY_OF = {"stale": READS, "cut": LISTS, "reorder": LISTS}
 DEEDS = BEFORE | AFTER | {"delay", "lie", *ONLY_OF}
 KINDS = ("retryable", "final", "unknown")
@@ -72,11 +72,10 @@ def _kind_of_status(status: int) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """What shall happen to one call.
+    """What happens to one call.
 
-    `status` (HTTP) and `kind` (ports) are always both known: a rule that gives one
-    has the other derived; one that gives none is 503/retryable before the call is
-    done and 500/unknown after it, or for a time-out.
+    `status` (HTTP) and `kind` (ports) are both set: a rule with one of them has the other derived;
+    a rule without is 503/retryable before the call, and 500/unknown after it or for a timeout.
     """
 
     call: str
@@ -90,7 +89,7 @@ class Fault:
 
     @property
     def lies(self) -> bool:
-        """The adapter answers success without doing it."""
+        """Whether the call returns success without an effect."""
         return self.do == "lie"
 
     @property
@@ -99,18 +98,18 @@ class Fault:
 
     @property
     def changes_ago(self) -> int:
-        """How old what a read answers is, in changes."""
+        """How many changes ago the state is that a read returns."""
         return self.changes if self.do == "stale" else 0
 
     def shown(self, rows: Sequence[R]) -> list[R]:
-        """What a list answers of its rows."""
+        """The rows that a list returns."""
         if self.do == "cut":
             return list(rows[: len(rows) // 2])
         return list(reversed(rows)) if self.do == "reorder" else list(rows)
 
 
 class InjectedError(PortError):
-    """What the call has failed with; `fault` for who answers by HTTP."""
+    """The error of a call; `fault` for an HTTP server."""
 
     def __init__(self, fault: Fault) -> None:
         super().__init__(ErrorKind(fault.kind), fault.code, fault.message)
@@ -230,7 +229,7 @@ def parse_rules(data: Any) -> tuple[FaultRule, ...]:
 
 
 def _keys(rules: tuple[FaultRule, ...]) -> list[str]:
-    """A stable name per rule: its content, numbered among equal ones."""
+    """A stable key of each rule: its content, numbered among equal ones."""
     seen: dict[str, int] = {}
     keys = []
     for rule in rules:
@@ -270,14 +269,14 @@ class _FileState(UserDict[str, int]):
 
 
 def kill_self() -> None:
-    """End this process at once, as a power cut would: nothing is flushed or closed."""
+    """End this process at once, as by a power failure: nothing is flushed or closed."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Faults:
-    """The rules in force and how often each was matched.  Thread-safe.
+    """The rules in force, and how often each was matched.  Thread-safe.
 
-    `kill` and `sleep` are what `crash` and `delay` do; tests give their own.
+    `kill` and `sleep` do `crash` and `delay`; tests replace them.
     """
 
     def __init__(
@@ -298,10 +297,10 @@ class Faults:
 
     @classmethod
     def load(cls, path: Path, state_path: Path | None = None) -> Self:
-        """Rules of a file, read again whenever it changes; a missing file is no rules.
+        """Rules of a file, read again when it changes; a missing file has no rules.
 
-        Raises FaultError for wrong rules now.  Wrong rules in a later change are
-        logged as an error, and the former ones stay in force.
+        Raises FaultError for invalid rules.  Invalid rules in a later change are logged as an
+        error, and the former ones stay in force.
         """
         state = None if state_path is None else _FileState(state_path)
         faults = cls([], state)
@@ -337,11 +336,11 @@ class Faults:
 
     @property
     def looks_back(self) -> bool:
-        """Whether a rule answers with what was so before."""
+        """Whether a rule returns older states."""
         return any(rule.do == "stale" for _, rule in self._rules)
 
     def take(self, call: str, /, **ids: str | None) -> Fault | None:
-        """The fault that this call shall suffer, if any; counts it as used."""
+        """The fault for this call, if any; counts it as used."""
         assert call in CALLS, f"{call} is not among CALLS"
         if self._path is None and not self._rules:
             return None
@@ -364,9 +363,8 @@ class Faults:
     def around(self, call: str, /, **ids: str | None) -> Iterator[Fault | None]:
         """Do a blocking call under the rules: `with faults.around("plug"):`.
 
-        Raises InjectedError before or after the body, kills the process, or sleeps;
-        yields the fault so that the body can look at `fault.lies`.  A body that
-        raises itself is not struck again afterwards.
+        Raises InjectedError before or after the body, kills the process, or sleeps.  Yields the
+        fault, for `fault.lies`.  If the body raises, no fault follows.
         """
         fault = self.take(call, **ids)
         if fault is not None and fault.do not in AFTER:
@@ -379,7 +377,7 @@ class Faults:
 
     @asynccontextmanager
     async def around_async(self, call: str, /, **ids: str | None) -> AsyncIterator[Fault | None]:
-        """The same for a coroutine, whose event loop is not blocked by a delay."""
+        """As `around`, for a coroutine; a delay does not block the event loop."""
         fault = self.take(call, **ids)
         if fault is not None and fault.do not in AFTER:
             await asyncio.sleep(fault.seconds)

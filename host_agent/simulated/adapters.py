@@ -1,7 +1,7 @@
 """Simulated os-brick and guests, over the state of `host_state.py`.
 
-The guests are simulated below the rules of `guests.py`, which are the same for real
-ones, by a hypervisor of `hypervisor.py`.
+The rules of `guests.py` are the real ones; only the hypervisor below them is simulated
+(`hypervisor.py`).
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class SimulatedBrick:
     """The Brick port.  Faults: `brick.connector`, `brick.connect`, `brick.format_luks`,
     `brick.extend`, `brick.disconnect`.
 
-    A `lie` of disconnect says yes and leaves the volume connected.  What storage has of a volume,
-    simulated Cinder tells in `host_state.SIZE`.
+    A `lie` of disconnect returns success and leaves the volume connected.  The simulated Cinder
+    puts the volume's size into `host_state.SIZE`.
     """
 
     def __init__(self, store: HostState, faults: Faults, host: str) -> None:
@@ -82,7 +82,7 @@ class SimulatedBrick:
                     if info.get("encrypted"):
                         entry["encrypted"] = True
                     known = state["connected"].get(digest)
-                    # Connecting what is connected looks at no device again.
+                    # A second connect does not rescan the device.
                     entry["bytes"] = (
                         known.get("bytes", _bytes(info))
                         if known and source["type"] == "block"
@@ -138,7 +138,7 @@ class SimulatedBrick:
 
 
 def _bytes(info: ConnectionInfo) -> int:
-    """What storage has of the volume; a connection that does not tell is of the smallest."""
+    """The volume's size on storage; 1 GiB if the connection does not have it."""
     return int(info.get(host_state.SIZE, GIB))
 
 
@@ -154,13 +154,13 @@ def _source(info: ConnectionInfo) -> dict[str, Any]:
 
 
 def _device(source: dict[str, Any]) -> dict[str, Any]:
-    """What a disconnect is to be given back."""
+    """The device that `disconnect` gets."""
     return {"type": source["type"], "path": source["path"], "use_multipath": False}
 
 
 # --- what storage shows -----------------------------------------------------------------
 
-#: What a connection of each driver is to the kernel; of RBD it knows nothing.
+#: By driver: the kind of storage object; RBD has none.
 KINDS = {
     "iscsi": "iscsi_session",
     "nvmeof": "nvme_subsystem",
@@ -173,7 +173,7 @@ KINDS = {
 class SimulatedStorage:
     """The Storage port.  Fault: `storage.look`.
 
-    Each thing that is connected is shown, called by its path, whoever connected it.
+    Every connection is shown, with its path as its name.
     """
 
     def __init__(self, store: HostState, faults: Faults, host: str) -> None:
@@ -188,15 +188,15 @@ class SimulatedStorage:
             return SimulatedView(dict(fault.shown([*connected.items()])) if fault else connected)
 
     def others(self, paths: Iterable[str]) -> frozenset[str]:
-        """Those of a connection that is `other`, until it is connected anew."""
+        """Those of connections marked `other`, until they are connected again."""
         connected = self._store.read()["connected"].values()
         return frozenset(entry["path"] for entry in connected if entry.get("other")) & {*paths}
 
 
 class SimulatedView:
-    """What was connected at one moment; a path is its own place, and only guests hold it.
+    """The connections at one moment; a path is its own place, and only guests use it.
 
-    `faulty` of a connection: it has no working path, until it is connected anew.
+    `faulty` in a connection: it has no working path, until it is connected again.
     """
 
     def __init__(self, connected: dict[str, Any]) -> None:
@@ -252,8 +252,8 @@ class SimulatedGuests(HypervisorGuests):
     `.pause`, `.resume`, `.remove`, `.migrate`, `.stay`, `.arrived`, `.copy`, `.stay_on`,
     `.grow`, `.snapshot`, `.unsnapshot`, `.merge`, `.end_merge`.
 
-    A `lie` is one of libvirt's awkward answers, chosen by `code` (hypervisor.py).  The first three
-    may be `stale`, `cut` or in another order.
+    A `lie` is one of libvirt's misleading answers, chosen by `code` (hypervisor.py).  The first
+    three may be `stale`, `cut` or reordered.
     """
 
     def __init__(
@@ -273,7 +273,7 @@ class SimulatedGuests(HypervisorGuests):
 
     @contextmanager
     def _looking_around(self, call: str) -> Iterator[tuple[HypervisorGuests, Shown]]:
-        """Guests as they are, or once were, and what is shown of a list of them."""
+        """The guests of now or of an older state, and the function for the list's fault."""
         around = self._faults.around(f"guests.{call}", host=self._host)
         with around as fault:
             store = self._store.as_of(fault.changes_ago if fault else 0)

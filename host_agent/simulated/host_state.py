@@ -1,27 +1,26 @@
-"""The state of a simulated host, in memory or in a file, and questions about it.
+"""The state of a simulated host, in memory or in a file.
 
-With a file it outlives the agent's `kill -9` as a real hypervisor and kernel would,
-and several processes may use it: every change is made under `flock`, written to a
-new file, synced and renamed.
+In a file it outlives a `kill -9` of the agent, as a real hypervisor and kernel do, and several
+processes may use it: every change is made under `flock`, written to a new file, synced and renamed.
 
 The state is one JSON object:
 
     {"guests": {"<server id>": {"name": ..., "power_state": "running",
                                 "live": "<domain ...>" | null,
                                 "persistent": "<domain ...>" | null,
-                                "sizes": {"vdb": ...},  # bytes, as it was told
-                                "behind": {"vdb": ...}, # of what a copy put there since
-                                "job": {...},         # a migration under way
-                                "merges": {"vdb": ...},  # of files, under way
-                                "stranded": true}},   # a migration holds it paused
+                                "sizes": {"vdb": ...},  # bytes, as the guest knows them
+                                "behind": {"vdb": ...}, # of the new volume, after a copy
+                                "job": {...},         # a migration in progress
+                                "merges": {"vdb": ...},  # of files, in progress
+                                "stranded": true}},   # paused by a migration
      "connected": {"<target digest>": {"driver": ..., "path": ..., "bytes": ...,
                                        "encrypted": true}},   # if it is
      "secrets": {"<uuid>": "<digest of a volume's passphrase>"},
      "files": {"<path>": "<path of the one below it>"}}
 
-To begin with, describe guests instead: {"define": [{"server_id": ..., "name": ...,
+An initial file may describe guests instead: {"define": [{"server_id": ..., "name": ...,
 "power_state": "running", "project_id": ..., "devices": ["vda"], "transient": false}]}
-(all but server_id may be left out); they are created when the state is first opened.
+(only server_id is required); they are created when the state is opened first.
 """
 
 from __future__ import annotations
@@ -41,14 +40,14 @@ from host_agent.libvirt import disk_xml
 from host_agent.shared.contract.messages import PowerState
 from host_agent.shared.faults import CHANGES_MAX
 
-#: What the URI of a simulated host begins with: its state file follows, or a name of HOSTS.
+#: The URI of a simulated host: this, and its state file or its key in HOSTS.
 SCHEME = "simulated:"
-#: Hosts of this process without a file, for others to migrate guests to.
+#: Hosts of this process without a file, as destinations of migrations.
 HOSTS: dict[str, HostState] = {}
 
-#: A key of simulated connection information: what storage has of the volume, in bytes.
+#: A key of simulated connection information: the volume's size on storage, in bytes.
 SIZE = "simulated_bytes"
-#: Before the data of an encrypted volume.
+#: The size of a LUKS header, in bytes.
 LUKS_HEAD = 2 << 20
 
 _LIVE_STATES = frozenset({PowerState.RUNNING, PowerState.PAUSED})
@@ -64,8 +63,8 @@ class HostState:
     def __init__(self, path: Path | None = None, initial: dict[str, Any] | None = None) -> None:
         self._path = path
         self._lock = threading.RLock()
-        self._text = "{}"  # the state, if no file has it: nobody can change it in passing
-        #: What it was before each of the last changes that this process made.
+        self._text = "{}"  # the state without a file; a text, so that copies are independent
+        #: The states before each of the last changes by this process.
         self._past: deque[str] = deque(maxlen=CHANGES_MAX)
         with self.edit() as state:
             for key, value in (initial or {}).items():
@@ -92,12 +91,12 @@ class HostState:
             self._past.append(before)
 
     def read(self) -> dict[str, Any]:
-        """A copy of the state as it is now.  A file is replaced whole, so needs no lock."""
+        """A copy of the present state.  A file is replaced atomically, so it needs no lock."""
         with self._lock:
             return json.loads(self._text) if self._path is None else _read(self._path)
 
     def as_of(self, changes: int) -> HostState:
-        """This host so many changes ago, to be read alone; as it was first, if it had fewer."""
+        """This host so many changes ago, read-only; its first state, if there were fewer."""
         with self._lock:
             known = list(self._past)
         if not changes or not known:
@@ -106,7 +105,7 @@ class HostState:
 
 
 def store_at(uri: str) -> HostState | None:
-    """The other simulated host."""
+    """The simulated host of a URI."""
     name = uri.removeprefix(SCHEME)
     if name in HOSTS:
         return HOSTS[name]
@@ -176,11 +175,11 @@ def guest_state(
     }
 
 
-# --- what people and tests ask of the state -----------------------------------------------
+# --- functions for the demo and for tests -------------------------------------------------
 
 
 def set_power(store: HostState, server_id: str, power_state: PowerState) -> None:
-    """Start, pause or stop a guest, as its owner would.  A transient one goes when stopped."""
+    """Start, pause or stop a guest, as its owner would; a transient one disappears when stopped."""
     with store.edit() as state:
         guest = state["guests"][server_id]
         guest["power_state"] = power_state.value
@@ -197,14 +196,14 @@ def set_power(store: HostState, server_id: str, power_state: PowerState) -> None
 
 
 def switch_on(guest: dict[str, Any]) -> None:
-    """Run it from its definition: whatever took its power, its disks are opened anew."""
+    """Start it from its definition, with its disks opened again."""
     guest.update(live=guest["persistent"], sizes={}, behind={}, merges={})
 
 
 def finish_move(store: HostState, server_id: str) -> str | None:
-    """Let the migration under way arrive; or what it fails for.
+    """Finish the migration in progress; its error, or None.
 
-    In libvirt's order: the guest is held here, runs there, and is removed here.
+    In libvirt's order: the guest is paused here, runs there, and is removed here.
     """
     job = store.read()["guests"].get(server_id, {}).get("job")
     failed, there = _cannot_arrive(job)
@@ -232,7 +231,7 @@ def finish_move(store: HostState, server_id: str) -> str | None:
 
 
 def _cannot_arrive(job: dict[str, Any] | None) -> tuple[str | None, HostState | None]:
-    """Why not, or the store of the other host."""
+    """The error, or the store of the other host."""
     there = store_at(job["uri"]) if job else None
     if job is None or there is None:
         return "unable to connect to the other host", None
@@ -243,8 +242,8 @@ def _cannot_arrive(job: dict[str, Any] | None) -> tuple[str | None, HostState | 
 
 
 def cannot_open(state: dict[str, Any], disk: str) -> str | None:
-    """Why QEMU could not open this `<disk>`: not connected, or its secret is not there."""
-    path, secret = disk_xml.source_of(disk), disk_xml.secret_of(disk)
+    """Why QEMU cannot open this `<disk>`: it is not connected, or its secret is missing."""
+    path, secret = disk_xml.short(disk_xml.place_of(disk)), disk_xml.secret_of(disk)
     if entry_of(state, disk) is None:
         return f"Could not open {path}: No such file or directory"
     if secret is not None and secret not in state["secrets"]:
@@ -253,7 +252,7 @@ def cannot_open(state: dict[str, Any], disk: str) -> str | None:
 
 
 def measure(state: dict[str, Any], guest: dict[str, Any]) -> None:
-    """QEMU knows how large a disk was when it was opened; which of them are, its XML says."""
+    """Update the sizes: QEMU knows the size of each disk in its XML from when it was opened."""
     open_chains(state, guest)
     sizes: dict[str, int] = guest.get("sizes", {})
     disks = disk_xml.parse(guest["live"]).disks if guest["live"] else ()
@@ -264,24 +263,24 @@ def measure(state: dict[str, Any], guest: dict[str, Any]) -> None:
 
 
 def size_of(state: dict[str, Any], disk: str) -> int:
-    """What there is of it for a guest, in bytes."""
+    """Its size for a guest, in bytes."""
     entry = entry_of(state, disk)
     head = LUKS_HEAD if disk_xml.secret_of(disk) is not None else 0
     return entry.get("bytes", 0) - head if entry else 0
 
 
 def entry_of(state: dict[str, Any], disk: str) -> dict[str, Any] | None:
-    """The connection that this `<disk>` is on."""
-    path = disk_xml.source_of(disk)
+    """The connection of this `<disk>`."""
+    path = disk_xml.short(disk_xml.place_of(disk))
     connected: dict[str, dict[str, Any]] = state["connected"]
     return next((entry for entry in connected.values() if entry["path"] == path), None)
 
 
-# --- files of a disk: below which other one each is, as their heads tell ------------------------
+# --- files of a disk: each with its backing file ------------------------------------------------
 
 
 def open_chains(state: dict[str, Any], guest: dict[str, Any]) -> None:
-    """Whoever opens a file finds the ones below it; the live XML has them, numbered."""
+    """Write the backing files of open disks into the live XML, numbered."""
     if guest["live"] is None or not (state["files"] or "<backingStore" in guest["live"]):
         return
     root = ET.fromstring(guest["live"])  # noqa: S314 - our own
@@ -301,9 +300,7 @@ def open_chains(state: dict[str, Any], guest: dict[str, Any]) -> None:
 
 
 def switch_file(state: dict[str, Any], guest: dict[str, Any], disk: ET.Element, path: str) -> None:
-    """The live disk writes to this file now: so does its definition, and what is connected, which
-    is the share, is by its name.
-    """
+    """Switch the live disk, its definition, and the connection (of the share) to this file."""
     source, target = disk.find("source"), disk.find("target")
     assert source is not None, "a volume's disk has a source"
     assert target is not None, "it has a name"
@@ -321,7 +318,7 @@ def switch_file(state: dict[str, Any], guest: dict[str, Any], disk: ET.Element, 
 
 
 def merge_files(state: dict[str, Any], job: dict[str, str | None]) -> None:
-    """What is between `upper` and `lower` is in one of them; None: in `upper`, to the very end."""
+    """Remove the files between `upper` and `lower` (None: all below `upper`) from the chain."""
     upper, lower = job["upper"], job["lower"]
     if lower is None:
         state["files"].pop(upper, None)
@@ -330,14 +327,46 @@ def merge_files(state: dict[str, Any], job: dict[str, str | None]) -> None:
 
 
 def release(store: HostState, server_id: str) -> None:
-    """Let go on what a fault holds: the guest's migration arrives, its copies are ready."""
+    """End a `hold`: the guest's migration finishes, its copies become ready."""
     guest = store.read()["guests"][server_id]
     if guest.get("job"):
         finish_move(store, server_id)
         return
     with store.edit() as state:
         guest = state["guests"][server_id]
-        guest["live"] = disk_xml.with_ready_mirrors(guest["live"])
+        guest["live"] = with_ready_mirrors(guest["live"])
         for job in guest.pop("merges", {}).values():
             merge_files(state, job)
         open_chains(state, guest)
+
+
+# --- a domain's XML -----------------------------------------------------------------------
+
+
+def with_disk(domain: str, disk: str) -> str:
+    """With one more disk."""
+    root = ET.fromstring(domain)  # noqa: S314 - our own
+    devices = root.find("./devices")
+    if devices is None:
+        devices = ET.SubElement(root, "devices")
+    devices.append(ET.fromstring(disk))  # noqa: S314 - our own
+    return ET.tostring(root, encoding="unicode")
+
+
+def without_disk(domain: str, target: str) -> str:
+    """Without the disk of this target."""
+    root = ET.fromstring(domain)  # noqa: S314 - our own
+    devices = root.find("./devices")
+    for disk in [] if devices is None else devices.findall("disk"):
+        node = disk.find("target")
+        if devices is not None and node is not None and node.get("dev") == target:
+            devices.remove(disk)
+    return ET.tostring(root, encoding="unicode")
+
+
+def with_ready_mirrors(domain: str) -> str:
+    """With all copies ready."""
+    root = ET.fromstring(domain)  # noqa: S314 - our own
+    for mirror in root.iterfind("./devices/disk/mirror"):
+        mirror.set("ready", "yes")
+    return ET.tostring(root, encoding="unicode")

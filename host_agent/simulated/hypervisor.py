@@ -1,15 +1,15 @@
 """A simulated hypervisor: each guest's domain XML, with libvirt's behaviour and faults.
 
-A lie is an awkward answer to the requests of one call of the Guests port, by its code:
+A lie is a misleading answer to the requests of one call of the Guests port, by its code:
 
-    lost            (the default) says yes and does nothing, once; the next request works,
+    lost            (the default) returns success without an effect, once; the next request works,
                     as with a detach during the guest's boot
     ignored         the same for all requests of the call
-    device_missing  detach: does it, and says that there is no such device
-    deaf            shutdown: the guest does not hear it; it can be powered off
-    hold            migrate, copy, unsnapshot, merge: it is under way until it is aborted, or
-                    somebody lets it go on (`host_state.release`)
-    answer_lost     migrate: it is done, but the connection breaks before the answer
+    device_missing  detach: has its effect, and fails because the device is missing
+    deaf            shutdown: the guest ignores it; it can be powered off
+    hold            migrate, copy, unsnapshot, merge: stays in progress until it is aborted, or
+                    released (`host_state.release`)
+    answer_lost     migrate: has its effect, but the connection breaks before the answer
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from host_agent.simulated.host_state import HostState
 PORTS_MAX = 16
 HELD_POLL_S = 0.005
 
-#: The lie of this call, in whatever thread it asks.
+#: The lie of the present call, in any thread with its context.
 _LIE: ContextVar[str | None] = ContextVar("lie", default=None)
 
 
 class SimulatedHypervisor:
-    """Domains as XML.  `lying` is set by the port around it."""
+    """Domains as XML.  The port around it uses `lying`."""
 
     def __init__(self, store: HostState) -> None:
         self._store = store
 
     @contextmanager
     def lying(self, code: str | None) -> Iterator[None]:
-        """Answer this call's requests awkwardly."""
+        """Answer the requests in the block with this lie."""
         token = _LIE.set("lost" if code == "injected_fault" else code)
         try:
             yield
@@ -84,7 +84,7 @@ class SimulatedHypervisor:
         return Job(0, 1 << 20) if copied or target in merged else None
 
     def subscribe(self, callback: Callable[[], None]) -> None:
-        """Nobody starts or stops simulated guests but tests, which the re-read finds."""
+        """No events: only tests start or stop simulated guests; the periodic read finds that."""
 
     # --- disks ----------------------------------------------------------------------------
 
@@ -119,13 +119,13 @@ class SimulatedHypervisor:
         with self._store.edit() as state:
             guest = _free(_guest(state, server_id))
             without = _detached(guest["persistent"], disk)
-            guest["persistent"] = disk_xml.with_disk(without, disk)
+            guest["persistent"] = host_state.with_disk(without, disk)
 
     def size(self, server_id: str, target: str) -> int:
         guest = _guest(self._store.read(), server_id, live=True)
         if target not in guest.get("sizes", {}):
             raise HypervisorError(Trouble.DEVICE_MISSING, f"invalid path {target}: not found")
-        # QEMU knows how large a volume is that it has copied to; its guest was not told.
+        # After a copy QEMU knows the new volume's size, but its guest was not told.
         return int(guest.get("behind", {}).get(target, guest["sizes"][target]))
 
     def sizes(self) -> dict[tuple[str, str], int]:
@@ -138,7 +138,7 @@ class SimulatedHypervisor:
         }
 
     def resize(self, server_id: str, target: str, size: int) -> None:
-        """As QEMU does: a device has its own size, a file or an image gets this one."""
+        """As QEMU: a device keeps its size, a file or an image gets this one."""
         if _swallowed():
             return
         with self._live_disk(server_id, target) as (state, element):
@@ -327,7 +327,7 @@ class SimulatedHypervisor:
             mirror.append(copy.copy(_child(_child(element, "backingStore"), "source")))
 
     def _merge(self, server_id: str, target: str, upper: int, lower: int | None) -> None:
-        """Let the one file of the chain be next above the other."""
+        """Remove the files between `upper` and `lower` from the chain."""
         if _swallowed():
             return
         held = _lie("hold")
@@ -357,7 +357,7 @@ class SimulatedHypervisor:
 
 
 class SimulatedRemoval:
-    """No event is needed: a simulated guest has let go at once or will not."""
+    """No event: a simulated guest releases a disk at once or never."""
 
     def wait(self, timeout_s: float) -> bool | None:  # noqa: ARG002 - the port's
         return None
@@ -372,7 +372,7 @@ def _lie(code: str, *, once: bool = True) -> bool:
 
 
 def _swallowed() -> bool:
-    """Whether this request is said yes to and not done."""
+    """Whether this request returns success without an effect."""
     return _lie("lost") or _lie("ignored", once=False)
 
 
@@ -397,7 +397,7 @@ def _guest(state: dict[str, Any], server_id: str, *, live: bool = False) -> dict
 
 
 def _free(guest: dict[str, Any]) -> dict[str, Any]:
-    """A guest that a migration holds is not changed."""
+    """Raises BUSY for a guest in a migration."""
     if guest.get("job"):
         raise HypervisorError(Trouble.BUSY, "a migration has the domain")
     return guest
@@ -405,7 +405,7 @@ def _free(guest: dict[str, Any]) -> dict[str, Any]:
 
 def _attached(state: dict[str, Any], domain: str, disk: str, *, live: bool) -> str:
     seen = disk_xml.parse(domain)
-    added = disk_xml.parse(disk_xml.with_disk("<domain/>", disk)).disks[0]
+    added = disk_xml.parse(host_state.with_disk("<domain/>", disk)).disks[0]
     if added.target in seen.targets():
         raise HypervisorError(Trouble.TARGET_TAKEN, f"target {added.target} already exists")
     on_bus = [d for d in seen.disks if d.bus == "virtio"]
@@ -413,24 +413,24 @@ def _attached(state: dict[str, Any], domain: str, disk: str, *, live: bool) -> s
         raise HypervisorError(Trouble.NO_FREE_PORT, "No more available PCI slots")
     if live:
         _open(state, added.xml)
-    return disk_xml.with_disk(domain, disk)
+    return host_state.with_disk(domain, disk)
 
 
 def _open(state: dict[str, Any], disk: str) -> None:
-    """QEMU opens a disk when it gets it, and an encrypted one with its secret."""
+    """QEMU opens a disk when it is attached, and an encrypted one with its secret."""
     if failed := host_state.cannot_open(state, disk):
         missing = "Secret not found" in failed
         raise HypervisorError(Trouble.SECRET_MISSING if missing else Trouble.OTHER, failed)
 
 
 def _detached(domain: str, disk: str) -> str:
-    target = disk_xml.parse(disk_xml.with_disk("<domain/>", disk)).disks[0].target
+    target = disk_xml.parse(host_state.with_disk("<domain/>", disk)).disks[0].target
     found = next((d for d in disk_xml.parse(domain).disks if d.target == target), None)
     if found is None:
         raise HypervisorError(Trouble.DEVICE_MISSING, f"disk {target} not found")
     if found.mirror:
         raise HypervisorError(Trouble.BUSY, f"disk {target} is in an active block job")
-    return disk_xml.without_disk(domain, target)
+    return host_state.without_disk(domain, target)
 
 
 def _named(domain: ET.Element, target: str) -> ET.Element | None:

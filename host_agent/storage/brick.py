@@ -7,7 +7,7 @@ and nothing is monkey-patched.
 
 The protocol decides what a volume is for a guest.  RBD is a network disk that QEMU opens itself, so
 nothing is connected on the host.  A volume of a file system is a file below its mount point.
-Everything else is a block device.  A guest gets it by a stable name (names.py); the record keeps
+Everything else is a block device, which a guest gets by a stable name (names.py); the record keeps
 os-brick's own name for the disconnect.
 
 os-brick gets a copy of the connection information, because it removes keys from NVMe's older form.
@@ -34,8 +34,8 @@ from host_agent.shared.contract.ports import ConnectionInfo, Encryption, OtherVo
 from host_agent.storage import connection, identity, names
 from host_agent.storage.luks import format_device, payload_offset
 
-# oslo.privsep drags eventlet in, which complains at import, and would load a resolver of its own:
-# a fifth of the agent's start and of its memory, for nothing, as nothing is monkey-patched.
+# oslo.privsep imports eventlet, which warns at import and would load its own DNS resolver: a fifth
+# of the agent's start time and memory, for nothing, as nothing is monkey-patched.
 os.environ.setdefault("EVENTLET_NO_GREENDNS", "yes")
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -51,13 +51,13 @@ _LOG = structlog.get_logger(__name__)
 
 #: Protocols whose "device" is a file below a mount point.
 FILE_SYSTEMS = frozenset({"nfs", "glusterfs", "scality", "quobyte", "vzstorage"})
-#: How such a file begins.
+#: The first bytes of a qcow2 file.
 QCOW2 = b"QFI\xfb"
 
-#: Of what os-brick tells of a device, what a record can keep.
+#: The types of device attributes that a record can store.
 _PLAIN = (str, int, float, bool)
 
-#: The exit status of `cryptsetup isLuks` for "no"; any other says that it could not look.
+#: The exit status of `cryptsetup isLuks` for "no"; any other means that it could not check.
 NO_LUKS = 1
 
 _NEVER = (
@@ -74,7 +74,7 @@ _LATER = (
 
 
 class OsBrick:
-    """os-brick on this host.  `lock_path` is where its own locks go too, apart from ours."""
+    """os-brick on this host.  Its own locks are in a subdirectory of `lock_path`."""
 
     def __init__(self, settings: BrickSection, host: str, lock_path: Path) -> None:
         self._settings = settings
@@ -105,7 +105,7 @@ class OsBrick:
                 host=self._host,
             )
         except Exception as error:
-            # Reading only: nothing has happened, and multipathd may come up again.
+            # Reading only, so nothing has happened; multipathd may be back later.
             text = f"This host's connector properties cannot be read: {_text(error)}"
             raise PortError(ErrorKind.RETRYABLE, "no_connector", text) from error
         return found
@@ -137,7 +137,7 @@ class OsBrick:
         if source["type"] == "block":
             _refuse_other_volume(plain)
             stable = names.stable(path)
-            late = stable is not None and plain.get("scsi_wwn") == ""  # as os-brick saw it: unnamed
+            late = stable is not None and plain.get("scsi_wwn") == ""  # os-brick saw no udev name
             if multipath and (late or names.is_mere_path(path)):
                 raise _no_map(path)
             if stable is not None:
@@ -204,7 +204,7 @@ class OsBrick:
     def _connector_for(self, kind: str, info: ConnectionInfo, *, multipath: bool) -> Any:
         options: dict[str, Any] = {"conn": info}
         if kind in FILE_SYSTEMS:
-            # Cinder's own mount point is another machine's; ours decides here.
+            # The mount point in Cinder's information is of another machine.
             base = Path(self._settings.mount_point_base)
             base.mkdir(parents=True, exist_ok=True)
             options[f"{kind}_mount_point_base"] = str(base)
@@ -229,7 +229,7 @@ def _address_of(name: str) -> str:
 
 
 def _source(path: str) -> dict[str, Any]:
-    """A Disk's source for what is at `path`; os-brick does not always look itself."""
+    """A Disk's source for `path`; os-brick does not always check that it exists."""
     try:
         mode = Path(path).stat().st_mode
     except OSError as error:
@@ -242,7 +242,7 @@ def _source(path: str) -> dict[str, Any]:
 
 
 def _refuse_other_volume(device: dict[str, Any]) -> None:
-    """Final, so that what was connected is removed again: the next attach finds it anew."""
+    """FINAL, so that the connection is undone, and the next attach scans the device again."""
     path = device["path"]
     if others := identity.other_volumes(path):
         text = (
@@ -255,10 +255,10 @@ def _refuse_other_volume(device: dict[str, Any]) -> None:
 
 
 def _no_map(path: str) -> PortError:
-    """os-brick returns a path if no map comes in time (7.1.1), as of a udev that hangs.
+    """os-brick (7.1.1) returns a single path if no map appears in time, for example if udev hangs.
 
-    It asks multipathd for one by the WWN in udev's names alone, and tells none (`scsi_wwn`) if
-    these came later, as where a target answers late.
+    It asks multipathd only by the WWN in udev's names, and returns no `scsi_wwn` if these come
+    later, for example from a slow target.
     """
     return PortError(
         ErrorKind.RETRYABLE,
@@ -277,10 +277,10 @@ def _unusable(path: str, error: OSError) -> PortError:
 
 
 def _format(source: dict[str, Any], info: ConnectionInfo) -> str:
-    """What the driver says; but Cinder's NFS driver (29) calls encrypted files raw that are qcow2.
+    """The driver's format; but Cinder's NFS driver (29) says raw for encrypted files in qcow2.
 
-    So of these the file itself is asked.  Of no others: what a guest wrote to the beginning
-    of a raw file could look like anything, and no guest writes there if it is encrypted.
+    So for encrypted files the first bytes decide.  Never for others: a guest can write anything to
+    the beginning of a raw file, but not to that of an encrypted one.
     """
     if info.get("encrypted") and source["type"] == "file" and _begins_with(source["path"], QCOW2):
         return "qcow2"
@@ -296,7 +296,7 @@ def _begins_with(path: str, magic: bytes) -> bool:
 
 
 def _is_luks(helper: str, path: str) -> bool:
-    """Whether it is LUKS.  os-brick takes every failed check for a "no", and then formats."""
+    """Whether it is LUKS.  os-brick takes every failed check for a "no", and would then format."""
 
     def look(*command: str, **options: Any) -> Any:
         try:
@@ -329,11 +329,11 @@ def _connect_error(error: Exception) -> PortError:
         return PortError(ErrorKind.FINAL, "bad_connection_info", text)
     if isinstance(error, _LATER):
         return PortError(ErrorKind.RETRYABLE, "connect_failed", text)
-    return PortError(ErrorKind.UNKNOWN, "connect_failed", text)  # half of it may be there
+    return PortError(ErrorKind.UNKNOWN, "connect_failed", text)  # it may be half done
 
 
 def _extend_error(error: Exception) -> PortError:
-    """Looking again changes no data, so it may be done again."""
+    """A rescan changes no data, so it is safe to retry."""
     text = f"The host cannot see the volume's new size: {_text(error)}"
     never = isinstance(error, (*_NEVER, NotImplementedError))
     kind = ErrorKind.FINAL if never else ErrorKind.RETRYABLE

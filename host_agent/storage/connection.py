@@ -13,9 +13,8 @@ from typing import Any
 from host_agent.shared.contract.messages import ErrorKind
 from host_agent.shared.contract.ports import ConnectionInfo, PortError
 
-#: What tells one target from another.  A list of the known good: whatever is not
-#: on it may be a credential, and stays out of the digest.  Cinder's own "volume_id" is not
-#: on it: it changes when Cinder has migrated a volume, and the target does not.
+#: The keys that identify a target.  An allow-list, because any other key may be a credential.
+#: Without Cinder's "volume_id", which a migration changes while the target stays.
 IDENTITY_KEYS = frozenset(
     {
         "cluster_name",
@@ -62,17 +61,17 @@ def malformed(key: str) -> PortError:
 
 
 def target_digest(info: ConnectionInfo) -> str:
-    """sha256 over the target's identity: equal for equal targets, and free of secrets."""
+    """sha256 of the target's identity: equal for equal targets, without secrets."""
     known = {key: info[key] for key in sorted(IDENTITY_KEYS & info.keys())}
     text = json.dumps([driver(info), known], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def access_mode(info: ConnectionInfo, wanted: str = "rw") -> str:
-    """How a guest gets it: "ro" if the server is to have it so, or Cinder says so; else "rw".
+    """The guest's access mode: "ro" if the lane or Cinder says so; else "rw".
 
-    Cinder says it here, as Nova reads it.  Not in an attachment's `attach_mode`: that is "null"
-    after a create with a connector, and "ro" of each volume that os-attach ever had (Cinder 29).
+    From the connection information, as in Nova.  An attachment's `attach_mode` is no use: it is
+    "null" after a create with a connector, and "ro" after any os-attach (Cinder 29).
     """
     return "ro" if "ro" in (wanted, info.get("access_mode")) else "rw"
 
@@ -87,8 +86,8 @@ def network_source(
 ) -> dict[str, Any]:
     """A Disk's source for a protocol that QEMU speaks itself (RBD).
 
-    The secret is named by its libvirt uuid and never carried.  Cinder's own user and
-    uuid win; `user` and `secret_uuid` are this host's, for backends that send none.
+    The secret is named by its libvirt uuid.  Cinder's user and uuid win; `user` and `secret_uuid`
+    are this host's settings, for backends that send none.
     """
     name, hosts, ports = info.get("name"), info.get("hosts"), info.get("ports")
     if not isinstance(name, str) or "/" not in name:
@@ -113,5 +112,5 @@ def network_source(
 
 
 def device_path(source: dict[str, Any]) -> str:
-    """What a source is called in reports: the path, or pool/image."""
+    """A source in short, as in reports: the path, or pool/image."""
     return str(source["name"] if source["type"] == "network" else source["path"])

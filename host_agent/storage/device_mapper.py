@@ -1,9 +1,9 @@
 """The state of a multipath map in the kernel's device mapper, read by one ioctl.
 
-sysfs shows of a path the state of its SCSI device alone, and that stays "running" while the storage
-answers that there is no such LUN.  Which paths have failed dm-mpath knows: by a request
-that failed, or by multipathd, whose checkers tell it.  The ioctl sends no request to a path and
-waits for none (DM_NOFLUSH); it needs root.  The structures are those of linux/dm-ioctl.h.
+sysfs has only the state of a path's SCSI device, which stays "running" while the storage answers
+that there is no such LUN.  dm-mpath knows the failed paths, from failed requests and from
+multipathd's checkers.  The ioctl neither sends a request to a path nor waits for one (DM_NOFLUSH);
+it needs root.  The structures are those of linux/dm-ioctl.h.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PATH = re.compile(rb"\b\d+:\d+ ([AF])\b")
 
 
 def status(uuid: str) -> bytes | None:
-    """The status of the device with this UUID; None: there is none, or it may not be asked."""
+    """The status of the device with this UUID; None: there is none, or no permission."""
     size, begin = _ANSWER_BYTES, _HEAD.size
     answer = bytearray(size)
     head = (*_VERSION, size, begin, 0, 0, _DM_NOFLUSH, 0, 0, 0, b"", uuid.encode(), b"")
@@ -41,5 +41,5 @@ def status(uuid: str) -> bytes | None:
 
 
 def has_path(told: bytes | None) -> bool:
-    """Whether a map with this status has a path that works; one that is not known is believed."""
+    """Whether a map with this status has a working path; True for an unknown status."""
     return told is None or b"A" in _PATH.findall(told)

@@ -23,19 +23,19 @@ from pathlib import Path
 _SG_IO, _FROM_DEVICE = 0x2285, -3
 #: struct sg_io_hdr of linux <scsi/sg.h>.
 _HEAD = struct.Struct("iiBBHIPPPIIiPBBBBHHiII0P")
-_STATUS = slice(13, 19)  # of its fields: all zero if the disk has answered
+_STATUS = slice(13, 19)  # its status fields: all zero if the disk has answered
 _PAGE, _PAGE_BYTES = 0x83, 252
 _INQUIRY = bytes((0x12, 1, _PAGE, 0, _PAGE_BYTES, 0))
 _LIMIT_MS = 5000
-#: Kinds of names that are the volume's alone: EUI-64, NAA, SCSI name string.
+#: Designators that are unique to the volume: EUI-64, NAA, SCSI name string.
 _UNIQUE = frozenset({2, 3, 8})
 
-#: What the disk at a path answers; None: nothing.
+#: Reads the identification page of the disk at a path; None: no answer.
 Ask = Callable[[str], bytes | None]
 
 
 def asked(path: str) -> bytes | None:
-    """Its page of names now, from the disk itself; waits 5 s at most for one that answers."""
+    """The disk's present identification page; at most 5 s for a disk that answers."""
     command, page = ctypes.create_string_buffer(_INQUIRY), ctypes.create_string_buffer(_PAGE_BYTES)
     sense, at = ctypes.create_string_buffer(32), ctypes.addressof
     buffers = (_PAGE_BYTES, at(page), at(command), at(sense), _LIMIT_MS, 0, 0, 0)
@@ -53,7 +53,7 @@ def asked(path: str) -> bytes | None:
 
 
 def other_volumes(path: str, root: Path = Path("/"), ask: Ask = asked) -> list[str]:
-    """The disks at `path`, or below the map there, that are another volume by now."""
+    """The disks at `path`, or below the map there, that are another volume now."""
     blocks = root / "sys/class/block"
     name = Path(os.path.realpath(root / path[1:])).name
     below = sorted(each.name for each in blocks.glob(f"{name}/slaves/*")) or [name]
@@ -61,7 +61,7 @@ def other_volumes(path: str, root: Path = Path("/"), ask: Ask = asked) -> list[s
 
 
 def _is_other(block: Path, path: str, ask: Ask) -> bool:
-    """Only if both have names, and not one in common."""
+    """True only if both have designators, and none in common."""
     with suppress(OSError):
         kept = {*_names((block / _KEPT).read_bytes())}
         if kept and (block / "device/state").read_text() == _WORKS:
@@ -74,8 +74,8 @@ _KEPT, _WORKS = f"device/vpd_pg{_PAGE:x}", "running\n"
 
 
 def _names(page: bytes) -> Iterator[tuple[int, bytes]]:
-    """Of the logical unit itself, and not of the port by which it was asked.  Of a page that is too
-    long for the answer the last one is cut off, and names nothing.
+    """The designators of the logical unit, without those of the port.  If the page was truncated,
+    the last one is incomplete and left out.
     """
     end = 4 + int.from_bytes(page[2:4], "big")
     rest = page[4:end]

@@ -1,8 +1,8 @@
 """The `Keys` port: Barbican, and the fixed key of Cinder's ConfKeyManager.
 
-Keys of Barbican are read over its API with a Keystone token of our own, for a host acts
-long after the user's token has ended (nova LP 1905701).  Volumes' keys belong to their
-users' projects, so Barbican's policy must let this user read them.
+Barbican's keys are read with a Keystone token of this host's user, because a host acts long after
+the token of the volume's user has expired (nova LP 1905701).  The keys belong to the volumes'
+projects, so Barbican's policy must let this user read them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from host_agent.shared.contract.ports import Keys, PortError
 from host_agent.shared.platform import masking
 from host_agent.shared.platform.settings import ConfigError
 
-#: By this id ConfKeyManager calls its only key, which a Cinder of before Barbican may have used.
+#: The id of ConfKeyManager's only key; a Cinder that now has Barbican may have used it before.
 FIXED_KEY_ID = "00000000-0000-0000-0000-000000000000"
 
 _HTTP_LOG = logging.getLogger(__name__ + ".http")
@@ -29,7 +29,7 @@ _HTTP_LOG.setLevel(logging.INFO)  # at DEBUG keystoneauth would log answers
 
 
 class KeyManagers:
-    """Either, or both, or none: as much as the host is configured for."""
+    """Both key managers, as far as they are configured."""
 
     def __init__(self, fixed_key: str = "", barbican: Keys | None = None) -> None:
         """`fixed_key` in hexadecimal, as in cinder.conf; ConfigError if it is not."""
@@ -58,10 +58,10 @@ NO_KEYS: Keys = KeyManagers()
 
 
 class Barbican:
-    """OpenStack's key manager, at `endpoint`, or ("") where Keystone's catalog has it.
+    """OpenStack's key manager, at `endpoint` ("": from Keystone's catalog).
 
-    The user is that of `settings.auth`; without it nobody is authenticated.  Keys are only
-    read, so whatever fails has not happened.
+    The user is that of `settings.auth`; without it, noauth.  Keys are only read, so every failure
+    is safe to retry.
     """
 
     def __init__(self, settings: CinderSettings, endpoint: str = "") -> None:
@@ -74,12 +74,12 @@ class Barbican:
         )
 
     def passphrase(self, key_id: str) -> str:
-        """The key's bytes in hexadecimal, as Nova and Cinder have always done it."""
+        """The key's bytes in hexadecimal, as in Nova and Cinder."""
         try:
             url = f"{self._root()}/v1/secrets/{UUID(key_id)}/payload"
             headers = {"Accept": "application/octet-stream"}
             answer = self._session.get(url, headers=headers, raise_exc=False, logger=_HTTP_LOG)
-        except ValueError:  # no UUID, so it is none of Barbican's
+        except ValueError:  # not a UUID, so not Barbican's
             raise _refused(key_id, HTTPStatus.NOT_FOUND) from None
         except keystone_exceptions.ClientException as error:
             raise _unavailable(type(error).__name__) from None

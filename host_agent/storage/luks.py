@@ -1,13 +1,11 @@
 """The header of a LUKS volume: written by a private call of os-brick, and read.
 
-QEMU decrypts (decision 0021), so a new encrypted volume is to be formatted and not opened.
-os-brick's public `LuksEncryptor.attach_volume` does more: it opens the device, formats it if
-that fails, opens it again, and puts a link to the opened device in the place of the volume's
-path.  We call the part that formats, `_format_volume`; tests/contracts/test_brick.py holds
-its form.
+QEMU decrypts (decision 0021), so a new encrypted volume must be formatted, but not opened.
+os-brick's public `LuksEncryptor.attach_volume` does more: it opens the device, formats it if that
+fails, opens it again, and replaces the volume's path by a link to the opened device.  So this
+module calls its private part, `_format_volume`; tests/contracts/test_brick.py checks the signature.
 
-What it gives: no cryptsetup command line, key slots or key file handling of ours.  Delete
-this file when os-brick has a public way to format without opening.
+Delete this file when os-brick has a public way to format without opening.
 """
 
 from __future__ import annotations
@@ -32,16 +30,16 @@ def format_device(root_helper: str, path: str, passphrase: str, encryption: Encr
     Raises what os-brick raises.
     """
     bits = encryption.key_size
-    # The size becomes a word of the command; of a number os-brick cannot tell an error.
+    # A text, because os-brick puts it into a command, and fails to report an error with a number.
     how = {"cipher": encryption.cipher, "key_size": None if bits is None else str(bits)}
     encryptor = luks.LuksEncryptor(root_helper, {"data": {"device_path": path}}, None)
     encryptor._format_volume(passphrase, **how)  # noqa: SLF001 - see above
 
 
 def payload_offset(root_helper: str, path: str) -> int:
-    """Where the data of a LUKS 1 device begin, in bytes; a guest has what is from there on.
+    """The offset of the data in a LUKS 1 device, in bytes.
 
-    Raises ProcessExecutionError, and ValueError for a head that is none of LUKS 1.
+    Raises ProcessExecutionError, and ValueError for a header that is not LUKS 1.
     """
     command = ("cryptsetup", "luksDump", path)
     output, _ = os_brick.privileged.rootwrap.execute(

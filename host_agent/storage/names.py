@@ -14,12 +14,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-#: udev makes its names after the kernel has shown the device: on a host under load, more than 5 s
-#: after.  In seconds.
+#: Seconds to wait for udev, which makes its names after the kernel has shown the device: more than
+#: 5 s later on a busy host.
 UDEV_S_MAX, POLL_S = 30.0, 0.05
 
-#: Of what identifies a device in sysfs, how udev begins its name.  Not by the model and
-#: serial number of its NVMe controller: all namespaces of that have these.
+#: Identifying attributes in sysfs, the prefix of udev's name, and the attribute's own prefix.  Not
+#: the model and serial number of an NVMe controller, which all its namespaces share.
 _NAMES = (("dm/uuid", "dm-uuid-", ""), ("wwid", "nvme-", ""), ("device/wwid", "wwn-0x", "naa."))
 
 
@@ -38,10 +38,10 @@ def stable(path: str, root: Path = Path("/"), wait_s: float = UDEV_S_MAX) -> str
 
 
 def is_mere_path(path: str, root: Path = Path("/")) -> bool:
-    """Whether the SCSI disk at `path` is, or may yet become, one path of a multipath map.
+    """Whether the SCSI disk at `path` is, or may still become, a path of a multipath map.
 
-    udev has not named it, so multipathd was not told of it; or its name is the map's above it.
-    A disk whose name leads to another path of the volume is nobody's: no map is made of these.
+    Either udev has not named it, so multipathd does not know it yet; or its name leads to the map
+    above it.  If its name leads to another path of the volume, no map is made.
     """
     block = root / "sys/class/block" / Path(os.path.realpath(root / path[1:])).name
     if not (block / "device/wwid").exists() or (name := _by_id(block)) is None:
@@ -60,6 +60,6 @@ def _by_id(block: Path) -> str | None:
 
 
 def path_of(device: Mapping[str, Any]) -> str | None:
-    """Where a device is that connecting returned: by the name that stays, if it has one."""
+    """The path of a device that connecting returned: its stable name, if it has one."""
     path = device.get("stable_path") or device.get("path")
     return path if isinstance(path, str) else None

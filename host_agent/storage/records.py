@@ -1,10 +1,10 @@
 """Records of what this host has connected: one small file per attachment.
 
 A record is written before os-brick connects.  The step that ends the attachment on this host
-removes it after a proven disconnect; a step that disconnects to connect anew keeps it, without
-connections.  With it the host can disconnect a volume even if Cinder has deleted the attachment
-while the host was down, or if it was reset by an administrator, or has another connection now.  It
-has no secrets: os-brick needs none to disconnect.
+removes it after the disconnect; a step that disconnects to connect again keeps it, without
+connections.  With it the host can disconnect a volume even if the attachment in Cinder was deleted
+while the host was down, was reset by an administrator, or has another connection now.  It has no
+secrets: os-brick needs none to disconnect.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ from host_agent.storage.names import path_of
 class Record:
     """One attachment's connections: the present one, and former ones not disconnected yet.
 
-    None: nothing is connected; whoever needs the volume next (a start, a refresh) connects it.
+    Without any, nothing is connected; the next step that needs the volume (a start, a refresh)
+    connects it.
     """
 
     attachment_id: str
-    volume_id: str  # by the id it had then: Cinder's migrations may give it another
+    volume_id: str  # at that time; a migration in Cinder may change it
     server_id: str
-    serial: str  # by which the guest knows the disk
+    serial: str  # of the disk in the guest
     infos: tuple[ConnectionInfo, ...] = ()
-    #: What connecting returned (Brick.connect), by the connection's target_digest.  Without it
-    #: a disconnect has to guess the device, and takes one path for the multipath (LP 1785669).
+    #: What Brick.connect returned, by the connection's target_digest.  Without it os-brick guesses
+    #: the device at the disconnect, and takes one path for the multipath map (LP 1785669).
     devices: dict[str, dict[str, Any]] = field(default_factory=dict)
-    #: Where the data was while it was connected last: there the guest's definition has its disk
-    #: until that is made anew.
+    #: The paths of the last connection, which the guest's definition has until it is updated.
     former: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return f"Record({self.attachment_id}, {len(self.infos)} connections)"
 
     def having(self, info: ConnectionInfo) -> Self:
-        """With this connection as well, without its secrets."""
+        """With this connection added, without its secrets."""
         infos = {connection.target_digest(known): known for known in self.infos}
         infos[connection.target_digest(info)] = masking.without_secrets(info)
         return replace(self, infos=tuple(infos.values()))
 
     def connected(self, info: ConnectionInfo, device: dict[str, Any] | None) -> Self:
-        """With what connecting returned, if it returned something new, without its secrets."""
+        """With the device that connecting returned, if any, without its secrets."""
         if not device:
             return self
         found = {connection.target_digest(info): masking.without_secrets(device)}
@@ -70,35 +70,35 @@ class Record:
 
     @property
     def paths(self) -> list[str]:
-        """Of its devices, as far as they are known."""
+        """The known paths of its devices."""
         paths = map(path_of, self.devices.values())
         return [path for path in paths if path is not None]
 
     @property
     def names(self) -> list[str]:
-        """By which QEMU opens itself what has no device."""
+        """The names of RBD images, which QEMU opens without a device."""
         names = (i.get("name") for i in self.infos if i.get("driver_volume_type") == "rbd")
         return [name for name in names if isinstance(name, str)]
 
     @property
     def places(self) -> list[str]:
-        """Where a disk of it may be, as far as that is known."""
+        """All known sources that a disk of it may have."""
         return [*self.paths, *self.names, *self.former]
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is known of all connections where their data is."""
+        """Whether the source of each connection is known."""
         by_name = len(self.names)
         return len(self.infos) == by_name + sum(self.device_of(i) is not None for i in self.infos)
 
     @property
     def connected_as(self) -> list[tuple[dict[str, Any], ConnectionInfo]]:
-        """Each device that connecting returned, and by which connection."""
+        """The devices that connecting returned, each with its connection."""
         found = ((self.device_of(info), info) for info in self.infos)
         return [(device, info) for device, info in found if device is not None]
 
     def device_of(self, info: ConnectionInfo) -> dict[str, Any] | None:
-        """What connecting it returned; None: nothing yet, or nothing of use."""
+        """What connecting it returned; None: nothing."""
         return self.devices.get(connection.target_digest(info))
 
 
@@ -116,7 +116,7 @@ class FileRecords(MutableMapping[str, Record]):
     def __getitem__(self, attachment_id: str) -> Record:
         try:
             path = self._file(attachment_id)
-        except (ValueError, TypeError):  # no id, as a lane without an attachment has
+        except (ValueError, TypeError):  # not an id: a lane without an attachment
             raise KeyError(attachment_id) from None
         try:
             data = json.loads(path.read_text())
@@ -128,7 +128,7 @@ class FileRecords(MutableMapping[str, Record]):
             raise KeyError(attachment_id) from None
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise _failed(path, error) from error
-        if record.attachment_id != attachment_id:  # by it another one's connection would be ended
+        if record.attachment_id != attachment_id:  # it would end another attachment's connection
             raise _copied(path, record)
         return record
 
@@ -156,18 +156,18 @@ class FileRecords(MutableMapping[str, Record]):
             raise _failed(self._file(attachment_id), error) from error
 
     def __iter__(self) -> Iterator[str]:
-        """Its own files only: others in the directory, such as copies, are skipped."""
+        """Skips other files in the directory, such as copies."""
         return iter(sorted(path.stem for path in self._path.glob("*.json") if _is_id(path.stem)))
 
     def __len__(self) -> int:
         return len(list(iter(self)))
 
     def _file(self, attachment_id: str) -> Path:
-        """Ids come from another service: nothing but a plain file name may result."""
+        """Ids come from another service, so they are checked: the result is a plain file name."""
         return self._path / f"{UUID(attachment_id)}.json"
 
     def _sync(self) -> None:
-        """Names are durable only with their directory."""
+        """A new file name is durable only after its directory is synced."""
         handle = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(handle)
@@ -176,7 +176,7 @@ class FileRecords(MutableMapping[str, Record]):
 
 
 def _is_id(text: str) -> bool:
-    """As files are called (`FileRecords._file`)."""
+    """Whether it is an id in the form of `FileRecords._file`."""
     try:
         return str(UUID(text)) == text
     except ValueError:
@@ -184,13 +184,13 @@ def _is_id(text: str) -> bool:
 
 
 def there_now(records: Records) -> list[Record]:
-    """All of them: one that another run removes meanwhile is none."""
+    """All records, without those that another run removes meanwhile."""
     found = (records.get(attachment_id) for attachment_id in list(records))
     return [record for record in found if record is not None]
 
 
 def of_server(records: Records, server_id: str) -> list[Record]:
-    """Those for a server; one that cannot be read says nothing of it."""
+    """The readable records of a server."""
     found = []
     for attachment_id in list(records):
         try:
@@ -203,7 +203,7 @@ def of_server(records: Records, server_id: str) -> list[Record]:
 
 
 def remember(records: Records, new: Record, info: ConnectionInfo) -> Record:
-    """Note that `info` may be connected from now on, for what `new` tells; what is noted."""
+    """Add `info`, which may be connected from now on, to the record (`new` if there is none)."""
     known = records.get(new.attachment_id)
     if (record := (known or new).having(info)) != known:
         records[new.attachment_id] = record
@@ -211,13 +211,13 @@ def remember(records: Records, new: Record, info: ConnectionInfo) -> Record:
 
 
 def is_known(records: Records, info: ConnectionInfo) -> bool:
-    """Whether this host may have it connected already, for whichever server."""
+    """Whether this host may have it connected already, for any server."""
     digest = connection.target_digest(info)
     return any(_may_hold(records, attachment_id, digest) for attachment_id in list(records))
 
 
 def _may_hold(records: Records, attachment_id: str, digest: str) -> bool:
-    """Another server's record may be removed meanwhile, and says nothing if it cannot be read."""
+    """True for an unreadable record."""
     try:
         record = records.get(attachment_id)
     except PortError:

@@ -1,13 +1,13 @@
 """Checks whether a guest's disk uses the device that this host has connected for it.
 
-A label (the serial) says which volume a disk is to be, and anybody can copy it.  Where the data is
-says which one it is: the device, file or image that this host's record of the connection names, by
-whichever of its names.  What is not certain is said to be unknown, and never to be another's:
-* a definition alone may call a device by a name of an earlier life of the host, which another one
-  has now, so there only files and images tell (`certain`);
-* a device that is not there cannot be compared with one that is;
-* the same file may be seen by another mount of its share;
-* Cinder's own snapshots put files above a volume's, and a fence may end one before this host has
+The serial says which volume a disk should be, and anybody can copy it.  The source says which one
+it is: the device, file or image in this host's connection record, by any of its names.  What is not
+certain counts as unknown, and never as another volume's:
+* a definition may have a device name from before a reboot, which is another device now, so for a
+  guest that is off only files and images count (`certain`);
+* a missing device cannot be compared with a present one;
+* the same file may be seen through another mount of its share;
+* Cinder's snapshots put files above a volume's file, and a fence may end one before this host has
   recorded it (decision 0078).
 """
 
@@ -22,22 +22,19 @@ from host_agent.storage.port import StorageView
 from host_agent.storage.records import Record
 
 _DEVICES = "/dev/"
-#: As Cinder calls files and images of volumes, and files above them, unless it is told otherwise.
 _UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
-#: As it calls a file above: of a snapshot's id.
+#: Cinder's default names: a file above a volume's has the snapshot's id; then a volume's own.
 _ABOVE = re.compile(rf"(volume-{_UUID})\.{_UUID}")
 _OF_A_VOLUME = re.compile(rf"(?:.*/)?volume-({_UUID})(\.[\w-]+)?")
 
 
 def certain(sources: Iterable[str], *, live: bool) -> tuple[str, ...]:
-    """Those that tell where the data is."""
+    """The sources that are certain: all of a live disk, else only files and images."""
     return tuple(each for each in sources if live or not each.startswith(_DEVICES))
 
 
 def elsewhere(sources: Sequence[str], records: Iterable[Record], view: StorageView) -> bool | None:
-    """Whether one of the disk's certain sources is none of what its records lead to; None: that
-    cannot be said.
-    """
+    """Whether one of the disk's certain sources is none of its records'; None: unknown."""
     records = list(records)
     known = {place for record in records for place in record.places}
     if not sources or not known:
@@ -55,7 +52,7 @@ def elsewhere(sources: Sequence[str], records: Iterable[Record], view: StorageVi
 
 
 def _may_be_one(source: str, known: str) -> bool:
-    """Whether it may be the same file, or one that Cinder has put above that."""
+    """Whether it may be the same file, or a snapshot of Cinder's above it."""
     one, other = posixpath.basename(source), posixpath.basename(known)
     above = _ABOVE.fullmatch(one)
     return one == other or (
@@ -66,7 +63,7 @@ def _may_be_one(source: str, known: str) -> bool:
 
 
 def is_same(one: str, other: str, view: StorageView) -> bool:
-    """Whether both are one device, and not two paths of its disk; or a file by the same server."""
+    """Whether both are one device (not two paths of a disk), or one file of the same server."""
     if one.startswith(_DEVICES):
         return view.place(one) == view.place(other)
     return not view.names(one).isdisjoint(view.names(other))
@@ -75,7 +72,7 @@ def is_same(one: str, other: str, view: StorageView) -> bool:
 def is_recorded(
     sources: Sequence[str], records: Iterable[Record], view: StorageView
 ) -> bool | None:
-    """Whether a disk is on what its records lead to, and that is what they connected."""
+    """Whether the sources are what the records connected, and unchanged since; None: unknown."""
     records = list(records)
     other = elsewhere(sources, records, view)
     if other is None or other:
@@ -84,7 +81,7 @@ def is_recorded(
 
 
 def _is_changed(path: str, records: Iterable[Record], view: StorageView) -> bool:
-    """Whether the device by which a volume was connected is another disk by now."""
+    """Whether the device of a connection is another disk now."""
     connected = [
         (device, info)
         for record in records
@@ -96,7 +93,7 @@ def _is_changed(path: str, records: Iterable[Record], view: StorageView) -> bool
 
 
 def by_name(records: Iterable[Record], view: StorageView) -> dict[str, str]:
-    """The volumes that are connected by these records, by each name of where their data is."""
+    """The volumes of these records, by all names of their sources."""
     return {
         name: record.volume_id
         for record in records
@@ -106,7 +103,7 @@ def by_name(records: Iterable[Record], view: StorageView) -> dict[str, str]:
 
 
 def volume_behind(source: str, volumes: Mapping[str, str], view: StorageView) -> str | None:
-    """The volume whose data is there: of those `by_name`, or by its own name on storage."""
+    """The volume at a source: from `by_name`, or by Cinder's name of the file or image."""
     for name in (source, *view.names(source)):
         if name in volumes:
             return volumes[name]

@@ -1,8 +1,8 @@
-"""The verbs a host runs, each an *ensure*: probe, act, verify.
+"""The verbs a host runs; each is idempotent: check, act, verify.
 
-A verb may be called when nothing, half or all of it has happened before: after a crash, a time-out,
-or a lost report.  It looks first, does what is missing, and looks again.  So it is always right to
-run a verb after an unknown outcome, and a second run of a finished verb changes nothing.
+A verb may be called when nothing, half or all of it is done already: after a crash, a timeout, or a
+lost report.  It looks first, does what is missing, and looks again.  So it is always safe to run a
+verb after an unknown outcome, and a second run of a finished verb changes nothing.
 
 Verbs raise only PortError; the ledger decides what it means for the flow.  The one exception is
 `Stopping`, which the clock and the watch raise while the agent shuts down: the run is dropped
@@ -19,7 +19,7 @@ from host_agent.shared.contract.messages import GuestOrder, Verb
 from host_agent.verbs import cinder, disk, drift, guest, snapshots
 from host_agent.verbs.context import RunContext
 
-#: For one volume of a server; each is the function of its name.
+#: For one volume of a server; a verb is the function of its name.
 VERBS: dict[Verb, Callable[[RunContext, Lane], dict[str, Any]]] = {
     verb: vars(file)[verb]
     for file in (cinder, disk, drift, snapshots)

@@ -1,4 +1,4 @@
-"""Verbs that call Cinder.  The package says what all verbs have in common."""
+"""Verbs that call Cinder.  The package's docstring has the rules of all verbs."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ PROVISIONING = frozenset({"creating", "downloading"})
 
 
 def attachment_update(ctx: RunContext, lane: Lane) -> dict[str, Any]:
-    """Give the attachment this host's connector, unless it has a connection already."""
+    """Update the attachment with this host's connector, unless it has a connection."""
     _check_multiattach(ctx, lane)
     flow = flow_of(ctx, lane)
     return _target(lane, flow, flow.update())
 
 
 def attachment_create(ctx: RunContext, lane: Lane) -> dict[str, Any]:
-    """Create an attachment for this host; those of the server's other host stay as they are."""
+    """Create an attachment for this host; the one of the server's other host stays."""
     _check_multiattach(ctx, lane)
     flow = flow_of(ctx, lane)
     made = flow.create()
@@ -44,15 +44,14 @@ def attachment_create(ctx: RunContext, lane: Lane) -> dict[str, Any]:
 
 
 def attachment_refresh(ctx: RunContext, lane: Lane) -> dict[str, Any]:
-    """Get a fresh connection for the same attachment.
+    """Get a new connection for the same attachment.
 
-    A guest that is off lets go of the former connection first, and keeps its record, whoever
-    connects it anew (decision 0081).  A running one cannot: whether it has to is seen when its
-    disk is replaced.
+    If the guest is off, the former connection is ended first and its record kept (decision 0081).
+    That is impossible while it runs; whether it was necessary, `disk_replace` finds out.
     """
     refuse_other_source(ctx, lane.server_id, lane.disk_serial)
     if not ctx.guests.disk(lane.server_id, lane.disk_serial).running:
-        own_connector(ctx)  # before anything is let go of for it
+        own_connector(ctx)  # fails before anything is disconnected
         disconnect(ctx, lane, shared=is_shared(ctx, lane))
         keep_unconnected(ctx, lane)
     flow = flow_of(ctx, lane)
@@ -60,11 +59,11 @@ def attachment_refresh(ctx: RunContext, lane: Lane) -> dict[str, Any]:
 
 
 def attachment_convert(ctx: RunContext, lane: Lane) -> dict[str, Any]:
-    """Make an attachment of what the old calls left in Cinder: its row takes a connector.
+    """Convert an attachment of the old calls: its row in Cinder gets this host's connector.
 
-    The guest keeps its disk, and does not notice.
+    The guest keeps its disk.
     """
-    # Not by the old calls, which do not show one that an earlier attempt has begun to convert.
+    # The old calls do not show a row that an earlier attempt has begun to convert.
     rows = ctx.cinder.attachments(lane.volume_id, lane.server_id)
     row = next((row for row in rows if row.status in {"attached", "attaching"}), None)
     if row is None:
@@ -75,8 +74,8 @@ def attachment_convert(ctx: RunContext, lane: Lane) -> dict[str, Any]:
         )
     lane = replace(lane, attachment_id=row.id)
     flow = NewFlow(ctx, lane)
-    # As the list has it: asked for by itself, a row without connection is an error of Cinder's
-    # where the volume's driver knows a format (NFS).
+    # From the list: a single read of a row without connection fails in Cinder if the volume's
+    # driver has a format (NFS).
     if row.connection_info:
         ctx.attachments[row.id] = row
     info = row.connection_info or flow.refresh()
@@ -88,9 +87,9 @@ def attachment_convert(ctx: RunContext, lane: Lane) -> dict[str, Any]:
 
 
 def attachment_complete(ctx: RunContext, lane: Lane) -> dict[str, Any]:
-    """Mark the attachment attached, given evidence that it is.
+    """Complete the attachment, after a check that the guest has the disk.
 
-    Cinder would accept it without (in-use with nothing connected): so we look.
+    Cinder does not check: it would set `in-use` with nothing connected.
     """
     flow = flow_of(ctx, lane)
     info = (_connected_here(ctx, lane) if ctx.first else None) or flow.info()
@@ -108,16 +107,16 @@ def attachment_complete(ctx: RunContext, lane: Lane) -> dict[str, Any]:
 
 
 def _connected_here(ctx: RunContext, lane: Lane) -> ConnectionInfo | None:
-    """What this host has connected for the attachment by its own record, if that is one thing."""
+    """The connection in this host's record of the attachment, if it is exactly one."""
     own = ctx.records.get(lane.attachment_id or "")
     return own.infos[0] if own is not None and len(own.infos) == 1 else None
 
 
 def attachment_delete(ctx: RunContext, lane: Lane) -> dict[str, Any]:
-    """Delete the attachment; one that is gone is a success.
+    """Delete the attachment; a missing one is success.
 
-    Never while the guest here has the disk: Cinder would take the export away under
-    it, and the device could come back as another tenant's (CVE-2023-2088).
+    Never while the guest here has the disk: Cinder would end the export, and the device could come
+    back as another tenant's volume (CVE-2023-2088).
     """
     refuse_if_plugged(ctx, lane)
     ended = flow_of(ctx, lane).delete()
@@ -125,7 +124,7 @@ def attachment_delete(ctx: RunContext, lane: Lane) -> dict[str, Any]:
 
 
 def take_back(ctx: RunContext, verb: Verb, lane: Lane) -> None:
-    """Delete what a step created whose result the ledger refused as stale."""
+    """Delete what a step created, if the ledger refused its result as stale."""
     if verb is Verb.ATTACHMENT_CREATE:
         flow_of(ctx, lane).take_back()
 
@@ -133,7 +132,7 @@ def take_back(ctx: RunContext, verb: Verb, lane: Lane) -> None:
 def volume_wait_ready(ctx: RunContext, lane: Lane) -> dict[str, Any]:
     """Wait until the volume is provisioned (S1, attach, third step).
 
-    It mostly is already when the run takes its locks, and does not cease to be.
+    It usually was when the run took its locks, and it stays so.
     """
     seen = ctx.volumes.get(lane.volume_id)
     if seen is None or not _is_ready(seen):
@@ -146,7 +145,7 @@ def wait_until(
 ) -> VolumeView:
     """Poll Cinder; FINAL `volume_error`, `cancelled`, or `volume_not_ready` at the deadline.
 
-    Waiting can be long, so attachments seen before it are looked at again after it.
+    The wait can be long, so attachments that were read before it are forgotten.
     """
     end = ctx.clock.now() + ctx.waits.ready_deadline_s
     while True:
@@ -173,13 +172,13 @@ def wait_until(
 
 
 def _is_ready(volume: VolumeView | VolumeSeen) -> bool:
-    # A volume may say "available" before its service_uuid is set, and shared_targets
-    # with it: the lock of S3 needs both.
+    # A volume may be "available" before its service_uuid and shared_targets are set; the lock of S3
+    # needs both.
     return volume.status not in PROVISIONING | FAILED and volume.service_uuid is not None
 
 
 def _check_multiattach(ctx: RunContext, lane: Lane) -> None:
-    """S3: the service has asked already; "checked again on the host"."""
+    """S3: the service has checked already; "checked again on the host"."""
     if lane.multiattach and not ctx.multiattach:
         raise final(
             "multiattach_not_supported",
@@ -188,7 +187,7 @@ def _check_multiattach(ctx: RunContext, lane: Lane) -> None:
 
 
 def _target(lane: Lane, flow: NewFlow | OldFlow, info: ConnectionInfo) -> dict[str, Any]:
-    """What is connected, how, and by whose connector, so that the ledger can compare."""
+    """The outputs about the connection."""
     return {
         "connector_host": flow.connector_host,
         "driver": connection.driver(info),

@@ -1,9 +1,9 @@
 """Cinder's two ways to attach a volume, behind one interface.
 
-`NewFlow` uses attachments (Cinder 3.44 and later).  `OldFlow` uses the volume actions of before
-(S1, old flow): Cinder then has no attachment of a host, and the ledger gives it its own id.  The
-answer of `initialize_connection` is not stored, so it is requested again whenever it is needed.
-Only this module knows which lane has which flow.
+`NewFlow` uses attachments (Cinder 3.44 and later).  `OldFlow` uses the older volume actions (S1,
+old flow): Cinder has no attachment then, so the ledger makes its own id.  The answer of
+`initialize_connection` is not stored, so it is requested again whenever it is needed.  Only this
+module knows which lane has which flow.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from uuid import uuid4
 
 import structlog
 
-from host_agent.sent import let_land, sending
+from host_agent.late_requests import let_land, sending
 from host_agent.shared.contract.lane import Lane
 from host_agent.shared.contract.messages import ErrorKind
 from host_agent.shared.contract.ports import (
@@ -36,28 +36,28 @@ _CONNECTED = frozenset({"attaching", "attached"})
 
 @dataclass(frozen=True)
 class CreatedAttachment:
-    """An attachment that this host has now."""
+    """A new attachment of this host."""
 
     attachment_id: str
     info: ConnectionInfo
 
 
 class NewFlow:
-    """An attachment of Cinder's for each host that has the volume."""
+    """One attachment in Cinder for each host that has the volume."""
 
     def __init__(self, ctx: RunContext, lane: Lane) -> None:
         self._ctx, self._lane = ctx, lane
         self.connector_host: str | None = None  # whose connector Cinder was given, if it was
 
     def info(self) -> ConnectionInfo:
-        """How to connect; FINAL `not_connected` before the attachment has a connector."""
+        """Connection information; FINAL `not_connected` before the attachment has a connector."""
         return self._learnt(self._seen())
 
     def create(self) -> CreatedAttachment:
-        """One of this host's own, in place of what earlier attempts may have left.
+        """Create one, after the deletion of what earlier attempts may have left.
 
-        Theirs is not taken over: whether it has this host's connector cannot be seen,
-        and one that failed halfway is a bare reservation.
+        Theirs is not reused: whose connector it has cannot be seen, and after a failure halfway it
+        is a mere reservation.
         """
         ctx, lane = self._ctx, self._lane
         connector = self._connector()
@@ -76,9 +76,9 @@ class NewFlow:
     def _with_room(
         self, ask: Callable[[], AttachmentView], key: str, make_room: Callable[[], object]
     ) -> AttachmentView:
-        """Ask when what late requests have left is out of the way.
+        """Call `ask` after `make_room` has removed what late requests may have left.
 
-        At the first attempt Cinder's refusal is what tells that there is something in the way.
+        At the first attempt `ask` comes first, because Cinder refuses it if something is left.
         """
         if self._ctx.first and key not in self._ctx.sent:
             try:
@@ -90,7 +90,7 @@ class NewFlow:
         return ask()
 
     def update(self) -> ConnectionInfo:
-        """Unless it has a connection: an attached one would go back to `attaching`."""
+        """Skipped if it has a connection: an attached one would go back to `attaching`."""
         let_land(self._ctx.sent, self._id(), self._ctx.clock)
         if not self._ctx.first:  # else nobody has given it a connector
             view = self._view()
@@ -99,8 +99,8 @@ class NewFlow:
         return self._learnt_new(self._update())
 
     def refresh(self) -> ConnectionInfo:
-        """Cinder refuses it while this host has another attachment (LP 1833736): one that came too
-        late is deleted first.
+        """Cinder refuses it while this host has another attachment (LP 1833736), so one that a late
+        request created is deleted first.
         """
         return self._learnt_new(self._with_room(self._update, self._id(), self._end_late))
 
@@ -117,7 +117,7 @@ class NewFlow:
     def _learnt_new(self, view: AttachmentView) -> ConnectionInfo:
         if not view.connection_info:
             view = self._view()
-        return self._learnt(replace(view, status="attaching"))  # the answer may say what it was
+        return self._learnt(replace(view, status="attaching"))  # the answer may have the old status
 
     def complete(self, _device: str) -> None:
         seen = self._ctx.attachments.get(self._id()) if self._ctx.first else self._seen()
@@ -135,10 +135,11 @@ class NewFlow:
         _connection_of(view)
 
     def delete(self) -> list[str]:
-        """Delete the attachment (success if it is gone), and unknown ones of the pair: returned.
+        """Delete the attachment (a missing one is success), and unknown ones of the pair, whose ids
+        are returned.
 
-        Those the answer to the deletion shows.  Only where it does not, or a request for another
-        one may be under way, are they asked for.
+        The answer to the deletion shows the others.  They are read only if it does not, or if a
+        request for another one may still be carried out.
         """
         left: list[AttachmentView] | None = None
         if self._lane.attachment_id is not None:
@@ -157,7 +158,7 @@ class NewFlow:
         self._delete(self._id())
 
     def to_disconnect(self, own: Record | None) -> list[ConnectionInfo]:
-        """All that may be connected, by Cinder's word and by this host's own record."""
+        """All connections that may exist, from Cinder and from this host's record."""
         found = {connection.target_digest(info): info for info in own.infos} if own else {}
         try:
             info = self._view().connection_info
@@ -172,8 +173,8 @@ class NewFlow:
         return list(found.values())
 
     def _connector(self) -> dict[str, Any]:
-        """Cinder takes the device's name from it, to show it (LP 1945450), and the mode, if the
-        attachment was made without one.
+        """With the device name, which Cinder shows (LP 1945450), and the mode, which it takes from
+        here if the attachment was created without one.
         """
         connector = {**own_connector(self._ctx), "mode": self._lane.access_mode}
         if self._lane.device_name is not None:
@@ -182,7 +183,7 @@ class NewFlow:
         return connector
 
     def _seen(self) -> AttachmentView:
-        """The attachment as this run has seen it connected, or else as Cinder has it now."""
+        """The attachment as this run has read it, or else as Cinder has it now."""
         return self._ctx.attachments.get(self._id()) or self._view()
 
     def _view(self) -> AttachmentView:
@@ -202,21 +203,21 @@ class NewFlow:
             ) from error
 
     def _make_room(self) -> None:
-        """End or complete one that is `attaching`: until then Cinder refuses another."""
+        """Delete or complete one that is `attaching`, because Cinder refuses a second one."""
         let_land(self._ctx.sent, self._pair(), self._ctx.clock)
         rows = self._rows()
         self._delete_unknown(rows)
         has = {self._lane.other and self._lane.other.attachment_id, *self._lane.known}
         for view in rows:
             if view.id in has and view.status == "attaching":
-                # The server has it, so it was complete: a late update took that back.
+                # The server has it, so it was complete before a late update.
                 self._ctx.cinder.attachment_complete(view.id)
 
     def _rows(self) -> list[AttachmentView]:
         return self._ctx.cinder.attachments(self._lane.volume_id, self._lane.server_id)
 
     def _delete_unknown(self, rows: list[AttachmentView]) -> list[str]:
-        """Attachments of this pair whose ids nobody has learnt, so nobody connected them."""
+        """Incomplete attachments of this pair with unknown ids, so nobody has connected them."""
         lane = self._lane
         known = {*lane.known, lane.attachment_id, lane.other and lane.other.attachment_id}
         ours = [view for view in rows if view.server_id == lane.server_id]
@@ -227,8 +228,8 @@ class NewFlow:
         return unknown
 
     def _knows_all(self) -> bool:
-        """Whether the lane says which attachments the ledger knows; of a new one that attaches
-        there is only what the ledger itself has made.
+        """Whether the lane names all attachments of the pair that the ledger knows; a new attach
+        has only the one that the ledger has reserved.
         """
         lane = self._lane
         return lane.other is not None or lane.attachment_id in {None, *lane.known}
@@ -237,7 +238,7 @@ class NewFlow:
         return f"{self._lane.volume_id}+{self._lane.server_id}"
 
     def _delete(self, attachment_id: str) -> list[AttachmentView] | None:
-        """The volume's others, as Cinder's answer shows them; None: it is gone all the same."""
+        """The volume's other attachments in Cinder's answer; None: gone, without an answer."""
         try:
             shown = self._ctx.cinder.attachment_delete(attachment_id)
             if shown is not None:
@@ -259,7 +260,7 @@ class NewFlow:
         return self._lane.attachment_id
 
     def _learnt(self, view: AttachmentView) -> ConnectionInfo:
-        """The connection, which this run need not ask for again."""
+        """The connection; the run remembers it."""
         info = _connection_of(view)
         self._ctx.attachments[view.id] = view
         return info
@@ -281,7 +282,7 @@ class OldFlow:
         self.connector_host: str | None = None
 
     def info(self) -> ConnectionInfo:
-        """As this run has learnt it, or else asks for it."""
+        """As this run has it, or else requested now."""
         return self._ctx.infos.get(self._lane.volume_id) or self.update()
 
     def update(self) -> ConnectionInfo:
@@ -291,7 +292,7 @@ class OldFlow:
         self._ctx.infos[self._lane.volume_id] = info
         return info
 
-    refresh = update  # what Cinder is asked for is nothing it keeps
+    refresh = update  # Cinder stores nothing of it
 
     def create(self) -> CreatedAttachment:
         return CreatedAttachment(self._lane.attachment_id or str(uuid4()), self.update())
@@ -305,8 +306,8 @@ class OldFlow:
         ctx.cinder.attach(lane.volume_id, lane.server_id, f"/dev/{device}", ctx.host, mode)
 
     def delete(self) -> list[str]:
-        """Of a lane that moves only this host's connection ends: the server keeps its row; and so
-        does the connection, if it is another attachment's by now.
+        """In a move only this host's connection ends, unless another attachment uses it; the server
+        keeps its row.
         """
         lane = self._lane
         if lane.other is None:
@@ -337,8 +338,8 @@ class OldFlow:
             self._ctx.cinder.unreserve(self._lane.volume_id)
 
     def _begun_to_convert(self) -> list[AttachmentView]:
-        """The server's row with a connector that nobody has told Cinder to be in use: the old
-        calls do not show it.
+        """The server's incomplete rows, from an interrupted conversion; the old calls do not show
+        them.
         """
         ctx, lane = self._ctx, self._lane
         if not ctx.cinder.new_flow():
@@ -374,10 +375,10 @@ def _letting_go(ctx: RunContext, lane: Lane) -> AbstractContextManager[Deletion]
 
 
 def own_connector(ctx: RunContext) -> dict[str, Any]:
-    """What Cinder is told this host by; FINAL `foreign_connector` unless it names this host.
+    """This host's connector; FINAL `foreign_connector` if it names another host.
 
-    Cinder takes whatever it is given, and the attachment then names another host, or none
-    (LP 1693333, LP 2012365): whoever asks which host has the volume is told wrongly from then on.
+    Cinder does not check it, and would show the wrong host, or none, from then on (LP 1693333,
+    LP 2012365).
     """
     connector = ctx.brick.connector()
     if (named := connector.get("host")) != ctx.host:

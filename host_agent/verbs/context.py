@@ -1,7 +1,6 @@
-"""The context of every verb, and the checks that several verbs share.
+"""The context of all verbs, and the checks that several verbs share.
 
-`RunContext` has the ports and the memory of one run; the functions read Cinder and the
-guest, and turn what they find into the errors that the verbs share.
+`RunContext` has the ports and the memory of one run.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from host_agent.clock import Clock
-from host_agent.sent import Sent
+from host_agent.late_requests import Sent
 from host_agent.shared.contract.lane import Lane, VolumeSeen
 from host_agent.shared.contract.messages import ErrorKind
 from host_agent.shared.contract.ports import (
@@ -44,7 +43,7 @@ class Waits:
 
 
 class Unwatched:
-    """A run whose progress nobody reads, and that nobody cancels."""
+    """A Watch that reports nothing and is never cancelled."""
 
     def cancelled(self) -> bool:
         return False
@@ -55,8 +54,8 @@ class Unwatched:
 
 @dataclass(kw_only=True)
 class Ports:
-    """What runs work on.  `host`: the name by which ledger and Cinder know this one; `multiattach`:
-    whether it can do that (S3).
+    """The ports of runs.  `host`: this host's name in the ledger and in Cinder; `multiattach`:
+    whether the host supports it (S3).
     """
 
     host: str
@@ -75,12 +74,12 @@ class Ports:
 class RunContext(Ports):
     """The ports and the memory of one run.
 
-    Some of it is memory within the run, nothing more: `connected` is the disk that it has
-    connected (see Lane.disk), `volumes` are those that it has seen, `attachments` those that it
-    has seen connected, by their ids, `infos` what the old flow has connected, by volume.
+    `connected`: the disk that the run has connected (see Lane.disk).  `volumes`: those that it has
+    read; `attachments`: those that it has seen connected; both by id.  `infos`: connection
+    information of the old flow, by volume.
 
-    `first`: nobody has begun any of its steps before (contract.Command.first), so a verb need not
-    look for what an earlier attempt may have left (decision 0098).
+    `first`: no earlier run has begun any of its steps (contract.Command.first), so a verb need not
+    look for what one may have left (decision 0098).
     """
 
     clock: Clock
@@ -107,7 +106,7 @@ def is_plugged(state: DiskState) -> bool:
 
 
 def refuse_if_copies_differ(lane: Lane, state: DiskState) -> None:
-    """What runs now is what is to run after the next start (DiskState.differs)."""
+    """Raise UNKNOWN if the running guest's disk differs from its definition (DiskState.differs)."""
     if state.differs:
         raise PortError(
             ErrorKind.UNKNOWN,
@@ -120,7 +119,7 @@ def refuse_if_copies_differ(lane: Lane, state: DiskState) -> None:
 def refuse_if_plugged(ctx: RunContext, lane: Lane) -> None:
     """Raise FINAL `disk_still_plugged` if the guest has the disk.
 
-    In a swap the guest has a disk of this serial, rightly, if it is on the other volume.
+    In a swap a disk of this serial is allowed, if it is on the other volume.
     """
     state = ctx.guests.disk(lane.server_id, lane.disk_serial)
     if is_plugged(state) and not (is_swap(lane) and _is_on_the_other(state, lane)):
@@ -133,18 +132,19 @@ def still_plugged(server_id: str, volume_id: str) -> PortError:
 
 
 def refuse_other_source(ctx: RunContext, server_id: str, serial: str) -> None:
-    """Raise FINAL `other_source` if the guest's disk is on something else than is connected for it.
+    """Raise FINAL `other_source` if the guest's disk has another source than was connected for it.
 
-    Somebody has put a file above it (`virsh snapshot-create --disk-only`), or other data behind it:
-    taken from the guest now, what it wrote there would be in a file that nobody knows.
+    An operator has put a file above it (`virsh snapshot-create --disk-only`), or changed the
+    source.  If the disk were detached now, the guest's latest data would be in a file that nobody
+    knows.
     """
     records = [each for each in of_server(ctx.records, server_id) if each.serial == serial]
-    if not records:  # nothing is connected for it yet: the hypervisor, which may be away, can wait
+    if not records:  # nothing is connected for it yet, so the hypervisor need not be asked
         return
     state = ctx.guests.disk(server_id, serial)
     sources = certain(state.sources, live=state.live is not None)
     if set(sources) <= {place for record in records for place in record.places}:
-        return  # nobody has to look at storage for that
+        return  # without a look at storage
     if elsewhere(sources, records, looked_at(ctx)):
         known = sorted({place for record in records for place in record.places})
         raise final(
@@ -157,17 +157,17 @@ def refuse_other_source(ctx: RunContext, server_id: str, serial: str) -> None:
 
 
 def refuse_other_sources(ctx: RunContext, server_id: str) -> None:
-    """The same of all disks of a guest that this host has connected something for."""
+    """As `refuse_other_source`, for all disks of a guest that this host has connected."""
     for serial in sorted({record.serial for record in of_server(ctx.records, server_id)}):
         refuse_other_source(ctx, server_id, serial)
 
 
 def refuse_if_open(ctx: RunContext, record: Record) -> None:
-    """Raise FINAL `disk_still_plugged` if a guest here has what is connected by it without our
-    serial: whoever goes by serials does not see that disk.
+    """Raise FINAL `disk_still_plugged` if a guest here has the record's device without the serial,
+    because checks by serial do not see that disk.
 
-    So with what a guest may still have as the former volume (OtherVolumeError): without multipath
-    the kernel would let its disk go, and QEMU reads zeros from then on.
+    A device that may still be in use as its former volume (OtherVolumeError) counts as well:
+    without multipath the kernel would remove it, and QEMU would read zeros from then on.
     """
     other = any(device.get(OtherVolumeError.OTHER) for device in record.devices.values())
     opened = [
@@ -206,15 +206,15 @@ def looked_at(ctx: RunContext) -> StorageView:
 
 
 def is_swap(lane: Lane) -> bool:
-    """Whether the disk stays in the guest while another volume takes this one's place."""
+    """Whether the guest keeps the disk while another volume replaces this one."""
     return lane.other is not None and lane.other.volume_id != lane.volume_id
 
 
 def _is_on_the_other(state: DiskState, lane: Lane) -> bool:
-    """Whether a swap's guest reads and writes the other volume only.
+    """Whether a swap's guest reads and writes only the other volume.
 
-    The former volume is let go only after the new one was connected, so with nothing
-    known of either this is the new one, and it was never connected, nor copied to.
+    The former volume is released only after the new one was connected.  So if neither disk is
+    known, this is the new volume, and it was never connected or copied to.
     """
     assert lane.other is not None, "a swap has two sides"
     other = path_of(lane.other.disk)
@@ -224,7 +224,7 @@ def _is_on_the_other(state: DiskState, lane: Lane) -> bool:
 
 
 def path_of(disk: dict[str, Any] | None) -> str | None:
-    """A connected disk as DiskState.sources names it."""
+    """The path of a connected disk, as in DiskState.sources."""
     return connection.device_path(disk) if disk else None
 
 

@@ -1,4 +1,4 @@
-"""Verbs that connect a volume to this host, and put it into a guest as a disk."""
+"""Verbs that connect a volume to this host, and attach it to a guest as a disk."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from host_agent.verbs.encryption import is_encrypted, key_to
 
 _LOG = structlog.get_logger(__name__)
 
-#: How often a name chosen here may be taken by a parallel lane of the same server.
+#: Attempts to choose a device name: a parallel lane of the same server may take it first.
 NAME_CHOICES_MAX = 5
 
 
@@ -46,9 +46,9 @@ NAME_CHOICES_MAX = 5
 
 
 def volume_connect(ctx: RunContext, lane: Lane) -> dict[str, Any]:
-    """Make the volume visible on this host, by what Cinder says of its attachment now.
+    """Connect the volume to this host, by its attachment's present connection information.
 
-    A guest that is to be started anew by that must not have its disk on something else.
+    Refused if the guest's disk has another source.
     """
     refuse_other_source(ctx, lane.server_id, lane.disk_serial)
     info = flow_of(ctx, lane).info()
@@ -58,7 +58,7 @@ def volume_connect(ctx: RunContext, lane: Lane) -> dict[str, Any]:
 
 
 def connect(ctx: RunContext, lane: Lane, info: ConnectionInfo) -> dict[str, Any]:
-    """Connect, so that the host sees all of the volume, and return the disk (see Lane.disk)."""
+    """Connect, at the volume's full size, and return the disk (see Lane.disk)."""
     had = is_known(ctx.records, info)
     source = _connect(ctx, lane, info)
     if had:
@@ -67,10 +67,10 @@ def connect(ctx: RunContext, lane: Lane, info: ConnectionInfo) -> dict[str, Any]
 
 
 def _see_growth(ctx: RunContext, lane: Lane, info: ConnectionInfo, source: dict[str, Any]) -> None:
-    """Connecting what is connected looks at no device again: it has the size of then.
+    """Rescan a device that was connected before, because a second connect does not rescan it.
 
-    Only if it has grown since: os-brick refuses while one of several paths is down (LP 2032177).
-    What it cannot look at again at all is as large as it was.
+    Only if the volume has grown: os-brick's rescan fails while one of several paths is down
+    (LP 2032177).  A device that os-brick cannot rescan at all keeps its size.
     """
     seen = ctx.brick.size(source)
     if seen is None:
@@ -87,20 +87,20 @@ def _see_growth(ctx: RunContext, lane: Lane, info: ConnectionInfo, source: dict[
 
 
 def _connect(ctx: RunContext, lane: Lane, info: ConnectionInfo) -> dict[str, Any]:
-    """Write the record, and connect."""
+    """Write the record, then connect."""
     new = _unconnected(lane)
     key = key_to(ctx, lane.volume_id, info)  # LP 1812945: before anything is connected
     record = remember(ctx.records, new, info)
     secret = key and ctx.guests.keep_secret(record.volume_id, key.passphrase)
     try:
         source = dict(ctx.brick.connect(info))
-    except OtherVolumeError as error:  # whoever undoes this asks first which guest has that one
+    except OtherVolumeError as error:  # the undo checks first whether a guest has that device
         ctx.records[record.attachment_id] = record.connected(info, error.device)
         raise
     if (known := record.connected(info, source.pop("device", None))) != record:
         ctx.records[record.attachment_id] = known
     if key is not None:
-        if not lane.multiattach:  # else two hosts at the same time could each format it
+        if not lane.multiattach:  # else two hosts could format it at the same time
             ctx.brick.format_luks(source, key.passphrase, key.encryption)
         source["encryption"] = {"format": "luks", "secret_uuid": secret}
     ctx.connected = {
@@ -112,7 +112,7 @@ def _connect(ctx: RunContext, lane: Lane, info: ConnectionInfo) -> dict[str, Any
 
 
 def _unconnected(lane: Lane) -> Record:
-    """The record of an attachment that is here, with nothing connected yet."""
+    """A record of the lane's attachment without a connection."""
     if lane.attachment_id is None:
         raise no_attachment_id(lane)
     return Record(
@@ -124,7 +124,7 @@ def _unconnected(lane: Lane) -> Record:
 
 
 def volume_disconnect(ctx: RunContext, lane: Lane) -> dict[str, Any]:
-    """Remove the volume from this host, unless another server here uses it."""
+    """Disconnect the volume from this host, unless another server here uses it."""
     refuse_if_plugged(ctx, lane)
     shared = is_shared(ctx, lane)
     own = ctx.records.get(lane.attachment_id or "")
@@ -136,8 +136,8 @@ def volume_disconnect(ctx: RunContext, lane: Lane) -> dict[str, Any]:
 
 
 def keep_unconnected(ctx: RunContext, lane: Lane) -> None:
-    """Record that the attachment stays here, and that nothing is connected for it; where it was,
-    the guest's definition has its disk still.
+    """Keep the attachment's record without a connection; `former`: the paths that the guest's
+    definition still has.
     """
     record = _unconnected(lane)
     before = ctx.records.get(record.attachment_id)
@@ -146,10 +146,10 @@ def keep_unconnected(ctx: RunContext, lane: Lane) -> None:
 
 
 def is_shared(ctx: RunContext, lane: Lane) -> bool:
-    """Whether another server on this host uses the volume: then it stays connected.
+    """Whether another server on this host uses the volume; then it stays connected.
 
-    The volume's lock is held by the caller for multi-attach volumes, so the answer is as good
-    until the run is over, and of two detaches at the same time exactly one is the last (S3).
+    The run holds the volume's lock if it is multi-attach, so the answer is valid until its end, and
+    of two simultaneous detaches exactly one is the last (S3).
     """
     if lane.attachment_id is None:
         raise no_attachment_id(lane)
@@ -157,10 +157,8 @@ def is_shared(ctx: RunContext, lane: Lane) -> bool:
 
 
 def disconnect(ctx: RunContext, lane: Lane, *, shared: bool) -> None:
-    """Disconnect, unless the volume is shared (`is_shared`).
-
-    The attachment's own record is the caller's: whether it stays depends on what the disconnect
-    is for.
+    """Disconnect, unless the volume is shared (`is_shared`).  The caller removes or keeps the
+    attachment's record.
     """
     begun = _begun_to_convert(ctx, lane)
     if not shared:
@@ -175,10 +173,10 @@ def disconnect(ctx: RunContext, lane: Lane, *, shared: bool) -> None:
 
 
 def _begun_to_convert(ctx: RunContext, lane: Lane) -> list[Record]:
-    """Records of the same connection by an attachment that the ledger never learnt: somebody was
-    converting this one, and did not come to an end.
+    """Records of the same connection under an attachment id that the ledger does not know, from an
+    interrupted conversion.
     """
-    if not lane.legacy:  # nor does it matter then whether all records can be read
+    if not lane.legacy:  # before records are read, which may fail
         return []
     known, of_pair = {lane.attachment_id, *lane.known}, (lane.server_id, lane.volume_id)
     return [
@@ -189,9 +187,9 @@ def _begun_to_convert(ctx: RunContext, lane: Lane) -> list[Record]:
 
 
 def forget_former(ctx: RunContext, lane: Lane) -> None:
-    """Disconnect what the attachment was connected to before its storage moved (LP 1741364).
+    """Disconnect the attachment's former connections, from before its storage moved (LP 1741364).
 
-    For a guest that has just been given the present connection.
+    The guest must have the present connection already.
     """
     own = ctx.records.get(lane.attachment_id or "")
     if own is None or len(own.infos) == 1:
@@ -209,10 +207,10 @@ def forget_former(ctx: RunContext, lane: Lane) -> None:
 
 
 def disk_plug(ctx: RunContext, lane: Lane) -> dict[str, Any]:
-    """Give the guest the disk, in its definition and, if it runs, live."""
+    """Attach the disk to the guest: to its definition and, if it runs, live."""
     for _ in range(NAME_CHOICES_MAX):
         name = lane.device_name or _free_name(ctx, lane)
-        bus_of(name)  # before anything is connected for it
+        bus_of(name)  # a bad name fails before anything is connected
         disk = disk_for(lane, _connected(ctx, lane), name)
         try:
             state = ctx.guests.plug(lane.server_id, disk)
@@ -237,7 +235,7 @@ def disk_plug(ctx: RunContext, lane: Lane) -> dict[str, Any]:
 
 
 def disk_unplug(ctx: RunContext, lane: Lane) -> dict[str, Any]:
-    """Take the disk from the guest; a missing disk or guest is success (LP 1727260)."""
+    """Detach the disk from the guest; a missing disk or guest is success (LP 1727260)."""
     refuse_other_source(ctx, lane.server_id, lane.disk_serial)
     state = ctx.guests.unplug(lane.server_id, lane.disk_serial)
     if is_plugged(state):
@@ -250,7 +248,7 @@ def disk_unplug(ctx: RunContext, lane: Lane) -> dict[str, Any]:
 
 
 def disk_replace(ctx: RunContext, lane: Lane) -> dict[str, Any]:
-    """Let the guest's definition follow its volume's new connection."""
+    """Update the guest's definition to its volume's new connection."""
     disk = disk_for(lane, _connected(ctx, lane))
     refuse_other_source(ctx, lane.server_id, lane.disk_serial)
     if not _runs_with(ctx, lane, disk):
@@ -259,8 +257,8 @@ def disk_replace(ctx: RunContext, lane: Lane) -> dict[str, Any]:
 
 
 def _runs_with(ctx: RunContext, lane: Lane, disk: Disk) -> bool:
-    """Whether the guest has that open by another name, and is defined so: Nova gives a guest the
-    kernel's name of a device.  It keeps it until it is defined anew.
+    """Whether the guest has the same device under another name, live and in its definition: Nova
+    uses the kernel's names.  The name stays until the guest is defined again.
     """
     state, own = ctx.guests.disk(lane.server_id, lane.disk_serial), path_of(disk.source)
     if own is None or state.live is None or state.differs:
@@ -272,10 +270,10 @@ def _runs_with(ctx: RunContext, lane: Lane, disk: Disk) -> bool:
 
 
 def disk_grow(ctx: RunContext, lane: Lane) -> dict[str, Any]:
-    """Let host and guest see how large the volume is now, whatever they have seen of it.
+    """Resize the disk in host and guest to the volume's present size.
 
-    Cinder is asked again at the end: a volume that was extended meanwhile is not cut off.
-    A Cinder that waits (`extending`) wants a file to be grown by its guest, which has to run.
+    Cinder is read again at the end, in case the volume was extended meanwhile.  If Cinder waits
+    (`extending`) and the volume is a file, the running guest must extend the file.
     """
     info = flow_of(ctx, lane).info()
     source = _connect(ctx, lane, info)
@@ -304,15 +302,13 @@ def disk_copy(ctx: RunContext, lane: Lane) -> dict[str, Any]:
 
 
 def disk_copy_abort(ctx: RunContext, lane: Lane) -> dict[str, Any]:
-    """Keep the guest on its former volume; or find that it has switched already."""
+    """Abort the copy; `passed` if the guest has switched to the new volume already."""
     disk = disk_for(lane, lane.disk or _connected(ctx, lane))
     return {} if ctx.guests.stay_on(lane.server_id, disk) else {"passed": True}
 
 
 def _connected(ctx: RunContext, lane: Lane) -> dict[str, Any]:
-    """The disk as this run has connected it, or else connects it now: the host may have
-    been started anew since an earlier run did.
-    """
+    """The disk, connected by this run: the host may have been rebooted since an earlier run."""
     return ctx.connected or connect(ctx, lane, flow_of(ctx, lane).info())
 
 
@@ -322,7 +318,7 @@ def _free_name(ctx: RunContext, lane: Lane) -> str:
         return found
     guest = next((g for g in ctx.guests.inventory() if g.server_id == lane.server_id), None)
     taken = set(guest.devices) if guest else set()
-    letters = string.ascii_lowercase[1:]  # "a" is the root disk's
+    letters = string.ascii_lowercase[1:]  # vda is the root disk
     for name in (f"vd{letter}" for letter in letters):
         if name not in taken:
             return name

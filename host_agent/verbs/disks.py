@@ -1,4 +1,4 @@
-"""From a lane to a disk of a guest: its name, its bus, and how it is opened."""
+"""From a lane to a guest's disk: its name, its bus, and how it is opened."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from host_agent.shared.contract.ports import Disk
 from host_agent.verbs.context import final
 
 _BUSES = {"vd": "virtio", "xvd": "virtio", "sd": "scsi", "hd": "scsi"}
-#: Of Lane.disk, what is not the source.
+#: The keys of Lane.disk that are not of the source.
 _MANNERS = frozenset({"format", "discard", "readonly"})
 
 

@@ -1,8 +1,8 @@
 """Verbs of repairs: report what this host has of a volume and a server, and release the rest.
 
-The ledger judges (handlers.drift.recheck); a host only says what it sees.  What takes something
-away looks once more, under the volume's locks, and refuses while a guest here has the disk, or a
-record of this host says that somebody has the volume (CVE-2023-2088).
+The ledger decides (handlers.drift.recheck); a host only reports.  A verb that removes something
+looks again, under the volume's locks, and refuses while a guest here has the disk, or a connection
+record of this host is of the volume (CVE-2023-2088).
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _NO_DISK = DiskState(live=None, persistent=None, running=False)
 
 
 def drift_look(ctx: RunContext, lane: Lane) -> dict[str, Any]:
-    """What this host has of the lane's server, volume and attachment; changes nothing.
+    """Report what this host has of the lane's server, volume and attachment; changes nothing.
 
     `guests`: the servers whose guests have a disk of the volume.  `records`: by attachment, the
-    server that this host has the volume connected for.  `unexplained`: disks of the server's guest
-    that no record explains; by its serial alone nobody can say that one is not of this volume.
-    `elsewhere`: what the guest has by this volume's serial is all another attachment's.
-    `process`: whether the guest runs here, whatever the hypervisor says.
+    server for which the volume is connected here.  `unexplained`: serials of the server's guest
+    without a record; any of these disks may be of this volume.  `elsewhere`: the guest's disk of
+    this serial belongs to another attachment.  `process`: whether the guest's process runs here,
+    also if the hypervisor does not know it.
     """
     state = ctx.guests.disk(lane.server_id, lane.disk_serial) if lane.volume_id else _NO_DISK
     shown = {guest.server_id: set(guest.volumes) for guest in ctx.guests.inventory()}
@@ -63,9 +63,9 @@ def _having(shown: dict[str, set[str]], ids: set[str]) -> list[str]:
 
 
 def disk_verify(ctx: RunContext, lane: Lane) -> dict[str, Any]:
-    """Refuse unless the guest's disk is what this attachment's connection leads to.
+    """Refuse unless the guest's disk is the device of this attachment's connection.
 
-    While nobody held the volume its storage may have given the place to another one.
+    While the volume had no attachment, the storage may have given its LUN to another volume.
     """
     state, path = ctx.guests.disk(lane.server_id, lane.disk_serial), path_of(lane.disk)
     if not is_plugged(state):
@@ -80,7 +80,7 @@ def disk_verify(ctx: RunContext, lane: Lane) -> dict[str, Any]:
 
 
 def connection_release(ctx: RunContext, lane: Lane) -> dict[str, Any]:
-    """Disconnect by this host's own record, and forget it; no record is success.
+    """Disconnect by this host's own record, and remove it; no record is success.
 
     Only the devices of this connection: a session that others use stays (os-brick LP 1587256).
     """
@@ -102,8 +102,9 @@ def connection_release(ctx: RunContext, lane: Lane) -> dict[str, Any]:
 
 
 def _is_anothers(ctx: RunContext, own: Record) -> bool:
-    """Whether the guest's disk is another attachment's, which the server has here: of the same
-    volume; or of the one that a swap put behind this serial, if all of the disk is there.
+    """Whether the guest's disk belongs to another attachment of the server on this host: of the
+    same volume; or of the volume that a swap put behind this serial, if all sources of the disk are
+    its.
     """
     if any(record.server_id == own.server_id for record in _others(ctx, own)):
         return True
@@ -119,7 +120,7 @@ def _is_anothers(ctx: RunContext, own: Record) -> bool:
 
 
 def _is_shared(ctx: RunContext, own: Record) -> bool:
-    """Whether anybody else has the volume on this host, by its records or by the ledger."""
+    """Whether another attachment has the volume on this host, by records or by the ledger."""
     by_record = any(True for _ in _others(ctx, own))
     return by_record or bool(ctx.users.others(own.volume_id, own.attachment_id))
 
@@ -131,7 +132,7 @@ def _others(ctx: RunContext, own: Record) -> Iterator[Record]:
 
 
 def secret_drop(ctx: RunContext, lane: Lane) -> dict[str, Any]:
-    """Let the hypervisor forget the volume's passphrase; FINAL `volume_in_use` if it is here."""
+    """Drop the hypervisor's secret of the volume; FINAL `volume_in_use` if the host has it."""
     records = [r for r in there_now(ctx.records) if r.volume_id == lane.volume_id]
     shown = {guest.server_id: set(guest.volumes) for guest in ctx.guests.inventory()}
     if records or _having(shown, {lane.volume_id}):

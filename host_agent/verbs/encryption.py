@@ -1,12 +1,11 @@
-"""Encrypted volumes: what decrypts them, and the source of their key.
+"""Encrypted volumes: how they are decrypted, and where their keys come from.
 
-Theory of operation.  QEMU decrypts LUKS itself, so nothing is set up on the host: no
-dm-crypt, no device of clear text.  Before the volume is connected Cinder tells whose key
-it is, the key manager gives the key, and the hypervisor is handed it as a secret that a
-guest's disk names by uuid (Guests.keep_secret).  It is handed over again each time a disk
-needs it, for the hypervisor keeps it in memory only.  It is dropped with the connection:
-after the guest has let go of the disk, and not while another guest of the host has the
-volume.  For that no key is asked for.
+Theory of operation.  QEMU decrypts LUKS itself, so the host has no dm-crypt and no device with
+clear text.  Before the volume is connected, Cinder names the key, the key manager gives it, and the
+hypervisor gets it as a secret that the guest's disk names by uuid (Guests.keep_secret).  It is set
+again each time a disk needs it, because the hypervisor keeps it only in memory.  It is dropped with
+the connection: after the guest has released the disk, and not while another guest of the host has
+the volume.
 """
 
 from __future__ import annotations
@@ -18,8 +17,7 @@ from host_agent.shared.contract.ports import ConnectionInfo, Encryption
 from host_agent.shared.platform import masking
 from host_agent.verbs.context import RunContext, final
 
-#: What QEMU calls "luks", by all names that Cinder has had for it.  It knows neither LUKS 2
-#: nor the headerless "plain".
+#: All of Cinder's names for QEMU's "luks".  QEMU supports neither LUKS 2 nor "plain".
 LUKS = frozenset(
     {
         "luks",
@@ -37,9 +35,9 @@ class UnlockedVolume:
 
 
 def key_to(ctx: RunContext, volume_id: str, info: ConnectionInfo) -> UnlockedVolume | None:
-    """What unlocks the volume; None if it is not encrypted.
+    """The passphrase of the volume; None if it is not encrypted.
 
-    FINAL `encryption_not_supported`, or what the key manager says (ports.Keys).
+    Raises FINAL `encryption_not_supported`, and the errors of ports.Keys.
     """
     if not is_encrypted([info]):
         return None

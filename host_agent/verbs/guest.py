@@ -16,9 +16,9 @@ from host_agent.verbs.disks import disk_for
 
 
 def guest_spawn(ctx: RunContext, order: GuestOrder) -> dict[str, Any]:
-    """Define the guest with the disks of these lanes, and no others; run it if wanted.
+    """Define the guest with exactly the disks of these lanes; start it if requested.
 
-    What an earlier run has connected is connected again: the host may have been restarted.
+    Volumes are connected even if an earlier run did so: the host may have been rebooted.
     """
     if order.definition is None:
         raise final(
@@ -34,10 +34,10 @@ def guest_spawn(ctx: RunContext, order: GuestOrder) -> dict[str, Any]:
 
 
 def guest_start(ctx: RunContext, order: GuestOrder) -> dict[str, Any]:
-    """Run the guest as it is defined, if it shall run.
+    """Start the guest as it is defined, if it should run.
 
-    Its volumes are connected first: the host may have been restarted since it was stopped.  By a
-    name of before its definition would have another volume then, so that follows.
+    Its volumes are connected first, and the definition gets their present names: after a reboot of
+    the host the old device names may be other volumes.
     """
     if order.running:
         for lane in order.lanes:
@@ -51,7 +51,7 @@ def guest_start(ctx: RunContext, order: GuestOrder) -> dict[str, Any]:
 
 
 def guest_stop(ctx: RunContext, order: GuestOrder) -> dict[str, Any]:
-    """Stop it; if its volumes are to be connected anew or elsewhere then, only if they can be."""
+    """Stop it.  If its volumes are connected again or elsewhere next, their sources are checked."""
     if any(lane.other is not None for lane in order.lanes):
         refuse_other_sources(ctx, order.server_id)
     return {"power_state": ctx.guests.stop(order.server_id, force=order.force).value}
@@ -66,7 +66,7 @@ def guest_resume(ctx: RunContext, order: GuestOrder) -> dict[str, Any]:
 
 
 def _held(ctx: RunContext, order: GuestOrder, act: Callable[[str], PowerState]) -> dict[str, Any]:
-    """A guest that is off by now can be neither paused nor resumed: its state is the result."""
+    """A guest that is off can be neither paused nor resumed: its state is the result."""
     try:
         return {"power_state": act(order.server_id).value}
     except PortError as error:
@@ -77,14 +77,14 @@ def _held(ctx: RunContext, order: GuestOrder, act: Callable[[str], PowerState]) 
 
 
 def guest_remove(ctx: RunContext, order: GuestOrder) -> dict[str, Any]:
-    """Power the guest off and forget its definition; not here is success."""
+    """Power the guest off and undefine it; a missing guest is success."""
     refuse_other_sources(ctx, order.server_id)
     ctx.guests.remove(order.server_id)
     return {}
 
 
 def guest_migrate(ctx: RunContext, order: GuestOrder) -> dict[str, Any]:
-    """Move the running guest; its disks become what the destination has connected."""
+    """Migrate the running guest; its disks get the sources that the destination has connected."""
     disks = [_disk_there(lane) for lane in order.lanes]
     refuse_other_sources(ctx, order.server_id)
     ctx.guests.migrate(order.server_id, _destination(order), disks, ctx.watch)
@@ -92,13 +92,13 @@ def guest_migrate(ctx: RunContext, order: GuestOrder) -> dict[str, Any]:
 
 
 def guest_stay(ctx: RunContext, order: GuestOrder) -> dict[str, Any]:
-    """Keep the guest here; or find that it has moved already."""
+    """Abort the migration; `passed` if the guest has moved already."""
     stays = ctx.guests.stay(order.server_id, _destination(order))
     return {} if stays else {"passed": True}
 
 
 def guest_find(ctx: RunContext, order: GuestOrder) -> dict[str, Any]:
-    """Tell whether the guest has arrived here; its source is fenced, so none comes any more."""
+    """Whether the guest has arrived here (`passed`); its source is fenced, so none can follow."""
     return {"passed": True} if ctx.guests.arrived(order.server_id) else {}
 
 

@@ -1,7 +1,7 @@
 """Verbs for Cinder's assisted snapshots of file volumes, which a running guest takes and deletes.
 
-Cinder waits for them, and gives up at some time (its remotefs driver: ten minutes, two hours).  So
-each asks first whether it still does: nobody's snapshot is merged away that was given up.
+Cinder waits for them for a limited time (its remotefs driver: ten minutes, two hours).  So each
+verb first checks that Cinder still waits, and merges no snapshot that Cinder has given up.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from host_agent.verbs.disk import disk_replace, forget_former
 
 
 def disk_snapshot(ctx: RunContext, lane: Lane) -> dict[str, Any]:
-    """Let the guest write to the file that Cinder has made above the present one."""
+    """Have the guest write to the file that Cinder has created above the present one."""
     _refuse_unless(ctx, lane, "creating")
     file = _snapshot(lane)["file"]
     sources = ctx.guests.disk(lane.server_id, lane.disk_serial).sources
@@ -27,28 +27,28 @@ def disk_snapshot(ctx: RunContext, lane: Lane) -> dict[str, Any]:
 
 
 def disk_snapshot_revert(ctx: RunContext, lane: Lane) -> dict[str, Any]:
-    """Let it write to the one below again, with all that it has written since."""
+    """Have the guest write to the file below again, with all data written since."""
     file = _snapshot(lane)["file"]
     ctx.guests.unsnapshot(lane.server_id, lane.disk_serial, file, ctx.watch)
     return {}
 
 
 def disk_follow(ctx: RunContext, lane: Lane) -> dict[str, Any]:
-    """Cinder tells the new file now: so does the guest's definition, and this host's record."""
+    """Update the guest's definition and the host's record to the file that Cinder now names."""
     disk_replace(ctx, lane)
     forget_former(ctx, lane)
     return {}
 
 
 def disk_merge(ctx: RunContext, lane: Lane) -> dict[str, Any]:
-    """Let the guest do without a file of its disk, which Cinder deletes then."""
+    """Merge a file of the guest's disk into another, so that Cinder can delete it."""
     _refuse_unless(ctx, lane, "deleting")
     ctx.guests.merge(lane.server_id, lane.disk_serial, _merge(lane), ctx.watch)
     return {}
 
 
 def disk_merge_abort(ctx: RunContext, lane: Lane) -> dict[str, Any]:
-    """Let it keep the file; or find that it does without already."""
+    """End the merge; `passed` if it is complete already."""
     kept = ctx.guests.end_merge(lane.server_id, lane.disk_serial, _merge(lane))
     return {} if kept else {"passed": True}
 

@@ -27,7 +27,7 @@ import structlog
 
 import sql
 from ledger.log.clock import DatabaseClock
-from projections.lines import AsyncLine
+from projections.database_connections import AsyncDbConnection
 from projections.running.news import Moved, News
 from projections.running.tables import prepare
 
@@ -150,7 +150,7 @@ class Wakeups:
             pause_s = min(pause_s * 2, RECONNECT_MAX_S)
 
     async def _connect(self) -> psycopg.AsyncConnection[Any]:
-        connection = await AsyncLine.connect(
+        connection = await AsyncDbConnection.connect(
             self._dsn, autocommit=True, application_name="attachment-ledger wakeups"
         )
         prepare(connection)

@@ -21,7 +21,7 @@ import structlog
 
 import sql
 from host_agent.shared.platform.clocks import SKEW_MAX_S, FarClock, Skewed
-from projections.lines import Line
+from projections.database_connections import DbConnection
 
 _log = structlog.get_logger(__name__)
 
@@ -43,7 +43,7 @@ class DatabaseClock(FarClock):
     def of(cls, dsn: str) -> Self:
         """The clock of a database, read once.  Raises psycopg.Error."""
         clock = cls()
-        with Line.connect(dsn, application_name="attachment-ledger clock") as connection:
+        with DbConnection.connect(dsn, application_name="attachment-ledger clock") as connection:
             asked_at = clock.asking()
             [row] = connection.execute(sql.query("reads", "time")).fetchall()
             clock.synchronise(asked_at, *row)

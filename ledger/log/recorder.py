@@ -34,7 +34,7 @@ from psycopg_pool import ConnectionPool, PoolTimeout
 import sql
 from aggregates.base import EventContext
 from ledger.log.writer import Writer
-from projections.lines import POOL_RECONNECT_S, READ_ATTEMPTS, Line
+from projections.database_connections import POOL_RECONNECT_S, READ_ATTEMPTS, DbConnection
 from projections.reads.database_trouble import is_away
 
 READ_CONNECTIONS_MAX = 8
@@ -63,7 +63,7 @@ class LedgerRecorder(ApplicationRecorder):
     def __init__(self, dsn: str) -> None:
         self._pool = ConnectionPool(
             dsn,
-            connection_class=Line,
+            connection_class=DbConnection,
             min_size=0,
             max_size=READ_CONNECTIONS_MAX,
             timeout=READ_WAIT_S,

@@ -13,8 +13,8 @@ append waits for no other.
   conflict with itself.
 * An append that cannot be stored for a reason of its own (text the database refuses)
   fails alone: the batch is repeated append by append.
-* A line that is silent is given up (projections.lines), also while a commit waits for a standby,
-  and the batch is sent again on a new one, to the leader that there is then.
+* A silent connection is closed (projections.database_connections), also while a commit waits for a
+  standby, and the batch is sent again on a new one, to the leader that there is then.
 * An append without an answer at its deadline fails with UnknownOutcomeError.  Its caller has
   to read the log before it acts.
 * A process that dies leaves whole appends or nothing: a call is one transaction.
@@ -46,7 +46,7 @@ from psycopg.types.json import Json
 
 import sql
 from aggregates.base import NOBODY, EventContext
-from projections.lines import Line
+from projections.database_connections import DbConnection
 from projections.reads.database_trouble import DatabaseTrouble, is_lost
 
 log = structlog.get_logger(__name__)
@@ -153,7 +153,7 @@ class Writer:
         self._batch: list[Append] = []  # what is being stored
         self._closing = threading.Event()  # pauses end, deadlines shrink
         self._close_deadline = float("inf")
-        self._connection: Line | None = None  # the thread's alone
+        self._connection: DbConnection | None = None  # the thread's alone
         self.trouble = DatabaseTrouble()  # why the last attempt to store events failed
         self.lost = 0  # connections
         self.append_seconds = Histogram(
@@ -341,7 +341,7 @@ class Writer:
     def _patience_s(self, batch: list[Append]) -> float:
         """How long an answer is waited for: no longer than whoever has waited longest."""
         end = min(batch[0].expires, self._close_deadline)
-        return min(max(end - time.monotonic(), RETRY_PAUSE_FIRST_S), Line.answer_s)
+        return min(max(end - time.monotonic(), RETRY_PAUSE_FIRST_S), DbConnection.answer_s)
 
     def _without_expired(self, batch: list[Append]) -> list[Append]:
         now = time.monotonic()
@@ -364,9 +364,9 @@ class Writer:
         if self._closing.wait(pause_s):
             time.sleep(RETRY_PAUSE_FIRST_S)
 
-    def _connect(self) -> Line:
+    def _connect(self) -> DbConnection:
         if self._connection is None:
-            self._connection = Line.connect(
+            self._connection = DbConnection.connect(
                 self._dsn,
                 autocommit=True,
                 client_encoding="UTF8",  # whatever the environment says
@@ -384,7 +384,7 @@ class Writer:
             self.lost += 1
 
 
-def _row_type(connection: Line, name: str) -> Callable[..., Any]:
+def _row_type(connection: DbConnection, name: str) -> Callable[..., Any]:
     """What makes rows of a composite type that psycopg sends as such.
 
     Raises psycopg.Error; ProgrammingError if this database has no such type.

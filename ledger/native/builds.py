@@ -91,7 +91,7 @@ async def server_convert(call: Call) -> web.StreamResponse:
 
 async def refresh(call: Call) -> web.StreamResponse:
     """POST /v1/refresh: all servers with volumes, of a host or of the fleet, by pages."""
-    return await _repair_many(call, "refresh", "with_volumes")
+    return await _repair_many(call, "refresh", "servers_with_volumes")
 
 
 async def convert(call: Call) -> web.StreamResponse:
@@ -99,7 +99,7 @@ async def convert(call: Call) -> web.StreamResponse:
 
     Of the fleet also those that are offloaded.
     """
-    return await _repair_many(call, "convert", "on_old_flow")
+    return await _repair_many(call, "convert", "servers_on_old_flow")
 
 
 async def _repair_many(call: Call, flow: str, which: Servers) -> web.StreamResponse:

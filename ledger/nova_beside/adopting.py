@@ -47,7 +47,7 @@ from ledger.nova_beside import known, one_host
 from ledger.nova_beside.observer import reader_of, seen_between
 from ledger.nova_beside.reads import CloudReader
 from ledger.nova_beside.script import script
-from projections.lines import Line
+from projections.database_connections import DbConnection
 
 #: How long after the first look the second one begins, at most.
 PAUSE_S = 5.0
@@ -201,7 +201,9 @@ class Adopting:
         self, server_id: str, facts: HostFacts, seen: Seen, reader: CloudReader
     ) -> ServerSeen:
         server = _server_of(facts, server_id)
-        with Line.connect(self._dsn, autocommit=True, application_name="adopting") as connection:
+        with DbConnection.connect(
+            self._dsn, autocommit=True, application_name="adopting"
+        ) as connection:
             had = known.servers(connection, [server_id]).get(server_id)
         here = {each.id for each in server.attachments}
         missing = had.attachments - here if had else frozenset()
@@ -322,7 +324,9 @@ class Adopting:
 
     def _on(self, host: str) -> frozenset[str]:
         """The servers that nobody else has, and that have something there, or will."""
-        with Line.connect(self._dsn, autocommit=True, application_name="adopting") as connection:
+        with DbConnection.connect(
+            self._dsn, autocommit=True, application_name="adopting"
+        ) as connection:
             rows = connection.execute(sql.query("observed", "ours_of_host"), {"host": host})
             return frozenset(row[0] for row in rows)
 

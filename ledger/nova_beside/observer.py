@@ -56,7 +56,7 @@ from ledger.nova_beside.notifications import Bus, Notices
 from ledger.nova_beside.reads import CloudReader, CutListError
 from ledger.upkeep import long_work
 from ledger.upkeep.long_work import BusyError, Checkmark, WorkProgress
-from projections.lines import LONG_ANSWER_S, Line
+from projections.database_connections import LONG_ANSWER_S, DbConnection
 
 #: What the work is called; it begins as those of which rows are counted do.
 WORK = "look at Nova"
@@ -224,7 +224,9 @@ class Observer:
         """How many servers there are.  Raises what the reader raises."""
         self._reader.requests = 0
         cloud = self._reader.lists({})
-        with Line.connect(self._dsn, autocommit=True, application_name="observer") as connection:
+        with DbConnection.connect(
+            self._dsn, autocommit=True, application_name="observer"
+        ) as connection:
             connection.answer_s = LONG_ANSWER_S
             knows = known.servers(connection)
             ours = known.ours(connection, cloud.servers.keys() - knows.keys())
@@ -257,7 +259,9 @@ class Observer:
 
     def _compare(self, look: Observation, cloud: Cloud) -> None:
         context = EventContext(actor=ACTOR, request_id=look.id, cause="observation")
-        with Line.connect(self._dsn, autocommit=True, application_name="observer") as connection:
+        with DbConnection.connect(
+            self._dsn, autocommit=True, application_name="observer"
+        ) as connection:
             connection.answer_s = LONG_ANSWER_S
             id_ = look.id.removeprefix("req-")
             self._differences.see(connection, self._reader, cloud, id_, context)
@@ -277,7 +281,9 @@ class Observer:
     def _look_at(self, server_id: str, state: ObserverState) -> None:
         """What could not be seen, the next look at everything sees."""
         look = Observation(id=f"req-{uuid4()}", began=self._now())
-        with Line.connect(self._dsn, autocommit=True, application_name="observer") as connection:
+        with DbConnection.connect(
+            self._dsn, autocommit=True, application_name="observer"
+        ) as connection:
             ours = known.ours(connection, [server_id])
             had = known.servers(connection, [server_id]).get(server_id)
         if ours:

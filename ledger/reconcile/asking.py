@@ -11,7 +11,7 @@ import orjson
 
 import sql
 from aggregates.base import Actor, EventContext
-from projections.lines import Line
+from projections.database_connections import DbConnection
 
 NAME = "reconcile"
 
@@ -45,7 +45,7 @@ class LookRequests:
             "context": orjson.dumps(_kept(context)).decode(),
             "persons": orjson.dumps(context.persons).decode(),
         }
-        with Line.connect(
+        with DbConnection.connect(
             self.dsn, autocommit=True, application_name="attachment-ledger looks"
         ) as connection:
             [row] = connection.execute(sql.query("reconcile", "ask"), asked).fetchall()

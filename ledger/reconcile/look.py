@@ -49,7 +49,7 @@ from ledger.reconcile.reads import PROJECTIONS, LedgerReads, about
 from ledger.reconcile.state import LookProgress
 from ledger.upkeep.long_work import Checkmark, Work
 from projections.base import Row
-from projections.lines import LONG_ANSWER_S, Line
+from projections.database_connections import LONG_ANSWER_S, DbConnection
 from projections.reads.database_trouble import is_away
 from projections.reads.surveys import BlockingSurveyReads
 from projections.running.tables import prepare
@@ -105,7 +105,7 @@ def look(sides: LookSources, *, whole: bool) -> Work:
 
 @contextmanager
 def _reading(dsn: str) -> Iterator[psycopg.Connection[Any]]:
-    with Line.connect(
+    with DbConnection.connect(
         dsn, autocommit=True, application_name="attachment-ledger look"
     ) as connection:
         connection.answer_s = LONG_ANSWER_S

@@ -7,7 +7,7 @@ given the last step that was noted, which may be a second older than the last on
 that work does harmlessly again what it has done already.
 
 The right to do it belongs to a database connection: it ends with that, however it ends.  Of a host
-that vanishes the server finds that out as we do of it (`projections.lines.LIMITS`).
+that vanishes the server finds that out as we do of it (`projections.database_connections.LIMITS`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import orjson
 import psycopg
 
 import sql
-from projections.lines import LIMITS, LONG_ANSWER_S, Line
+from projections.database_connections import LIMITS, LONG_ANSWER_S, DbConnection
 
 NOTE_INTERVAL_S = 1.0
 _HOUR_S, _MINUTE_S = 3600, 60
@@ -84,7 +84,7 @@ def run(dsn: str, name: str, work: Work, watch: Callable[[WorkProgress], None]) 
     Raises BusyError if another process is at it, and whatever the work raises: what was
     done until then is noted.
     """
-    with Line.connect(
+    with DbConnection.connect(
         dsn, autocommit=True, application_name=f"attachment-ledger {name}"[:63]
     ) as connection:
         connection.answer_s = LONG_ANSWER_S

@@ -37,7 +37,7 @@ import sql
 from host_agent import shared
 from ledger.upkeep.long_work import Checkmark, Work
 from projections.base import Projection
-from projections.lines import LONG_ANSWER_S
+from projections.database_connections import LONG_ANSWER_S
 from projections.running.projector import Projector
 from projections.running.reader import Reader, reading_ahead
 from projections.running.runner import connect

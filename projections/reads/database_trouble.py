@@ -1,9 +1,9 @@
-"""Errors of the database: which of them refuse nothing, and words that may be shown to anybody.
+"""Errors of the database: which of them mean a lost connection, and texts that may be shown.
 
-What the server says has an SQLSTATE.  An error without one is libpq's own word that the line to the
-server broke: nothing was refused, and what was sent may have been done or not.  The class of the
-error does not tell (libpq's result of a call is a bare DatabaseError), and psycopg need not count
-the connection as closed: not when the last words of a server that crashes were still to be read.
+The server's errors have an SQLSTATE.  An error without one is libpq's: the connection broke, and
+the statement may have been executed or not.  The class of the error does not tell (libpq's result
+of a call is a bare DatabaseError), nor does psycopg's `closed`: a crashing server may have sent
+something that was not read yet.
 """
 
 from __future__ import annotations
@@ -13,28 +13,26 @@ import time
 
 import psycopg
 
-#: Trouble is told for so long: who meets it tries again more often while anybody waits.
+#: How long an error counts as present: a writer with waiters tries again more often than that.
 TROUBLE_AGE_S = 5.0
 _NAME = re.compile(r'"[^"]*"')
 _OF_THE_DATA = (psycopg.DataError, psycopg.IntegrityError)
 
 
 def is_lost(error: Exception) -> bool:
-    """Whether the line to the database broke, or could not be made."""
-    # Not psycopg's own errors, of what it was given: they have classes of their own.
+    """Whether the connection broke, or could not be made."""
+    # psycopg's own errors about its arguments have other classes.
     broke = isinstance(error, psycopg.OperationalError) or type(error) is psycopg.DatabaseError
     return broke and error.sqlstate is None  # type: ignore[attr-defined]
 
 
 def is_away(error: Exception) -> bool:
-    """Whether the database does not answer now, for whichever reason: ask again later."""
+    """Whether the database does not answer now, for any reason, and may later."""
     return isinstance(error, psycopg.OperationalError) or is_lost(error)
 
 
 def in_words(error: psycopg.Error) -> str:
-    """In PostgreSQL's own words, without data, and without where it is or who we are there: these
-    it names in quotes.
-    """
+    """PostgreSQL's message without data, and without hosts and roles, which it puts in quotes."""
     words = error.diag.message_primary
     if words is None:  # of a connection that was refused
         _, found, fatal = str(error).rpartition("FATAL:")
@@ -43,7 +41,7 @@ def in_words(error: psycopg.Error) -> str:
 
 
 class DatabaseTrouble:
-    """The last error that a retrying writer met, if it is recent."""
+    """The last error of a retrying writer, if it is recent."""
 
     def __init__(self) -> None:
         self._last: tuple[str, float] | None = None
@@ -57,6 +55,6 @@ class DatabaseTrouble:
         self._last = None
 
     def now(self) -> str | None:
-        """The words for it; None if there is none, or was none for TROUBLE_AGE_S."""
+        """Its text; None if there was none in the last TROUBLE_AGE_S."""
         last = self._last
         return last[0] if last and time.monotonic() - last[1] < TROUBLE_AGE_S else None

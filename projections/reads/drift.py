@@ -1,7 +1,7 @@
-"""Reads of what differs: now, at a moment, and when it was looked for.
+"""Reads of findings, now and as of a moment, and of looks.
 
-As of a moment: which findings there were, and how each stood, is folded from the log up to there.
-So an answer stays what it was, whatever became of them since (decision 0050).
+As of a moment, findings are folded from the log up to there, so that an answer never changes
+(decision 0050).
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from projections.findings import FINDINGS
 from projections.looks import kind_of
 from projections.reads.log import PAGE_MAX, POSITION_MAX, LogReads
 
-#: What begins a finding, and what ends it.
+#: The events that begin and end a finding.
 _BOUNDS = [
     Finding.DriftFound.TOPIC,
     Finding.DriftGone.TOPIC,
     Finding.DriftRepaired.TOPIC,
 ]
-#: What was not known yet of a thing that was open then.
+#: The columns that were empty while it was open.
 _NOT_OVER = dict.fromkeys(("over_at", "over_position", "over_how", "repaired_by"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class DriftFilter:
-    """Which of what differs; None: any."""
+    """A filter of findings; None: any."""
 
     drift_class: str | None = None
     severity: str | None = None
@@ -58,7 +58,7 @@ class DriftReads(LogReads):
         limit: int = PAGE_MAX,
         after: int | None = None,
     ) -> list[Row]:
-        """Newest first; `after`: the `found_position` of the last one already seen.
+        """Newest first; `after`: the `found_position` of the last one of the page before.
 
         `state`: a FindingState, "all", or "open": suspected or confirmed.
         """
@@ -72,9 +72,9 @@ class DriftReads(LogReads):
         limit: int = PAGE_MAX,
         after: int | None = None,
     ) -> list[Row]:
-        """What differed at a moment, as it was known then; ignored or not, newest first.
+        """What differed at a moment, as it was known then, also ignored findings; newest first.
 
-        Projections must have come to that moment.  Raises MomentToComeError.
+        Projections must have reached that moment.  Raises MomentToComeError.
         """
         position = await self.settled_at(at)
         rows = await self._all(
@@ -90,7 +90,7 @@ class DriftReads(LogReads):
         return [folded.get(row["finding_id"]) or _as_it_began(row) for row in rows]
 
     async def _findings_at(self, position: int, ids: Sequence[str]) -> dict[str, Row]:
-        """The rows that these findings had when the log was at a position."""
+        """The rows of these findings at a position of the log."""
         rows: dict[str, Row] = {}
         for event in await self.streams(ids, position) if ids else ():
             if event.topic in FINDINGS.topics:
@@ -99,9 +99,9 @@ class DriftReads(LogReads):
         return rows
 
     async def drift_one(self, finding_id: str, at: datetime | None = None) -> Row | None:
-        """As it is, or was when it was there last; `owner_id`: the project of its server.
+        """The finding; `owner_id`: the project of its server.
 
-        `at`: as it was known then, None if it was not.  Raises MomentToComeError.
+        `at`: as it was known then; None if it was not.  Raises MomentToComeError.
         """
         position = None if at is None else await self.settled_at(at)
         row = await self._one("drift_one", finding_id=finding_id, position=position)
@@ -113,7 +113,7 @@ class DriftReads(LogReads):
         return row if is_over else _as_it_began(row)
 
     async def drift_counts(self) -> list[Row]:
-        """What is not over, by `drift_class` and `state`: `count`, `oldest_s`."""
+        """Counts of what is not over, by `drift_class` and `state`: `count`, `oldest_s`."""
         return await self._all("drift_counts")
 
     async def shown(self, server_id: str, volume_ids: Sequence[str]) -> Sequence[ShowingFinding]:
@@ -121,7 +121,7 @@ class DriftReads(LogReads):
         return (await self.sightings(server_id, volume_ids)).findings
 
     async def sightings(self, server_id: str, volume_ids: Sequence[str]) -> OthersShown:
-        """The same, and the hosts in doubt, as of one moment."""
+        """As `shown`, and the hosts in doubt, as of one moment."""
         rows = await self._all(
             "sightings",
             server_id=server_id,
@@ -135,7 +135,9 @@ class DriftReads(LogReads):
         )
 
     async def unaccounted(self, server_id: str) -> list[str]:
-        """The hosts that have not shown since its last event that they do not have its guest."""
+        """The hosts without a survey, requested since the server's last event, that shows that they
+        do not have its guest.
+        """
         return [row["host"] for row in await self._all("unaccounted", server_id=server_id)]
 
     async def unfenced(self) -> list[str]:
@@ -143,16 +145,16 @@ class DriftReads(LogReads):
         return [row["host"] for row in await self._all("unfenced")]
 
     async def in_doubt(self) -> list[str]:
-        """The names of the hosts of which nobody knows what they have (Host.in_doubt)."""
+        """The names of the hosts in doubt (Host.in_doubt)."""
         return [row["host"] for row in await self._all("in_doubt")]
 
     async def hosts_of_server(self, server_id: str) -> list[str]:
-        """All hosts that have ever had a volume of it."""
+        """All hosts that ever had a volume of the server."""
         return [row["host"] for row in await self._all("hosts_of_server", server_id=server_id)]
 
     async def repairs_so_far(self, actor: str, since: datetime, host: str | None) -> Row:
-        """What an actor has begun since: `begun`, `begun_there` (on a host), and how many
-        attachments the host has (`attachments_there`).
+        """Counts of the operations that an actor has started since: `begun`, `begun_there` (on a
+        host); and of the host's attachments, `attachments_there`.
         """
         after = await self.position_at(since)
         [row] = await self._all("repairs_so_far", actor=actor, after=after, host=host)
@@ -165,39 +167,39 @@ class DriftReads(LogReads):
         limit: int = PAGE_MAX,
         after: int | None = None,
     ) -> list[Row]:
-        """Newest first; `after`: the `began_position` of the last one already seen.
+        """Newest first; `after`: the `began_position` of the last one of the page before.
 
-        Of one that is at work: `done` of about `total` things, `rate` of them in a second.
+        For one in progress: `done` of about `total` objects, at `rate` a second.
         """
         return await self._named(await self._all("looks", state=state, limit=limit, after=after))
 
     async def look(self, look_id: str) -> Row | None:
-        """Also one that was asked for and has not begun: its `state` is "asked"."""
+        """Also a requested one that has not begun; its `state` is "asked"."""
         row = await self._one("look", named=True, look_id=look_id)
         if row is None or row["state"] is not None:
             return row
         return _asked(look_id, row)
 
     async def looks_asked(self, limit: int) -> list[Row]:
-        """Those that were asked for and have not begun, oldest first; as `look` has one."""
+        """Requested looks that have not begun, oldest first, in the form of `look`."""
         rows = await self._named(await self._all("looks_asked", limit=limit))
         return [_asked(row["asked_id"], row) for row in rows]
 
     async def looks_by_outcome(self) -> dict[str, int]:
-        """How many looks have ended how."""
+        """Counts of ended looks by outcome."""
         return {row["outcome"]: row["count"] for row in await self._all("looks_by_outcome")}
 
     async def held_back(self) -> dict[str, int]:
-        """How many new findings the last completed look at everything did not believe, by class."""
+        """Counts of the findings that the last completed full look suppressed, by class."""
         return next((row["braked"] for row in await self._all("held_back")), {})
 
     async def last_looks(self) -> dict[str, float]:
-        """By kind: how many seconds ago the last look ended that was completed."""
+        """By kind: seconds since the end of the last completed look."""
         return {row["kind"]: row["age_s"] for row in await self._all("last_looks")}
 
 
 def _asked(look_id: str, row: Row) -> Row:
-    """A look of which there is only what it was asked for with."""
+    """The row of a requested look that has not begun."""
     scope = row["asked_scope"]
     asked = {"look_id": look_id, "scope": scope, "kind": kind_of(scope), "state": "asked"}
     order = {name: row[f"asked_{name}"] for name in ("why", "believe", "reason")}
@@ -205,6 +207,6 @@ def _asked(look_id: str, row: Row) -> Row:
 
 
 def _as_it_began(row: Row) -> Row:
-    """A remnant, or a time that an operation was parked: nothing happens to it until it is over."""
+    """A remnant, or a parking, while it was open: it never changes before its end."""
     begun = {"updated_at": row["found_at"], "position": row["found_position"]}
     return {**row, **begun, **_NOT_OVER, "state": "confirmed"}

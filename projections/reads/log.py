@@ -1,12 +1,12 @@
-"""Reads of the log itself: histories, the feed, and which position a moment is.
+"""Reads of the log: histories, the feed, and the position of a moment.
 
-The history of a volume has more than the events that name it: an operation on a whole server
-(a live migration, say) tells once for all its volumes that it was asked for, parked, undone and
-over.  So the volume's operations belong to it, with those of their events that name no volume, or
-that are of the whole operation (`OF_THE_WHOLE`).
+The history of a volume has more than the events that name it.  An operation on a whole server, such
+as a live migration, records its start, parking, undo and end once for all volumes.  So the history
+includes the events of the volume's operations that name no volume, or that concern the whole
+operation (`OF_THE_WHOLE`).
 
-An answer as of a moment is a function of the log up to there, and of a moment that no event can
-be recorded at any more (`settled_at`).  So it stays what it was (decision 0050).
+An answer as of a moment depends only on the log up to there, and no event can be recorded at that
+moment any more (`settled_at`).  So it never changes (decision 0050).
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from psycopg_pool import PoolTimeout
 import sql
 from aggregates.operation import Operation
 from projections.base import LoggedEvent, Row, upcast
-from projections.lines import READ_ATTEMPTS
+from projections.database_connections import READ_ATTEMPTS
 from projections.reads import persons
 from projections.reads.database_trouble import is_away
 from projections.running.detached import DetachedError
 
-#: So many events are looked at for those of one topic, of which there is no index.
+#: Events that are searched for a topic in one call; there is no index of topics.
 SEARCHED_MAX = 50_000
-PAGE_MAX = 1_001  # the largest page of the API, and the row that says whether there is another
+PAGE_MAX = 1_001  # the API's largest page, and one row to see whether there is another page
 POSITION_MAX = 2**63 - 1
 
 #: Events of an operation that concern all its volumes, whichever they are stored with.
@@ -56,7 +56,7 @@ Subject = Literal[
 
 
 class Pool(Protocol):
-    """Who lends connections, in which order (ledger.http.limits.reading)."""
+    """Lends connections (ledger.http.limits.reading)."""
 
     async def getconn(self) -> Any: ...
 
@@ -66,15 +66,15 @@ class Pool(Protocol):
 
 
 class MomentToComeError(Exception):
-    """By the database's clock that moment is still to come: an answer would not last."""
+    """By the database's clock the moment is in the future, so the answer could change."""
 
 
 class NotReplayedError(Exception):
-    """A standby has nothing that was recorded after that moment: something may still come to it."""
+    """The standby has replayed nothing later than that moment, so the answer could change."""
 
 
 class LogReads:
-    """What the log says; and how any query is sent."""
+    """Reads of the log, and the way in which all queries are sent."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -90,15 +90,13 @@ class LogReads:
         limit: int = PAGE_MAX,
         newest_first: bool = False,
     ) -> list[Row]:
-        """Events about one thing, or all, strictly between two positions.
+        """Events about one object, or all, strictly between two positions.
 
-        `at` leaves out what was recorded later than that moment; MomentToComeError if it is
-        not over.  `known_at`, of one thing and not before `at`: but for what was seen by then, and
-        had been so at `at`, or perhaps had.  Bodies are in the newest form that their classes know,
-        and each event says who asked for its operation (`asked_by`) and when it was
-        (`occurred_at`).  Raises DetachedError where events of the whole log would be passed over;
-        for one thing
-        `detached_to` says where some may be.
+        `at`: only what was recorded up to that moment.  `known_at`, not before `at` and only with
+        `about`: also what was recorded between the two moments, if it was observed and was, or may
+        have been, true at `at`.  Bodies are in the newest form; `asked_by` is who requested the
+        operation, `occurred_at` when it happened.  Raises MomentToComeError; and DetachedError if
+        events of the whole log are missing (for one object see `detached_to`).
         """
         until = POSITION_MAX if at is None else await self.settled_at(at)
         before = POSITION_MAX if before is None else before
@@ -140,9 +138,9 @@ class LogReads:
         newest_first: bool = False,
     ) -> tuple[list[Row], int | None]:
         """The events of one topic among the next SEARCHED_MAX between two positions, as `events`;
-        and the position to go on from, None at the end.
+        and the position to continue from, None at the end.
 
-        Those that are in the archive alone are passed over: `detached_to` says where some may be.
+        Detached events are missing: see `detached_to`.
         """
         end = (await self.head())["position"] if at is None else await self.settled_at(at)
         last = end + 1 if before is None else min(before, end + 1)
@@ -161,7 +159,7 @@ class LogReads:
         return await self._told(rows), cursor
 
     async def _told(self, rows: list[Row]) -> list[Row]:
-        """With bodies in their newest form, and what the rows alone do not say."""
+        """The rows with bodies in the newest form, `asked_by` and `occurred_at`."""
         asked = await self._asked({row["operation_id"] for row in rows} - {None})
         for row in rows:
             row["body"] = upcast(row["topic"], orjson.loads(row["body"]))
@@ -170,7 +168,7 @@ class LogReads:
         return await self._named(rows)
 
     async def _named(self, rows: list[Row]) -> list[Row]:
-        """With persons in the place of what they are known as."""
+        """The rows with persons in the place of their hashes."""
         known_as = persons.hashes(rows)
         if known_as:
             found = await self._all("who", group="persons", known_as=known_as)
@@ -178,7 +176,7 @@ class LogReads:
         return rows
 
     async def _asked(self, operation_ids: set[str]) -> dict[str, Row]:
-        """Who asked for these operations, as the first event of each says."""
+        """Who requested these operations, by the first event of each."""
         if not operation_ids:
             return {}
         rows = await self._all("asked", ids=list(operation_ids))
@@ -193,21 +191,21 @@ class LogReads:
                 raise DetachedError(months[-1]["last_position"], [row["file"] for row in months])
 
     async def detached_to(self) -> int:
-        """Events up to this position may be in the archive's files only; 0 if none are."""
+        """Events up to this position may be only in archive files; 0 if none are."""
         months = await self._all("detached", after=0)
         return months[-1]["last_position"] if months else 0
 
     async def checkpoint(self) -> Row:
-        """Where the log ends: `log`, `position`, `chain` (bytes), `recorded_at`."""
+        """The end of the log: `log`, `position`, `chain` (bytes), `recorded_at`."""
         [row] = await self._all("checkpoint")
         return row
 
     async def first_link(self, position: int) -> Row | None:
-        """`position` and `chain` of the chain's first link there or behind; None: there is none."""
+        """`position` and `chain` of the first link at or after the position, if there is one."""
         return await self._one("first_link", position=position)
 
     async def chained(self, after: int, upto: int) -> list[Row]:
-        """Events as the hash chain sees them: `event_bytes`, `chain` (ledger.log.chain)."""
+        """Events as the hash chain has them: `event_bytes`, `chain` (ledger.log.chain)."""
         return await self._all("chained", group="log", after=after, upto=upto)
 
     async def position_at(self, at: datetime) -> int:
@@ -216,10 +214,10 @@ class LogReads:
         return int(row["position"])
 
     async def settled_at(self, at: datetime) -> int:
-        """The same, for ever: nothing can be recorded at or before that moment any more.
+        """As `position_at`, once nothing can be recorded at or before that moment any more.
 
-        Waits for the append that is under way, if it might.  Raises MomentToComeError, and on a
-        standby NotReplayedError.
+        Waits for an append in progress, if necessary.  Raises MomentToComeError, and on a standby
+        NotReplayedError.
         """
         if (await self.head())["recorded_at"] <= at and not await self._is_over(at):
             raise MomentToComeError
@@ -228,7 +226,7 @@ class LogReads:
     async def _is_over(self, at: datetime) -> bool:
         try:
             [row] = await self._all("is_over", at=at)
-        except ReadOnlySqlTransaction:  # nobody appends to such a database, but by replaying
+        except ReadOnlySqlTransaction:  # a database without appends, or a standby
             [row] = await self._all("follows")
             if row["follows"]:
                 raise NotReplayedError from None
@@ -236,7 +234,7 @@ class LogReads:
         return bool(row["is_over"])
 
     async def streams(self, ids: Sequence[str], position: int) -> list[LoggedEvent]:
-        """The events of some streams up to a position, in order."""
+        """The events of these streams up to a position, in order."""
         rows = await self._all("streams", group="projections", keys=list(ids), position=position)
         bodies = [upcast(row["topic"], orjson.loads(row["body"])) for row in rows]
         return [
@@ -254,7 +252,7 @@ class LogReads:
     async def _one(
         self, name: str, *, group: str = "reads", named: bool = False, **parameters: Any
     ) -> Row | None:
-        """The first row; `named`: as `_named` tells it."""
+        """The first row; `named`: through `_named`."""
         rows = await self._all(name, group=group, **parameters)
         return next(iter(await self._named(rows) if named else rows), None)
 
@@ -268,9 +266,9 @@ class LogReads:
         timeout_ms: int | None = None,
         **parameters: Any,
     ) -> list[Row]:
-        """The rows of a query of `group`; `parts` are put into its text, `parameters` beside it.
+        """The rows of a query of `group`; `parts` are formatted into its text.
 
-        Raises QueryCanceled if that takes longer than `timeout_ms`.
+        Raises QueryCanceled after `timeout_ms`.
         """
         if "limit" in parameters:
             parameters["limit"] = max(0, min(parameters["limit"], PAGE_MAX))
@@ -285,14 +283,14 @@ class LogReads:
             except DatabaseError as error:  # a restart of the database breaks every connection
                 if not is_away(error):
                     raise
-                await self._pool.drain()  # where one is dead the others may be silent
+                await self._pool.drain()  # the others may be dead, too, and not know it
         return await self._fetch(text, parameters, timeout_ms)
 
     async def _fetch(
         self, text: Any, parameters: dict[str, Any], timeout_ms: int | None
     ) -> list[Row]:
-        # Without context managers: in autocommit there is nothing to end but the loan; and
-        # without `description`, which makes objects of the columns: two fifths of a read.
+        # No context managers: in autocommit only the loan must end.  And no `description`, which
+        # makes objects of the columns and costs two fifths of a read.
         connection = await self._lent()
         try:
             cursor = connection.cursor(row_factory=dict_row)
@@ -307,11 +305,11 @@ class LogReads:
             await self._pool.putconn(connection)
 
     async def _lent(self) -> AsyncConnection[Any]:
-        """A connection of the pool's, to be put back.
+        """A connection of the pool, to be put back.
 
-        The pool waits with asyncio.wait_for, which before Python 3.12 loses a cancellation that
-        comes at the same moment as the connection (gh-86296).  The task would go on, and whoever
-        waits for its end would wait for ever.
+        The pool uses asyncio.wait_for, which before Python 3.12 loses a cancellation that comes at
+        the same moment as the connection (gh-86296).  Then whoever cancelled the task would wait
+        for ever.
         """
         task = asyncio.current_task()
         assert task is not None, "in a task"
@@ -326,9 +324,9 @@ class LogReads:
 def _query(
     subject: Subject | None, *, newest_first: bool
 ) -> tuple[str, Mapping[str, compose.Composable]]:
-    """Which query has the events of a subject (None: all), and what is put into its text."""
+    """The query for the events of a subject (None: all), and the parts of its text."""
     if subject == "volume_id":
-        return f"volume_history{'_backwards' if newest_first else ''}", _NO_PARTS
+        return "volume_history_backwards" if newest_first else "volume_history", _NO_PARTS
     if subject is None:
         way = compose.SQL("DESC" if newest_first else "ASC")
         return "feed", {"way": way, "only": compose.SQL("")}
@@ -341,8 +339,8 @@ def _of(subject: Subject, *, newest_first: bool) -> Mapping[str, compose.Composa
 
 
 def occurred_at(body: Row) -> datetime | None:
-    """When something was on its host, by the ledger's clock: what the host's clock said, less by
-    how much it was ahead (decision 0044).  None: nobody said.
+    """When it happened on its host, by the ledger's clock: the host's time minus its offset
+    (decision 0044).  None: not reported.
     """
     occurred = body.get("occurred")
     if occurred is None:

@@ -1,4 +1,4 @@
-"""Reads of operations: as they are, and as one was at a moment."""
+"""Reads of operations, now and as of a moment."""
 
 from __future__ import annotations
 
@@ -11,22 +11,20 @@ from projections.operations import OPERATIONS
 from projections.reads.log import PAGE_MAX, LogReads
 from projections.running.detached import DetachedError
 
-#: What no event of an operation tells, and may be another tomorrow.
+#: Columns that do not follow from the operation's events.
 NOT_OF_A_MOMENT: Row = {"progress": [], "server_name": None}
 
 
 class OperationReads(LogReads):
-    """Flows under way, and over."""
+    """Operations and their progress."""
 
     async def operation(self, operation_id: str) -> Row | None:
-        """With its `progress`: how far its long steps have come, by run; and the project that
-        its server is of (`owner_id`).
-        """
+        """With the `progress` of its long steps, by run, and its server's project (`owner_id`)."""
         return await self._one("operation", named=True, operation_id=operation_id)
 
     async def operation_at(self, operation_id: str, at: datetime) -> Row | None:
-        """As it was at a moment, without NOT_OF_A_MOMENT; None if it had not begun.  Raises
-        MomentToComeError, and DetachedError if what tells is in the archive alone.
+        """As of a moment, without NOT_OF_A_MOMENT; None if it had not begun.  Raises
+        MomentToComeError, and DetachedError if its events are detached.
         """
         position = await self.settled_at(at)
         row = await self.operation(operation_id)
@@ -53,7 +51,7 @@ class OperationReads(LogReads):
         limit: int = PAGE_MAX,
         after: int | None = None,
     ) -> list[Row]:
-        """Newest first; `after` is the `started_position` of the last one already seen."""
+        """Newest first; `after`: the `started_position` of the last one of the page before."""
         rows = await self._all(
             "operations",
             state=state,
@@ -76,7 +74,7 @@ class OperationReads(LogReads):
         limit: int = PAGE_MAX,
         after: int | None = None,
     ) -> list[Row]:
-        """As `operations`, those of a request, or that moved last between two moments."""
+        """As `operations`: those of a request, or whose last event is between two moments."""
         rows = await self._all(
             "operations_of_server",
             server_id=server_id,
@@ -97,8 +95,8 @@ class OperationReads(LogReads):
         after: int | None = None,
         limit: int = PAGE_MAX,
     ) -> list[Row]:
-        """Operations of these flows, newest first, with their progress in bytes, and what
-        settled a resize (`settled_flow`, `settled_outcome`).  `project_id`: the server's.
+        """Operations of these flows, newest first, with their progress in bytes, and what confirmed
+        or reverted a resize (`settled_flow`, `settled_outcome`).  `project_id`: the server's.
         """
         rows = await self._all(
             "moves",
@@ -113,7 +111,7 @@ class OperationReads(LogReads):
     async def note_progress(
         self, host: str, operation_id: str, run: int, done_bytes: int, total_bytes: int
     ) -> bool:
-        """Note how far a run has come; False if the host has no such run under way."""
+        """Store the progress of a run; False if the host has no such active run."""
         rows = await self._all(
             "note_progress",
             host=host,

@@ -1,14 +1,13 @@
-"""People, whose names and ids are beside the log, so that they can be erased (decision 0130).
+"""Personal data, which is stored outside the log so that it can be erased (decision 0130).
 
-Theory of operation.  In place of a person the log, and whatever is made of it, has the hash of a
-row of the table `persons`: a random salt, the user's id, and a name; of another row for the address
-and the program that a request came from.  Chain and signatures cover the hash.  Readers put what
-the row says back in its place.  Once the row is deleted nobody can, and the hash still says that
-the same person did two things.  A row is stored with the first event that has its hash, so who was
-refused has none.
+Theory of operation.  Where a person would be named, the log and everything made from it have the
+hash of a row of the table `persons`: a random salt, the user's id, and a name.  Another row has the
+address and the program of a request.  Chain and signatures cover the hash.  Readers replace the
+hash by the row.  After the row is deleted nobody can, but equal hashes still mean the same person.
+A row is stored with the first event that has its hash, so refused requests store none.
 
-Nothing of the table is kept in memory: whoever is erased is so for every process at once, and gets
-another hash when they come again.
+Nothing of the table is cached: an erasure takes effect in all processes at once, and an erased
+person gets another hash at the next request.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from projections.base import Row
 
 PREFIX = "p:"
 
-#: Where a part of a row has a hash, and what of the person goes into which of its places.
+#: By the key that may have a hash: the keys to fill in, and the columns of the person for them.
 _OWNER = {"user_id": {"user_id": "user_id"}}
 _ROW = {
     **_OWNER,
@@ -35,12 +34,12 @@ _TOLD = ("user_id", "address", "agent")
 
 
 def hashes(rows: Iterable[Row]) -> list[str]:
-    """Those of the persons in these rows."""
+    """The hashes of persons in these rows."""
     return sorted({known_as for row in rows for _, _, known_as in _places(row)})
 
 
 def tell(rows: Iterable[Row], persons: Mapping[str, Row]) -> None:
-    """Put persons (by their hashes) in the place of these.  The name of an erased one says so."""
+    """Replace hashes by persons.  The name of an erased person says that."""
     for part, meant, known_as in [place for row in rows for place in _places(row)]:
         erased = {**dict.fromkeys(_TOLD, known_as), "name": f"erased {known_as}"}
         who = persons.get(known_as, erased)

@@ -1,8 +1,7 @@
-"""Reads for the API and the dispatcher: one method per question, plain rows out.
+"""Reads for the API and the dispatcher: one method for each query.
 
-Rows are dicts with ids as strings, aware datetimes and parsed JSON.  Every list is bounded:
-`limit` is at most PAGE_MAX, whatever was asked for.  The SQL, with the index each question
-uses, is in sql/queries/reads.sql.
+Rows are dicts with ids as strings, aware datetimes and parsed JSON.  Every list has at most
+PAGE_MAX rows, whatever `limit` is.  sql/queries/reads.sql has the SQL, and the index of each query.
 """
 
 from __future__ import annotations
@@ -17,23 +16,23 @@ from psycopg_pool import AsyncConnectionPool
 
 from handlers.engine.verbs import PUT_OFF_MAX_S
 from projections.base import Row
-from projections.lines import POOL_RECONNECT_S, AsyncLine
+from projections.database_connections import POOL_RECONNECT_S, AsyncDbConnection
 from projections.reads.drift import DriftReads
 from projections.reads.log import PAGE_MAX, POSITION_MAX
 from projections.reads.operations import OperationReads
+from projections.reads.requests import RequestReads
 from projections.reads.server_lists import ServerLists
 from projections.reads.surveys import SurveyReads
-from projections.requests import RequestReads
 from projections.running.rights import RoleKind, rights
 from projections.running.tables import prepare
 
 POOL_CONNECTIONS_MAX = 8
 POOL_WAIT_S = 10.0
 
-Servers = Literal["with_volumes", "on_old_flow"]
+Servers = Literal["servers_with_volumes", "servers_on_old_flow"]
 
 
-def read_pool(dsn: str) -> AsyncConnectionPool[AsyncLine]:
+def read_pool(dsn: str) -> AsyncConnectionPool[AsyncDbConnection]:
     """A pool for `Queries`; open it with `async with` in the event loop that uses it."""
 
     async def configure(connection: AsyncConnection[Any]) -> None:
@@ -41,7 +40,7 @@ def read_pool(dsn: str) -> AsyncConnectionPool[AsyncLine]:
 
     return AsyncConnectionPool(
         dsn,
-        connection_class=AsyncLine,
+        connection_class=AsyncDbConnection,
         min_size=1,
         max_size=POOL_CONNECTIONS_MAX,
         timeout=POOL_WAIT_S,
@@ -53,7 +52,7 @@ def read_pool(dsn: str) -> AsyncConnectionPool[AsyncLine]:
 
 
 class Cursor(NamedTuple):
-    """Where a page of a list begins: beyond a position, in its order."""
+    """Where a page begins: after a position, in the list's order."""
 
     after: int | None = None
     newest_first: bool = False
@@ -63,7 +62,7 @@ OLDEST_FIRST = Cursor()
 
 
 class Whose(TypedDict, total=False):
-    """Of what attachments are asked for; None: of any."""
+    """A filter of attachments; None: any."""
 
     host: str | None
     volume_id: str | None
@@ -80,8 +79,8 @@ def _ended(span: Row, known: datetime | None) -> bool:
 
 
 def _certain(span: Row, at: datetime, since: datetime) -> bool:
-    """Whether it had begun by `at` and was not over by `since`, whenever in the intervals in which
-    that was seen it was so.
+    """Whether it had certainly begun by `at` and was not over by `since`; an observed begin or end
+    is known only as an interval.
     """
     begun, over = span["from_at"], span["to_at"]
     if span["from_seen"] is not None:
@@ -93,33 +92,33 @@ def _certain(span: Row, at: datetime, since: datetime) -> bool:
 
 
 class Queries(SurveyReads, DriftReads, OperationReads, ServerLists, RequestReads):
-    """What is now, what was, and what is due."""
+    """All reads of the service."""
 
     # --- servers and their volumes ------------------------------------------------------
 
     async def instance(self, server_id: str) -> Row | None:
-        """With the last contact of its host's agent, `host_seen_at` (None: never)."""
+        """A server, with the last contact of its host's agent, `host_seen_at` (None: never)."""
         return await self._one("instance", named=True, server_id=server_id)
 
     async def ours(self, server_ids: list[str]) -> list[Row]:
-        """Of each, `ours`: whether it is the ledger's own; None: that is not projected yet."""
+        """For each, `ours`: whether it is the ledger's own; None: not projected yet."""
         return await self._all("ours", ids=server_ids)
 
     async def named(
         self, text: str, low: str | None, high: str | None, *, project_id: str | None = None
     ) -> list[Row]:
-        """What has an id from `low` to `high`, or `text` as its name; `kind`, `id`, `name`.
+        """Objects with an id from `low` to `high`, or the name `text`: `kind`, `id`, `name`.
 
-        With `project_id` only servers of that project, and what is theirs.
+        With `project_id` only what belongs to that project's servers.
         """
         return await self._all("named", text=text, low=low, high=high, project_id=project_id)
 
     async def mappings(
         self, server_id: str, limit: int = PAGE_MAX, offset: int = 0, *, legacy: bool = True
     ) -> list[Row]:
-        """The server's mappings that have a volume, in the order they were made.
+        """The server's mappings with a volume, in the order of creation.
 
-        `legacy`: also those that Cinder's old calls made.
+        `legacy`: also those of Cinder's old calls.
         """
         return await self._all(
             "mappings", server_id=server_id, limit=limit, offset=offset, legacy=legacy
@@ -129,12 +128,11 @@ class Queries(SurveyReads, DriftReads, OperationReads, ServerLists, RequestReads
         return await self._one("mapping", server_id=server_id, volume_id=volume_id)
 
     async def pair(self, server_id: str, volume_id: str) -> Row | None:
-        """The volume's mapping to the server (all None: there is none), the `project_id` of the
-        server, and by which attachments a host may have the volume now (`connected`).
+        """A server, its mapping of a volume (columns None: there is none), and the attachments by
+        which a host may have the volume now (`connected`).  None: there is no such server.
 
-        `host`, `host_seen_at`: where the server is, and the last contact of that host's agent;
-        `shown`: the host shows the volume in the guest, and no mapping explains it.
-        None: there is no such server.
+        `host_seen_at`: the last contact of its host's agent.  `shown`: the host shows the volume in
+        the guest, and no mapping explains that.
         """
         return await self._one("pair", server_id=server_id, volume_id=volume_id)
 
@@ -152,7 +150,7 @@ class Queries(SurveyReads, DriftReads, OperationReads, ServerLists, RequestReads
         limit: int = PAGE_MAX,
         page: Cursor = OLDEST_FIRST,
     ) -> list[Row]:
-        """In the order they were made, or backwards; `legacy`: by the old calls, or not."""
+        """In the order of creation, or backwards; `legacy`: only (or none) of the old calls."""
         after, newest_first = page
         if after is None:
             after = POSITION_MAX if newest_first else 0
@@ -181,11 +179,11 @@ class Queries(SurveyReads, DriftReads, OperationReads, ServerLists, RequestReads
     ) -> list[Row]:
         """The spans that were open at a moment, with `legacy` of their attachments: of a volume
         (on a host), on a host, or of Cinder's old calls anywhere.  `since`: at any moment from then
-        on, the newest first; `at` may then be None, for up to now.
+        to `at` (None: now), newest first.
 
-        As they were known at `at`, or at `known_at`, which is not before it, without ends that came
-        later: the answer stays the same for ever.  With `known_at` also what had been so by then,
-        and was seen only later; `certain`: False where it had been so perhaps.
+        As known at `at`, or at `known_at`, which is not earlier; later ends are left out, so the
+        answer never changes.  `known_at` adds what was true at `at` and was observed only later;
+        `certain` is False if it only may have been true.
         """
         asked: dict[str, Any] = {**_ANYBODYS, **where, "limit": limit, "legacy": legacy}
         asked |= {"at": at or "infinity", "since": since or at, "known": known_at}
@@ -206,30 +204,30 @@ class Queries(SurveyReads, DriftReads, OperationReads, ServerLists, RequestReads
     async def servers(
         self, which: Servers, host: str | None = None, after: str | None = None, *, limit: int
     ) -> list[str]:
-        """Ids, in order, of servers on a host (None: on any; on the old flow, also on none)."""
-        rows = await self._all(f"servers_{which}", host=host, after=after, limit=limit)
+        """Ids, in order, of servers on a host (None: any; `servers_on_old_flow`: also on none)."""
+        rows = await self._all(which, host=host, after=after, limit=limit)
         return [str(row["server_id"]) for row in rows]
 
     async def mailboxes(
         self, wanted: Sequence[tuple[str, int]], limit: int = PAGE_MAX
     ) -> list[Row]:
-        """What waits for agents, each a host and its cursor; in the order asked for.
+        """The mailboxes of hosts after a cursor of each, in the given order.
 
-        `commands` come with their positions; the host's `epoch` is None if there is no such
-        host; `shut`: it is fenced; `awaited`: it was, and has to show what it holds first;
-        `survey`: the token of one that is wanted, `survey_digest`: what the last one is called.
+        `commands`: with their positions.  `epoch`: None if no agent has registered.  `shut`: the
+        host is fenced.  `awaited`: it was unfenced and has not shown yet what it has.  `survey`:
+        the token of a requested survey; `survey_digest`: of the last one.
         """
         hosts, afters = [host for host, _ in wanted], [after for _, after in wanted]
         return await self._all("mailboxes", hosts=hosts, afters=afters, limit=limit)
 
     async def hosts(self) -> list[Row]:
-        """With `seen_at` and `clock_ahead_s` (None: never told), `open_attachments`, by their
-        `flows`, `open_commands` and `guests`.
+        """With `seen_at` and `clock_ahead_s` (None: never reported), and the counts
+        `open_attachments`, `flows` (of them), `open_commands` and `guests`.
         """
         return await self._all("hosts", host=None)
 
     async def hosts_observed(self) -> list[Row]:
-        """Those that only somebody else's servers were seen on: `host`, `origin`, `guests`,
+        """Hosts that are not the ledger's but have observed servers: `host`, `origin`, `guests`,
         `open_attachments`.
         """
         return await self._all("hosts_observed")
@@ -238,31 +236,31 @@ class Queries(SurveyReads, DriftReads, OperationReads, ServerLists, RequestReads
         return await self._one("hosts", host=host)
 
     async def seen_at(self, host: str) -> datetime | None:
-        """When the host's agent was last in contact; None: never, or there is no such host."""
+        """The last contact of the host's agent; None: never, or there is no such host."""
         row = await self._one("contact", host=host)
         return row["seen_at"] if row else None
 
     async def older_agents(self, version: int) -> bool:
-        """Whether the agent of a host that is not fenced is older than this service version."""
+        """Whether a host that is not fenced has an agent of an older service version."""
         [row] = await self._all("older_agents", version=version)
         return bool(row["found"])
 
     async def claim_host(self, host: str, agent: str | None, silent_after_s: float) -> bool:
-        """Whether this agent may speak for the host now; if so, it is noted, as a contact."""
+        """Whether this agent may act for the host now; if so, stores it, and the contact."""
         found = await self._one("claim_host", host=host, agent=agent, silent_after_s=silent_after_s)
         return found is not None
 
     async def free_host(self, host: str) -> None:
-        """Whichever agent comes next may speak for the host."""
+        """Let the next agent, whichever it is, act for the host."""
         await self._all("free_host", {}, "reads", timeout_ms=None, host=host)
 
     async def connectors_in_use(self, **connectors: Sequence[str | None]) -> list[Row]:
-        """`hosts` and their `initiators` and `nqns`: `other` hosts that said so before."""
+        """The `other` hosts that reported the `initiators` or `nqns` of `hosts` before them."""
         return await self._all("connectors_in_use", {}, "reads", timeout_ms=None, **connectors)
 
     async def touch_hosts(self, heard: Mapping[str, tuple[float, float | None]]) -> None:
-        """Note how many seconds ago hosts' agents were in contact, and by how many their clocks
-        are ahead (None: they did not say).
+        """Store, by host, how many seconds ago its agent was in contact, and how many seconds its
+        clock is ahead (None: not reported).
         """
         ages_s = [age_s for age_s, _ in heard.values()]
         ahead_s = [ahead_s for _, ahead_s in heard.values()]
@@ -277,7 +275,7 @@ class Queries(SurveyReads, DriftReads, OperationReads, ServerLists, RequestReads
         limit: int = PAGE_MAX,
         after: int | None = None,
     ) -> list[Row]:
-        """Newest first; `after` is the `left_position` of the last one already seen."""
+        """Newest first; `after`: the `left_position` of the last one of the page before."""
         return await self._all(
             "remnants", state=state, server_id=server_id, host=host, limit=limit, after=after
         )
@@ -288,88 +286,88 @@ class Queries(SurveyReads, DriftReads, OperationReads, ServerLists, RequestReads
     # --- looks ------------------------------------------------------------------------
 
     async def look_overdue(self, interval_s: float) -> bool:
-        """Whether the last look at everything began longer ago than that."""
+        """Whether the last full look began longer ago than that."""
         [row] = await self._all("overdue", group="reconcile", interval_s=interval_s)
         return bool(row["overdue"])
 
     async def looks_waiting(self, whole: str, part: str) -> list[str]:
-        """Of which kinds of look there is one to begin or to go on with."""
+        """The kinds of look of which one can begin or continue."""
         rows = await self._all("waiting", group="reconcile", whole=whole, part=part)
         return [row["name"] for row in rows]
 
     async def looks_stopped(self) -> list[str]:
-        """What of these somebody has stopped."""
+        """The kinds of look of which an operator has stopped the present one."""
         return [row["name"] for row in await self._all("stopped", group="reconcile")]
 
     # --- the service itself -----------------------------------------------------------
 
     async def missing_rights(self) -> list[str]:
-        """Rights on tables that the service needs and its role does not have."""
+        """Privileges that the service needs and its role lacks."""
         names, privileges = zip(*rights(RoleKind.SERVICE), strict=True)
         rows = await self._all("missing_rights", names=list(names), privileges=list(privileges))
         return [row["missing"] for row in rows]
 
     async def tracking(self) -> list[Row]:
-        """Of each projection: `projection`, `position`, `lag_events`, `lag_s`, `held`."""
+        """For each projection: `projection`, `position`, `lag_events`, `lag_s`, `held`."""
         return await self._all("tracking")
 
     async def guests_of_hosts(self, hosts: Sequence[str]) -> dict[str, set[str]]:
-        """The servers that each of the hosts is known to have, those it has lost left out."""
+        """The servers whose guests each of these hosts shows, by the projections."""
         guests: dict[str, set[str]] = {host: set() for host in hosts}
         for row in await self._all("guests_of_hosts", hosts=list(guests)):
             guests[row["host"]].add(row["server_id"])
         return guests
 
     async def open_on_host(self, host: str) -> list[str]:
-        """The operations that are not over and concern this host, oldest first."""
+        """The unfinished operations that concern this host, oldest first."""
         return [row["operation_id"] for row in await self._all("open_on_host", host=host)]
 
     async def fenced(self) -> dict[str, int]:
-        """The hosts that are fenced, and the epoch that the fence of each began."""
+        """The fenced hosts, with the epoch that the fence began."""
         return {row["host"]: row["epoch"] for row in await self._all("fenced")}
 
     async def evacuating(self, host: str) -> list[str]:
-        """Of these, the evacuations from this host."""
+        """The unfinished evacuations from this host."""
         rows = await self._all("open_on_host", host=host)
         return [row["operation_id"] for row in rows if row["evacuates"]]
 
     async def hosts_by_state(self, silent_after_s: float) -> Row:
-        """How many hosts are `alive`, `silent` and `fenced`; `unvouched`, of those that are not
-        fenced; of those that are alive, by how much the worst clock is wrong, `clock_skew_max_s`.
+        """Counts of hosts: `alive`, `silent`, `fenced`, and `unvouched` (not fenced); and the
+        largest clock skew of those alive, `clock_skew_max_s`.
         """
         [row] = await self._all("hosts_by_state", silent_after_s=silent_after_s)
         return row
 
     async def agents_by_version(self) -> dict[int, int]:
-        """Of hosts that are not fenced: how many agents are of which service version."""
+        """Counts of the agents of hosts that are not fenced, by service version."""
         rows = await self._all("agents_by_version")
         return {row["service_version"]: row["count"] for row in rows}
 
     async def counts(self) -> Row:
-        """`running`, `parked`, `due` and `leased` operations; `oldest_parked_s`, `oldest_due_s`,
-        `oldest_running_s` (since it began),
-        and in how many seconds the last one that is put off is due, `latest_due_s`.
+        """Counts of `running`, `parked`, `due` and `leased` operations; the ages `oldest_parked_s`,
+        `oldest_due_s`, `oldest_running_s` (since its start); and in how many seconds the last
+        postponed one is due, `latest_due_s`.
         """
         [row] = await self._all("counts")
         return row
 
     async def activity(self, now: datetime, after: int, each: int, most: int) -> list[Row]:
-        """What has happened behind a position: `what`, `ago` (times `each` minutes) and `count`, of
-        each kind the newest `most`; and `moved`, how many operations that is of.
+        """Counts of what happened after a position: `what`, `ago` (in units of `each` minutes) and
+        `count`, of the newest `most` of each kind; and `moved`, the number of operations.
         """
         return await self._all("activity", now=now, after=after, each=each, most=most)
 
     async def ages(
         self, now: datetime, after: int, each: int, numbers: int, most: int
     ) -> list[Row]:
-        """How old (`age_s`) the oldest of `what` was not over became, `ago` (times `each` minutes),
-        so many `numbers` of them, and -1 for what is not over now; of each kind `most` are
-        looked at.
+        """The age (`age_s`) of the oldest open item of each kind (`what`), for each of the last
+        `numbers` intervals of `each` minutes (`ago`), and for now (`ago` -1); at most `most` items
+        of each kind are read.
         """
         return await self._all("ages", now=now, after=after, each=each, numbers=numbers, most=most)
 
     async def oldest_due(self) -> Row | None:
-        """The operation that is due first, now or later: `operation_id`, `flow`, `due_at`."""
+        """The operation that is due first, also in the future: `operation_id`, `flow`, `due_at`."""
         return await self._one("oldest_due")
 
     # --- work that is due ---------------------------------------------------------------
@@ -377,11 +375,10 @@ class Queries(SurveyReads, DriftReads, OperationReads, ServerLists, RequestReads
     async def due(
         self, limit: int, holder: str, lease_s: float, but: Sequence[str] = ()
     ) -> list[tuple[str, str, bool]]:
-        """Take leases on operations that are due and that nobody else works on, `but` for those
-        that were asked for by these projects.
+        """Take leases on operations that are due and not leased, except those of the projects
+        `but`.
 
-        With each comes the project ("" if none) and whether it is taken over from a holder that
-        never gave it back.
+        With each, its project ("" if none), and whether its last holder never released the lease.
         """
         rows = await self._all(
             "due",
@@ -403,10 +400,10 @@ class Queries(SurveyReads, DriftReads, OperationReads, ServerLists, RequestReads
         await self._all("release", holder=holder, ids=list(ids))
 
     async def waiting_on_old_epoch(self) -> list[tuple[str, str]]:
-        """Operations that wait for a run of an older epoch of its host, each with that host."""
+        """Operations with an active run of an older epoch of its host, with that host."""
         rows = await self._all("waiting_on_old_epoch", limit=PAGE_MAX)
         return [(row["operation_id"], row["host"]) for row in rows]
 
     async def expire_previous_leases(self, place: str, holder: str) -> None:
-        """Let run out what others than `holder` left behind in its place."""
+        """End the leases of earlier holders in the same place."""
         await self._all("expire_previous_leases", place=place, holder=holder)

@@ -1,7 +1,7 @@
-"""Lists of servers: which fit, in which order, from where on.
+"""Lists of servers: filter, order and page.
 
-All of it is the database's work, so a page is what was asked for, however few fit.  A name, as an
-address, is a regular expression of a stranger's: PostgreSQL looks for so long, and no longer.
+The database does all of it, so a page is full however few servers match.  Names and addresses are
+regular expressions from users, so their search has a time limit.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from psycopg.errors import InvalidRegularExpression, QueryCanceled
 from projections.base import Row
 from projections.reads.log import PAGE_MAX, LogReads
 
-#: How long a search for a pattern may take.
+#: The limit of a search with patterns.
 PATTERN_MS_MAX = 2_000
 
-#: The keys of an order, as Nova calls them; `host` and `node` are one here.
+#: Nova's sort keys; `node` is `host` here.
 SORT_KEYS = frozenset(
     {
         "created_at",
@@ -38,23 +38,22 @@ SORT_KEYS = frozenset(
 )
 
 
-#: Of `ServerFilter`: what may be a pattern of a stranger's.
+#: The fields of `ServerFilter` that are patterns.
 PATTERNS = ("name", "access_ip_v4", "access_ip_v6")
 
 
 class PatternError(Exception):
-    """A pattern is none, or takes too long; the message says which."""
+    """A pattern is not a regular expression, or takes too long; the message says which."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerFilter:
-    """Which servers are asked for; None: whatever it is.
+    """A filter of servers; None: any.
 
-    PATTERNS are regular expressions, found anywhere in it.  `states`: pairs of a vm_state and a
-    task state ("" for none), one of which it has to be.  `since`, `before`: when it last changed.
-    `deleted`: only those that are gone, or only those that are not.  `placed`: on a host.
-    `tags`: with all of these; `not_tags`: not with all of them.  `ours`: none that is
-    only watched.
+    PATTERNS are regular expressions, matched anywhere.  `states`: pairs of a vm_state and a task
+    state ("" for none), of which one must match.  `since`, `before`: the last change.  `placed`:
+    whether it is on a host.  `tags`: has all of these; `not_tags`: does not have all of them.
+    `ours`: without observed servers.
     """
 
     project_id: str | None = None
@@ -85,19 +84,19 @@ class ServerFilter:
 
 @dataclass(frozen=True, kw_only=True)
 class Words:
-    """Nova's words: a task state by flow, a number by power state."""
+    """Nova's task state for each flow, and number for each power state."""
 
     tasks: Mapping[str, str]
     powers: Mapping[str, int]
 
 
-#: Keys of an order, the first is the first; True: descending.
+#: Sort keys in order; True: descending.
 Order = Sequence[tuple[str, bool]]
 NEWEST_FIRST: Order = (("created_at", True), ("uuid", True))
 
 
 class ServerLists(LogReads):
-    """Servers by what they are."""
+    """Reads of servers."""
 
     async def instances(
         self,
@@ -108,7 +107,7 @@ class ServerLists(LogReads):
         marker: str | None = None,
         limit: int = PAGE_MAX,
     ) -> list[Row]:
-        """Servers that fit; `marker`: the last server id already seen, of any server.
+        """Servers that match; `marker`: the id of any server, after which the page begins.
 
         Raises PatternError.
         """
@@ -134,17 +133,17 @@ class ServerLists(LogReads):
         return await self._named(rows)
 
     async def sizes(self, project_id: str | None) -> list[tuple[int, int]]:
-        """vCPUs, and memory in MiB, of the servers of a project (None: of all), smallest first."""
+        """The different sizes (vCPUs, MiB) of a project's servers (None: all), smallest first."""
         rows = await self._all("sizes", {}, "servers", project_id=project_id, limit=PAGE_MAX)
         return [(row["vcpus"], row["memory_mb"]) for row in rows]
 
     async def used(self, project_id: str) -> Row:
-        """`servers`, `vcpus` and `memory_mb` of a project."""
+        """The totals of a project: `servers`, `vcpus`, `memory_mb`."""
         [row] = await self._all("used", {}, "servers", project_id=project_id)
         return row
 
     async def on_hosts(self, hosts: Sequence[str]) -> dict[str, Row]:
-        """By host `servers` (`uuid`, `name`), `vcpus` and `memory_mb`; none of one without any."""
+        """By host: `servers` (`uuid`, `name`), `vcpus`, `memory_mb`; only hosts with servers."""
         rows = await self._all("on_hosts", {}, "servers", hosts=list(hosts))
         return {row["host"]: row for row in rows}
 
@@ -162,7 +161,7 @@ def _order(order: Order) -> compose.Composable:
 
 
 def _after(order: Order) -> compose.Composable:
-    """That `s` comes after `m`: equal in some of the first keys, and beyond it in the next."""
+    """The condition that row `s` comes after row `m`: the first keys equal, the next one beyond."""
     beyond = {True: " < ", False: " > "}
 
     def compared(key: str, how: str) -> compose.Composable:

@@ -1,9 +1,8 @@
-"""What hosts show of themselves when they are asked: asking, and reading what came.
+"""Requests for hosts' surveys, and their answers.
 
-A question is a token, and the position of the log when it was asked.  Its answer is as of some
-moment between that position and the one at which it arrived, so whatever happened after the first
-of them may or may not be in it.  Rows are read in one place, for whoever has an event loop
-(`SurveyReads`) and for whoever has a connection and blocks (`BlockingSurveyReads`).
+A request is a token and the position of the log at that time.  The answer is as of some moment
+between that position and the one at its arrival, so it may or may not include what happened in
+between.  `SurveyReads` is for an event loop, `BlockingSurveyReads` for threads.
 """
 
 from __future__ import annotations
@@ -22,17 +21,17 @@ from host_agent.shared.contract.wire import WireError, read
 from projections.base import Row
 from projections.reads.log import LogReads
 
-#: A question that is not answered stands for so long, whoever asks again.
+#: Until a request is so old, a new one returns its token.
 ASK_AGAIN_S = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """What is known of a host's survey; all but `host` may be None, before there is one.
+    """The state of a host's survey; all but `host` may be None before there is one.
 
-    `why_unknown`: why nothing is known of the host by its last survey, in words; None: it can be
-    believed to have been so at some moment between the two positions.
-    `wanted`: the token of a question that is not answered yet, asked `wanted_s` ago.
+    `why_unknown`: why the last survey says nothing about the host, as a sentence; None: it was true
+    at some moment between the two positions.
+    `wanted`: the token of a request without an answer, made `wanted_s` ago.
     """
 
     host: str
@@ -50,7 +49,7 @@ class Standing:
 
 
 def standing(row: Row, silent_after_s: float, age_max_s: float | None) -> Standing:
-    """A row of the query `standings`."""
+    """From a row of the query `standings`."""
     own = {name: row[name] for name in Standing.__dataclass_fields__ if name in row}
     return Standing(**own, why_unknown=_why_unknown(row, silent_after_s, age_max_s))
 
@@ -81,7 +80,7 @@ def _unanswered(row: Row) -> str:
 
 
 def survey_of(rows: Sequence[Row]) -> Survey | None:
-    """What the query `document` found; None: nothing any more, or in a form of another version."""
+    """From the rows of the query `document`; None: none any more, or of another version's form."""
     try:
         return read(rows[0]["document"], Survey) if rows else None
     except WireError:
@@ -94,13 +93,13 @@ class SurveyReads(LogReads):
     async def want_surveys(
         self, hosts: Sequence[str] | None, *, silent_after_s: float
     ) -> dict[str, str]:
-        """Want surveys of these hosts, or (None) of all: the tokens of those that can be asked."""
+        """Request surveys of these hosts (None: of all); the tokens, of those that can be asked."""
         asked = _wanting(hosts, silent_after_s)
         return _tokens(await self._all("want", group="surveys", **asked))
 
     async def note_survey(self, host: str, **answer: Any) -> bool:
-        """Take an answer: `token`, `epoch`, `digest`, and `boot_id` and `document` (text of JSON;
-        None: that of the digest).  False: the question does not stand, or the document is wanted.
+        """Store an answer: `token`, `epoch`, `digest`, `boot_id` and `document` (JSON; None: as the
+        stored one).  False: it was not requested, or the document is needed.
         """
         return bool(await self._all("note", group="surveys", host=host, **answer))
 
@@ -111,26 +110,23 @@ class SurveyReads(LogReads):
         silent_after_s: float,
         age_max_s: float | None = None,
     ) -> list[Standing]:
-        """Of these hosts, or (None) of all, in order of their names."""
+        """Of these hosts (None: of all), in the order of names."""
         rows = await self._all("standings", group="surveys", hosts=_named(hosts))
         return [standing(row, silent_after_s, age_max_s) for row in rows]
 
     async def survey(self, host: str, token: str) -> Survey | None:
-        """What the host showed, if it is still what answered this question."""
+        """The host's survey, if it is still the answer to this request."""
         return survey_of(await self._all("document", group="surveys", host=host, token=token))
 
 
 class BlockingSurveyReads:
-    """For who blocks: over a connection in autocommit mode, made ready by `tables.prepare`.
-
-    Reads as `SurveyReads` does.
-    """
+    """As `SurveyReads`, over a blocking connection in autocommit mode (see `tables.prepare`)."""
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self._connection = connection
 
     def want(self, hosts: Sequence[str] | None, *, silent_after_s: float) -> dict[str, str]:
-        """Want surveys of these hosts, or (None) of all: the tokens of those that can be asked."""
+        """Request surveys of these hosts (None: of all); the tokens, of those that can be asked."""
         return _tokens(self._rows("want", **_wanting(hosts, silent_after_s)))
 
     def standings(
@@ -140,12 +136,12 @@ class BlockingSurveyReads:
         silent_after_s: float,
         age_max_s: float | None = None,
     ) -> list[Standing]:
-        """Of these hosts, or (None) of all, in order of their names."""
+        """Of these hosts (None: of all), in the order of names."""
         rows = self._rows("standings", hosts=_named(hosts))
         return [standing(row, silent_after_s, age_max_s) for row in rows]
 
     def survey(self, host: str, token: str) -> Survey | None:
-        """What the host showed, if it is still what answered this question."""
+        """The host's survey, if it is still the answer to this request."""
         return survey_of(self._rows("document", host=host, token=token))
 
     def _rows(self, query: str, **parameters: Any) -> list[Row]:

@@ -1,1 +1,1 @@
-"""Keeping projections current: read the log, fold events, write rows, notify who waits."""
+"""Keeps projections current: reads the log, folds events, writes rows, notifies waiters."""

@@ -1,8 +1,8 @@
-"""Detached months: some of their events are in the archive's files only.
+"""Detached months: some of their events are only in archive files.
 
-Positions have no gaps, so where one is missing in the table its event was detached: it is
-in an archive, and `attachment-ledger event restore` puts it back.  Whoever reads the log as
-a whole gets DetachedError instead of fewer events.
+Positions have no gaps, so a missing position means that its event was detached;
+`attachment-ledger event restore` puts it back.  A reader of the whole log gets DetachedError
+instead of fewer events.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from aggregates.attachment import Attachment
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import Operation
 
-#: Events after which there is none in their stream.  What lies between the first event and
-#: such a one tells a story, and is needed for nothing else.
+#: The last events of streams.  What is between the first event and one of these is needed only as
+#: history.
 ENDINGS = [
     Operation.OperationFinished.TOPIC,
     Attachment.Deleted.TOPIC,
@@ -26,19 +26,19 @@ ENDINGS = [
 ]
 
 
-#: What an operator did in the middle of a stream stays: who did what by hand is always asked.
-#: None of these needs what was before it (Operation.apply).
+#: Acts of operators in the middle of a stream are never detached, because auditors ask for them.
+#: None of them needs the events before it (Operation.apply).
 ACTS = [
     Operation.RetryRequested.TOPIC,
     Operation.StepSkipped.TOPIC,
     Operation.UnwindRequested.TOPIC,
 ]
-#: So does what was taken as done without proof.
+#: Nor are these, if they were waived: recorded without proof.
 WAIVABLE = [Attachment.Disconnected.TOPIC, BlockDeviceMapping.DeviceUnplugged.TOPIC]
 
 
 class DetachedError(Exception):
-    """Events that are asked for are in an archive's files and no longer in the database."""
+    """Requested events are only in archive files, no longer in the database."""
 
     def __init__(self, last_position: int, files: list[str]) -> None:
         super().__init__(
@@ -49,7 +49,7 @@ class DetachedError(Exception):
 
 
 def detached(connection: psycopg.Connection[Any], after: int) -> list[tuple[int, int, str]]:
-    """First and last position, and file, of the months that end behind a position."""
+    """First and last position, and file, of the detached months that end after a position."""
     return connection.execute(sql.query("reads", "detached"), {"after": after}).fetchall()
 
 

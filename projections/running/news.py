@@ -1,7 +1,7 @@
-"""The payload of a projection step's NOTIFY: which keys changed, for those that wait for them.
+"""The payload of a projection step's NOTIFY: the keys that changed.
 
-It saves a query for each waiter (ledger.core.wakeups).  News longer than a notification can carry
-are left out; then every waiter looks.
+It saves each waiter a query (ledger.core.wakeups).  A payload that is too long for a notification
+is left out; then every waiter queries.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import orjson
 
 from projections.running.writes import Replacement
 
-TEXT_BYTES_MAX = 7_999  # of a notification of PostgreSQL
+TEXT_BYTES_MAX = 7_999  # PostgreSQL's limit of a NOTIFY payload
 
-#: As the query `changed` has them: what, who, position (None), bound, ended, due.
+#: A row of the query `changed`: what, who, position (None), bound, ended, due.
 Moved = tuple[str, str, int | None, bool, bool, bool]
 
 
 class News(NamedTuple):
-    """Projections have advanced from one position to another; what changed by that."""
+    """Projections advanced from one position to another, and what that changed."""
 
     projections: list[str]
     after: int
@@ -35,14 +35,14 @@ class News(NamedTuple):
 def text_of(
     projections: list[str], after: int, to: int, replacements: Sequence[Replacement]
 ) -> str:
-    """The news of a step, "" if they are too long."""
+    """The payload for a step; "" if it is too long."""
     news = News(projections, after, to, list(_moved(after, replacements)))
     text = orjson.dumps(tuple(news))
     return text.decode() if len(text) <= TEXT_BYTES_MAX else ""
 
 
 def _moved(after: int, replacements: Sequence[Replacement]) -> Iterator[Moved]:
-    """A command that was there before, of which some steps are done now, is news to nobody."""
+    """A command that existed before, with fewer steps left now, is not reported."""
     for place, _, rows, _ in replacements:
         match place.table:
             case "mailbox" | "hosts":

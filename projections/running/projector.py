@@ -1,25 +1,22 @@
 """Brings projections up to date, a batch of events at a time.
 
-Theory of operation.  `tracking` says how far each projection is.  A step reads the next
-events once for all projections that stand at the same position, folds them in memory, and
-writes rows and positions in one statement, which does so only for those that are still
-where they were folded from.  So any number of processes may try, and each event is folded
-into each projection exactly once.  One event or many thousands, it is the same step: reads,
-one for a few events, and a write; and a read for each projection of which rows are needed.
+Theory of operation.  The table `tracking` has each projection's position.  A step reads the next
+events once for all projections at the same position, folds them in memory, and writes rows and
+positions in one statement, but only for projections that are still at the position that was folded
+from (compare and set).  So any number of processes may try, and each event is folded into each
+projection exactly once.
 
 The invariant: the mark of a table only grows, and no row of the table is beyond it.  It holds
-because the marks that a batch is folded from are the very ones that its write compares with
-(`_attempt` is given them, whatever `look` learns meanwhile), and the write refuses the rest.
-Rows are read without a lock, so they may be those of another process that was faster; what
-goes wrong in the fold is an error only if, looked at afterwards, nobody was (`_moved`).
+because the write compares with the marks that the batch was folded from (`_attempt` gets them,
+whatever `look` reads meanwhile).  Rows are read without a lock, so another process may have written
+them already; an error of a fold counts only if no other process has moved the marks (`_moved`).
 
-Projections that stand elsewhere (new, or held back) are groups of their own, and stop at
-the position of the next group so as to become one with it.
+Projections at another position (new, or held back) are groups of their own, and stop at the
+position of the next group, to join it.
 
-An event that a fold cannot take holds back its projection, and no other: it is logged, noted
-in `tracking` for whoever asks any process, and tried again with growing pauses, for as long as
-it takes (a fold can be mended by a deployment; an event that was skipped would be wrong for
-ever).  Appends are never affected.
+An event that a fold cannot process holds back its projection, and no other.  It is logged, stored
+in `tracking`, and tried again with growing pauses without end: a new version may fix the fold,
+while a skipped event would stay wrong for ever.  Appends are never affected.
 """
 
 from __future__ import annotations
@@ -43,12 +40,12 @@ from projections.running.writes import Mark, Marks, advance, position_of
 
 log = structlog.get_logger(__name__)
 
-READ_POSITIONS = 5_000  # at a time
-STEP_POSITIONS = 200_000  # written at a time, at most
-STEP_ROWS = 3_000  # the same, about; a row that changes often meanwhile is written once
+READ_POSITIONS = 5_000  # in one read
+STEP_POSITIONS = 200_000  # in one write, at most
+STEP_ROWS = 3_000  # the same, roughly; a row that changes often is written once
 HOLD_FIRST_S = 1.0
 HOLD_MAX_S = 60.0
-#: What to do about a projection that an event holds back.
+#: What an operator does about a projection that is held back.
 REMEDY = "To make it anew from the log, type: attachment-ledger projection rebuild {}"
 _END = 2**63 - 1
 _REFUSED = (psycopg.DataError, psycopg.IntegrityError)
@@ -56,7 +53,7 @@ _REFUSED = (psycopg.DataError, psycopg.IntegrityError)
 
 @dataclass
 class Hold:
-    """A projection that may not pass its error's event until `until` (monotonic seconds)."""
+    """A projection that is not tried again beyond its error's event before `until` (monotonic)."""
 
     error: ProjectionError
     until: float
@@ -78,9 +75,9 @@ class Projector:
         self._tables = {each.name: Tables(connection, each) for each in projections}
         self._names = sorted(self._projections)
         self._reader = reader or Reader(connection, projections)
-        self._seen = reader is None  # what a rebuild writes, nobody sees yet
-        self.holds: dict[str, Hold] = {}  # the projections that an event of theirs holds back
-        self.beaten = False  # in the last step, another process was faster
+        self._seen = reader is None  # nobody reads what a rebuild writes
+        self.holds: dict[str, Hold] = {}  # by projection
+        self.beaten = False  # in the last step another process was faster
         prepare(connection)
         self._run("session")
         self._run("register", names=self._names)
@@ -88,25 +85,25 @@ class Projector:
         refuse_detached(connection, min(self.positions.values(), default=self.head))
 
     def look(self) -> None:
-        """Learn where the log and the projections are, whoever has brought them there."""
+        """Read the positions of the log and of the projections."""
         rows = self._run("positions", names=self._names)
         self.head: int = rows[0][0]
         self._marks = {name: Mark(*mark) for _, name, *mark in rows}
 
     @property
     def positions(self) -> dict[str, int]:
-        """How far each projection was when last looked at."""
+        """The position of each projection, as read last."""
         return {name: mark.position for name, mark in self._marks.items()}
 
     @property
     def projected(self) -> int:
-        """How far all projections are that nothing holds back; the head if all are held."""
+        """The position that all projections have reached that are not held; the head if all are."""
         free = [at for name, at in self.positions.items() if name not in self.holds]
         return min(free, default=self.head)
 
     @property
     def apart(self) -> bool:
-        """Whether some projections are behind others, and nothing holds them back."""
+        """Whether projections that are not held have different positions."""
         return len({at for name, at in self.positions.items() if name not in self.holds}) > 1
 
     def step(self) -> bool:
@@ -125,8 +122,8 @@ class Projector:
         return moved
 
     def catch_up(self) -> None:
-        """Step until all that is in the log now is projected, but for what an event holds
-        back or another process is at.
+        """Step until all events of now are projected, except what is held or what another process
+        is writing.
         """
         self.look()
         head = self.head
@@ -139,9 +136,9 @@ class Projector:
             moved = self._advance(marks, until)
         except Exception as error:
             if isinstance(error, psycopg.Error) and not isinstance(error, _REFUSED):
-                raise  # of the connection, and not of what was written
+                raise  # an error of the connection, not of the data
             self._failed(error, marks, until)
-            return True  # somebody has moved, or the others can go on at once
+            return True  # another process has moved the marks, or the rest can continue at once
         for name in marks:
             if name in self.holds and self._marks[name].position >= self.holds[name].error.position:
                 log.warning("projection_released", projection=name)
@@ -149,7 +146,7 @@ class Projector:
         return moved
 
     def _failed(self, error: Exception, marks: Marks, until: int) -> None:
-        """Hold back the projection that it is about; to find out which, the group falls apart."""
+        """Hold back the projection that failed; to find it, try each one of the group alone."""
         self.look()
         if self._moved(marks):
             self.beaten = True
@@ -165,7 +162,7 @@ class Projector:
             self._hold(refused, marks)
 
     def _moved(self, marks: Marks) -> bool:
-        """Whether some projections are, by the last look, not where they were."""
+        """Whether some projections had moved, by the last `look`."""
         return any(self._marks[name] != mark for name, mark in marks.items())
 
     def _hold(self, error: ProjectionError, marks: Marks) -> None:
@@ -193,12 +190,12 @@ class Projector:
             self._marks[name] = Mark(to, marks[name].rebuilds)
             self._tables[name].keep(changes[name], self._marks[name])
         if len(ours) < len(marks):
-            self.beaten |= not ours  # if each got a part, nobody is to leave it to the other
+            self.beaten |= not ours  # if both processes got a part, neither may stand by
             self.look()
         return self._moved(marks)
 
     def _fold(self, marks: Marks, changes: dict[str, Change], until: int) -> int:
-        """Add the next events to `changes`, until there are enough rows; how far it came."""
+        """Add the next events to `changes`, until there are enough rows; the position reached."""
         to, rows = position_of(marks), 0
         while to < until and rows < STEP_ROWS:
             end = min(until, to + READ_POSITIONS)
@@ -220,8 +217,6 @@ class Projector:
 def lags(
     connection: psycopg.Connection[Any], projections: Sequence[Projection]
 ) -> list[tuple[str, int, int, float, str | None]]:
-    """Of each projection its name and position, how far behind it is in events and seconds, and
-    what holds it back.
-    """
+    """For each projection: name, position, lag in events and seconds, what holds it back."""
     names = [each.name for each in projections]
     return connection.execute(sql.query("projections", "lags"), {"names": names}).fetchall()

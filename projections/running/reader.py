@@ -14,12 +14,12 @@ from psycopg import sql as compose
 import sql
 from projections.base import LoggedEvent, Projection, upcast
 
-AHEAD = 8  # reads, while a batch is written
-_HEAD = 4  # the column of `events` that has the head of the log in its first row
+AHEAD = 8  # reads in advance
+_HEAD = 4  # the column in which the first row of the query `events` has the head of the log
 
 
 def logged(rows: Sequence[tuple[Any, ...]]) -> list[LoggedEvent]:
-    """The events of rows that end with a body."""
+    """The events of these rows, whose last column is the body."""
     bodies = orjson.loads(b"[%b]" % b",".join([row[-1] for row in rows]))
     return [
         LoggedEvent(
@@ -40,14 +40,14 @@ def logged(rows: Sequence[tuple[Any, ...]]) -> list[LoggedEvent]:
 
 
 class Batch(NamedTuple):
-    """Events, and where the head of the log was when they were read."""
+    """Events, and the head of the log when they were read."""
 
     head: int
     events: list[LoggedEvent]
 
 
 class Reader:
-    """Reads the events that some projections follow."""
+    """Reads the events of the topics that some projections follow."""
 
     def __init__(
         self, connection: psycopg.Connection[Any], projections: Sequence[Projection]
@@ -58,15 +58,15 @@ class Reader:
         self._query = compose.SQL(text).format(topics=compose.Literal(topics)).as_bytes(connection)
 
     def read(self, after: int, until: int) -> Batch:
-        """What comes after one position up to another, or the head."""
+        """The events after one position, up to another or the head."""
         parameters = {"after": after, "until": until}
-        # In order already, which costs nothing to make sure of, but no promise of UNION's.
+        # The rows come in order, but UNION does not guarantee it; sorting sorted rows is cheap.
         head, *rows = sorted(self._cursor.execute(self._query, parameters))
         return Batch(head[_HEAD], logged(rows))
 
 
 class ReaderAhead(Reader):
-    """Reads what comes next while the last events are folded and written, in `thread`."""
+    """Reads the next events in `thread`, while the last ones are folded and written."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class ReaderAhead(Reader):
         batch, size = answer.result(), until - after
         for nth in range(len(self._answers), AHEAD):
             begin = until + nth * size
-            if begin + size <= batch.head:  # all of it is there
+            if begin + size <= batch.head:  # else part of it is not there yet
                 ahead = self._thread.submit(super().read, begin, begin + size)
                 self._answers[begin, begin + size] = ahead
         return batch
@@ -96,7 +96,7 @@ class ReaderAhead(Reader):
 def reading_ahead(
     connection: psycopg.Connection[Any], projections: Sequence[Projection]
 ) -> Iterator[Reader]:
-    """For a long way to go: with a connection of its own, beside the projector's."""
+    """A ReaderAhead for a rebuild; `connection` must not be the projector's."""
     with ThreadPoolExecutor(1, thread_name_prefix="read-ahead") as thread:
         connection.execute(sql.query("projections", "session"))
         yield ReaderAhead(connection, projections, thread)

@@ -1,6 +1,6 @@
-"""What roles of the database may do: the service's own, and an auditor's; nothing else.
+"""The privileges of two database roles, the service's and an auditor's: the least that each needs.
 
-Upgrades, archives and rebuilds are done by the owner of the tables.
+Upgrades, archives and rebuilds run as the owner of the tables.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from projections.catalog import ALL
 
 
 class RoleKind(StrEnum):
-    """Whom a role is for."""
+    """What a role is for."""
 
     SERVICE = "service"
     AUDITOR = "auditor"
@@ -26,7 +26,7 @@ _SERVICE = {
     "leases": "SELECT, INSERT, UPDATE, DELETE",
     "host_contact": "SELECT, INSERT, UPDATE",
     "progress": "SELECT, INSERT, UPDATE",
-    "persons": "SELECT, INSERT",  # who is erased is so by the owner
+    "persons": "SELECT, INSERT",  # only the owner erases
     "refusals": "SELECT, INSERT, DELETE",
     "surveys": "SELECT, INSERT, UPDATE",
     "looks_asked": "SELECT, INSERT, UPDATE, DELETE",
@@ -41,7 +41,7 @@ SCHEMAS = {RoleKind.SERVICE: ("public",), RoleKind.AUDITOR: ("public", "audit")}
 
 
 def rights(kind: RoleKind) -> list[tuple[str, str]]:
-    """The relations that such a role needs, each with one privilege."""
+    """Pairs of a relation and a privilege that such a role needs."""
     named = dict(_AUDITOR)
     if kind is RoleKind.SERVICE:
         tables = [name for p in ALL for name in (p.table, *(d.table for d in p.derived))]

@@ -1,14 +1,12 @@
-"""Keeps the projections of a process's database current, in the background.
+"""Keeps projections current in the background, with one thread and one connection.
 
-One thread with one connection.  It is woken by appends and by the projections of other
-processes; if a wake-up is lost it looks by itself after POLL_INTERVAL_S.  When the
-connection is lost it makes a new one, with growing pauses.  Of several processes one does the
-work, and those that lost the compare-and-set stand by.
+The thread is woken by appends and by other processes' projectors, and looks by itself every
+POLL_INTERVAL_S.  When the connection is lost it opens a new one, with growing pauses.  Of several
+processes one does the work; those that lose the compare-and-set stand by.
 
-`projected(position)` lets an answer wait until later reads, in whichever process, show what it
-says: all processes share the tables, so it matters only that one of them has projected so
-far.  Nobody waits for a projection that is held back by an event: it would make every answer
-late.  The log, /readyz and the metrics report it.
+`projected(position)` lets an answer wait until reads in any process show its result: the tables are
+shared, so it is enough that one process has projected it.  Nobody waits for a projection that is
+held back, which would delay every answer; the log, /readyz and the metrics report it.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ import structlog
 
 import sql
 from projections.base import Projection
-from projections.lines import Line
+from projections.database_connections import DbConnection
 from projections.reads.database_trouble import in_words
 from projections.running.projector import Projector, lags
 
@@ -40,7 +38,7 @@ _PROJECTED = "ledger_projected"
 
 
 class NotProjectingError(Exception):
-    """The projections' thread was stopped, or too many wait for it already."""
+    """The runner was stopped, or has WAITERS_MAX waiters."""
 
 
 class ProjectionRunner:
@@ -52,7 +50,7 @@ class ProjectionRunner:
         self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._projected = 0
-        self.trouble: str | None = None  #: why nothing is projected just now
+        self.trouble: str | None = None  #: why nothing is projected now
         self._waiters: list[tuple[int, int, Future[int]]] = []
         self._numbers = itertools.count()
         self._thread = threading.Thread(target=self._run, name="projections", daemon=True)
@@ -61,7 +59,7 @@ class ProjectionRunner:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread, after the batch it is at; whoever still waits is told so."""
+        """End the thread after its present batch; waiters get NotProjectingError."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -72,10 +70,10 @@ class ProjectionRunner:
                 waiter.set_exception(NotProjectingError())
 
     def projected(self, position: int) -> Future[int]:
-        """A future that is done when all (not held) projections have come to `position`.
+        """A future that is done when all projections that are not held have reached `position`.
 
         It raises NotProjectingError if the runner stops.  In an event loop: await
-        `asyncio.wrap_future(...)`, in an `asyncio.timeout`.
+        `asyncio.wrap_future(...)` in an `asyncio.timeout`.
         """
         waiter: Future[int] = Future()
         with self._lock:
@@ -87,18 +85,10 @@ class ProjectionRunner:
                 heapq.heappush(self._waiters, (position, next(self._numbers), waiter))
         return waiter
 
-    def wait_for(self, position: int, timeout_s: float) -> bool:
-        """Block until `position` is projected; False if it was not in time."""
-        try:
-            self.projected(position).result(timeout_s)
-        except (TimeoutError, NotProjectingError):
-            return False
-        return True
-
     def _run(self) -> None:
         pause_s = RECONNECT_FIRST_S
         while not self._stopping.is_set():
-            self._projected = 0  # a crash of the database may take the last steps back
+            self._projected = 0  # a crash of the database may have lost the last steps
             try:
                 with connect(self._dsn) as connection:
                     for _ in self._steps(connection):
@@ -115,7 +105,7 @@ class ProjectionRunner:
             pause_s = min(pause_s * 2, RECONNECT_MAX_S)
 
     def _steps(self, connection: psycopg.Connection[Any]) -> Iterator[None]:
-        """Project until it is stopped; ended with each error of the connection."""
+        """Project until stopped; raises the errors of the connection."""
         projector = Projector(connection, self._projections)
         _listen(connection)
         while not self._stopping.is_set():
@@ -129,9 +119,9 @@ class ProjectionRunner:
                 _wait(connection, POLL_INTERVAL_S)
 
     def _watch(self, connection: psycopg.Connection[Any], projector: Projector) -> None:
-        """Stand by while another process projects: folding beside it would be wasted.
+        """Stand by while another process projects, because folding the same events is wasted.
 
-        Ends when there is nothing more to do, or the other process stops or is held back.
+        Returns when it reports nothing for POLL_INTERVAL_S, or when projections are apart.
         """
         while not self._stopping.is_set() and _wait(connection, POLL_INTERVAL_S, _PROJECTED):
             projector.look()
@@ -151,7 +141,7 @@ class ProjectionRunner:
 
 
 class ReplayedProjections(ProjectionRunner):
-    """On a standby the projections come with the log, and nobody can write there."""
+    """For a read-only standby, where the rows of projections are replicated with the log."""
 
     def _steps(self, connection: psycopg.Connection[Any]) -> Iterator[None]:
         while not self._stopping.is_set():
@@ -162,9 +152,11 @@ class ReplayedProjections(ProjectionRunner):
             self._stopping.wait(REPLAYED_INTERVAL_S)
 
 
-def connect(dsn: str) -> Line:
-    """A connection as Projector wants it."""
-    return Line.connect(dsn, autocommit=True, application_name="attachment-ledger projections")
+def connect(dsn: str) -> DbConnection:
+    """A connection for a Projector."""
+    return DbConnection.connect(
+        dsn, autocommit=True, application_name="attachment-ledger projections"
+    )
 
 
 def _listen(connection: psycopg.Connection[Any]) -> None:
@@ -175,7 +167,7 @@ def _listen(connection: psycopg.Connection[Any]) -> None:
 def _wait(
     connection: psycopg.Connection[Any], timeout_s: float, channel: str | None = None
 ) -> bool:
-    """Until another connection tells something (on one channel, or any); False if none does."""
+    """Wait for another connection's NOTIFY on a channel (None: any); False after `timeout_s`."""
     for notify in connection.notifies(timeout=timeout_s):
         if notify.pid != connection.info.backend_pid and channel in {None, notify.channel}:
             return True
@@ -183,6 +175,6 @@ def _wait(
 
 
 def catch_up(dsn: str, projections: Sequence[Projection]) -> None:
-    """Bring the projections to the head of the log, here and now."""
+    """Bring the projections to the head of the log, in this thread."""
     with connect(dsn) as connection:
         Projector(connection, projections).catch_up()

@@ -1,9 +1,9 @@
-"""A projection's tables, and in memory those of its rows that were written last.
+"""A projection's tables, and a cache of the rows that this process wrote last.
 
-A kept row is right as long as `tracking` says what we left there (`Mark`): nobody else has
-been at the tables then.  So a projection that is followed by one process, or rebuilt, reads
-only the rows that have not changed for long.  Where it folds states (projections.base) these
-are kept, and one that is not is folded from its stream, up to where the projection stands.
+A cached row is valid while `tracking` has the mark that this process wrote, because then no other
+process has written the tables.  So a projector that works alone reads only rows that have not
+changed for long.  A stateful projection (projections.base) caches states; a missing one is folded
+from its stream, up to the projection's position.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from projections.base import LoggedEvent, Projection, Row, originator
 from projections.running.reader import logged
 from projections.running.writes import Keyed, Mark, Replacement, TablePlace, array, columns
 
-ROWS_KEPT_MAX = 2_000  # of each projection; at times twice as many, 45 MB in all
-Rows = dict[str, Any]  # by key: a row, or a State; None: there is none
+ROWS_KEPT_MAX = 2_000  # of each projection; twice as many for a while, 45 MB in all
+Rows = dict[str, Any]  # by key: a row, or a state; None: there is none
 
 
 class ProjectionError(Exception):
-    """An event could not be folded, or its row not be written."""
+    """An event could not be folded, or its row could not be written."""
 
     def __init__(self, projection: str, position: int, topic: str | None) -> None:
         self._what = f"position {position} ({topic or 'the batch that begins there'})"
@@ -40,29 +40,29 @@ class ProjectionError(Exception):
 
     @property
     def why(self) -> str:
-        """Where, and by which kind of error; without its text, which may contain data."""
+        """The position and the type of the error, without its text, which may contain data."""
         return f"{self._what}: {type(self.__cause__).__name__}"
 
 
 class RowBeyondMarkError(Exception):
-    """A row (by its key) has events in it that its projection has not come to (by its mark)."""
+    """A row (by its key) has events beyond the mark of its projection."""
 
 
 class Change(NamedTuple):
-    """The rows that a batch of events concerns, as they are and as they will be."""
+    """The rows of a batch, before and after it."""
 
     old: Rows
     new: Rows
 
 
 def prepare(connection: psycopg.BaseConnection[Any]) -> None:
-    """Make a connection's rows what folds expect: ids as strings, JSON parsed."""
+    """Have a connection return what folds expect: ids as strings, JSON parsed."""
     connection.adapters.register_loader("uuid", TextLoader)
     set_json_loads(orjson.loads, connection)
 
 
 class Tables:
-    """One projection, over one connection in autocommit mode."""
+    """The tables of one projection, over one connection in autocommit mode."""
 
     def __init__(self, connection: psycopg.Connection[Any], projection: Projection) -> None:
         self._connection = connection
@@ -76,9 +76,9 @@ class Tables:
         )
 
     def fold(self, mark: Mark, events: Sequence[LoggedEvent], change: Change) -> None:
-        """Add what the next events do to the rows of a projection that stands at `mark`.
+        """Fold the next events into `change`, for a projection at `mark`.
 
-        Raises ProjectionError for the event that cannot be folded.
+        Raises ProjectionError for an event that cannot be folded.
         """
         if mark != self._mark:
             self._kept.clear()
@@ -106,7 +106,7 @@ class Tables:
                 new.update((key, old[key].fork()) for key in first if old[key] is not None)
             fold = projection.fold
             for key, event in zip(keys, events, strict=True):
-                if key in beyond:  # it may have the event in it already
+                if key in beyond:  # it may already contain the event
                     raise RowBeyondMarkError(key, mark.position)  # noqa: TRY301 - as a fold does
                 new[key] = fold(new[key], event)
         except psycopg.Error:
@@ -116,7 +116,7 @@ class Tables:
             raise ProjectionError(projection.name, event.position, event.topic) from error
 
     def _stored(self, keys: set[str], position: int) -> Rows:
-        """The rows (or states) of these keys, as far as there are any."""
+        """The rows (or states) of these keys that exist."""
         if not keys:
             return {}
         if self._projection.stateful:
@@ -127,13 +127,13 @@ class Tables:
         return {row[self._projection.key]: row for row in rows}
 
     def _beyond(self, stored: Rows, position: int) -> set[str]:
-        """The rows that have events after the position; a state is folded up to it."""
+        """The rows with events after the position; a state never has any, as it is folded to it."""
         if self._projection.stateful:
             return set()
         return {key for key, row in stored.items() if row and row["position"] > position}
 
     def _folded(self, keys: set[str], position: int) -> Rows:
-        """The states that these streams had at a position."""
+        """The states of these streams at a position."""
         states: Rows = {}
         with self._connection.cursor(binary=True) as cursor:
             parameters = {"keys": array(keys), "position": position}
@@ -152,7 +152,7 @@ class Tables:
         return shown
 
     def replacements(self, change: Change) -> Iterator[Replacement]:
-        """What there is to write.  Raises ProjectionError for a state without a row."""
+        """What to write.  Raises ProjectionError for a state that cannot be shown as a row."""
         old, new = ({key: row for key, row in each.items() if row is not None} for each in change)
         there = {(key,): {self._projection.key: key} for key in old}
         yield from _replacement(
@@ -166,18 +166,18 @@ class Tables:
             yield from _replacement(place, before, after)
 
     def keep(self, change: Change, mark: Mark) -> None:
-        """The change is written, and the projection at `mark`."""
+        """Cache a change that was written; the projection is now at `mark`."""
         self._mark = mark
         for key, row in change.new.items():
             self._kept.pop(key, None)
-            self._kept[key] = row  # the last one
+            self._kept[key] = row  # at the end, as the newest
         if len(self._kept) > 2 * ROWS_KEPT_MAX:
             oldest = len(self._kept) - ROWS_KEPT_MAX
             self._kept = dict(islice(self._kept.items(), oldest, None))
 
 
 def _replacement(place: TablePlace, before: Keyed, after: Keyed) -> Iterator[Replacement]:
-    """What makes the rows before those after; nothing if they are the same."""
+    """The difference between the rows before and after; nothing if they are equal."""
     gone = [row for key, row in before.items() if key not in after]
     new = {key: row for key, row in after.items() if before.get(key) != row}
     if gone or new:

@@ -1,7 +1,7 @@
-"""Writes rows of any number of tables, and how far projections are, in one statement.
+"""Writes rows of several tables, and the projections' positions, in one statement.
 
-Rows go by columns, as an array for each: PostgreSQL takes half the time for it that it takes
-for rows in JSON, and an array is made as JSON, but for its braces and escapes (`_values`).
+Each column is sent as one array, which PostgreSQL reads in half the time of rows in JSON.  An array
+is encoded as JSON, with other brackets and escapes (`_values`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NUL, _REPLACEMENT = "\\\\u0000", "\\\\ufffd"  # PostgreSQL's text has no NUL
 
 
 class Mark(NamedTuple):
-    """Where a projection stands, and how often it was made anew."""
+    """A projection's position, and how often it was rebuilt."""
 
     position: int
     rebuilds: int
@@ -36,15 +36,15 @@ Marks = dict[str, Mark]  # by the projection's name; all of one group are at one
 
 
 def position_of(marks: Marks) -> int:
-    """Where a group stands.  Raises ValueError if that is not one position."""
+    """The position of a group.  Raises ValueError if its marks differ."""
     [position] = {mark.position for mark in marks.values()}
     return position
 
 
 class Column(NamedTuple):
-    """A column of a table, and how its values are sent: `array` makes one text of many.
+    """A column: its type, the type of the array's items (`given`), and the encoder of the array.
 
-    `key`: it is of the primary key.
+    `key`: it is part of the primary key.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Column(NamedTuple):
 
 
 class TablePlace(NamedTuple):
-    """A table of a projection, how its rows are found, and what they have."""
+    """A table of a projection, its key column, and its columns."""
 
     projection: LiteralString
     table: LiteralString
@@ -70,8 +70,9 @@ class TablePlace(NamedTuple):
 
 
 class Replacement(NamedTuple):
-    """What changes in a table: rows that go (their primary keys are enough), and rows as they are
-    to be.  `known`: some of these are there already.
+    """Changes of a table: rows to delete (their primary keys are enough), and rows to write.
+
+    `known`: some of the rows to write exist.
     """
 
     place: TablePlace
@@ -81,7 +82,7 @@ class Replacement(NamedTuple):
 
 
 def columns(connection: psycopg.Connection[Any], table: LiteralString) -> tuple[Column, ...]:
-    """The columns that a table has now."""
+    """The columns of a table, from the catalog."""
     rows = connection.execute(sql.query("projections", "columns"), {"table": table})
     return tuple(column(*each) for each in rows)
 
@@ -95,7 +96,7 @@ def column(name: str, type_: LiteralString, key: bool = False) -> Column:
 
 
 def array(items: Iterable[str]) -> str:
-    """An array in PostgreSQL's text form: psycopg would look at each item for its type."""
+    """An array in PostgreSQL's text form; psycopg would inspect the type of each item."""
     escaped = [item.replace("\\", "\\\\").replace('"', '\\"') for item in items]
     return '{"' + '","'.join(escaped) + '"}' if escaped else "{}"
 
@@ -107,12 +108,11 @@ def advance(
     replacements: Sequence[Replacement],
     news: str,
 ) -> list[str]:
-    """Bring a group of projections from where they were folded from to a later position, with
-    their rows, and tell the news of it.
+    """Write a group's rows and new position, and NOTIFY `news`.
 
-    Returns those for which this was done: not those that are not at their mark any more, or
-    that another process is writing now.  Parameters are numbered, as psycopg would look for
-    names in a text as long as this one every time.
+    Returns the projections that were advanced, without those that are not at their mark any more or
+    that another process is writing now.  Parameters are numbered, because psycopg would search this
+    long text for names at each call.
     """
     parameters: list[Any] = [
         array(marks),
@@ -131,14 +131,14 @@ def advance(
 
 
 class _Part(NamedTuple):
-    """A part of the statement: `query` makes it, for a table, of rows."""
+    """A part of the statement: the query for some rows of a table."""
 
     place: TablePlace
     query: LiteralString
     rows: Sequence[Row]
 
     def arrays(self) -> Iterator[str]:
-        """The values of each column that it gives."""
+        """Its parameters: the values of each column."""
         for each in given(self.place, self.query):
             yield each.array([row.get(each.name) for row in self.rows])
 
@@ -152,7 +152,7 @@ def _parts(replacement: Replacement) -> Iterator[_Part]:
 
 
 def given(place: TablePlace, query: LiteralString) -> tuple[Column, ...]:
-    """The columns whose values a part gives; of rows that go, those of the primary key."""
+    """The columns that are parameters of a part; for `remove` the primary key's."""
     if query != "remove":
         return place.columns
     return tuple(each for each in place.columns if each.key)
@@ -160,7 +160,7 @@ def given(place: TablePlace, query: LiteralString) -> tuple[Column, ...]:
 
 @cache
 def _advance(parts: tuple[tuple[TablePlace, LiteralString], ...]) -> bytes:
-    """One statement for all the tables, so that it is one round trip and one transaction."""
+    """One statement for all tables: one round trip and one transaction."""
     numbers = count(6)
     changes = [_part(nth, place, query, numbers) for nth, (place, query) in enumerate(parts)]
     whole: Any = sql.query("projections", "advance").decode()
@@ -170,7 +170,7 @@ def _advance(parts: tuple[tuple[TablePlace, LiteralString], ...]) -> bytes:
 def _part(
     nth: int, place: TablePlace, query: LiteralString, numbers: Iterator[int]
 ) -> compose.Composed:
-    """The part of one table; parameters are each column's values."""
+    """The text of one part."""
     one: Any = sql.query("projections", query).decode().rstrip(";")
     comma, keys = compose.SQL(", "), [each for each in place.columns if each.key]
     marked = any(each.name == "position" for each in place.columns)
@@ -191,7 +191,7 @@ def _part(
 
 
 def _changed(each: Column) -> compose.Composed:
-    """How a column gets its value: one that is the same keeps what is stored outside of the row."""
+    """The assignment of a column; an unchanged long value keeps its TOAST storage."""
     if each.name == "position":
         return _format("{0} = CASE WHEN t.{0} <= $3 THEN EXCLUDED.{0} END", each)
     if each.type in ("jsonb", "text"):
@@ -221,7 +221,7 @@ def _documents(values: Sequence[Any]) -> str:
 
 
 def _plain(match: re.Match[str]) -> str:
-    """What PostgreSQL has instead of an escape of JSON: the character itself."""
+    """The character of a JSON escape; PostgreSQL's array syntax has no such escapes."""
     code, letter = match.groups()
     if code:
         return chr(int(code, 16)) if int(code, 16) else "\ufffd"

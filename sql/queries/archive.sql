@@ -1,14 +1,14 @@
--- The log as auditors and archives need it: whole, proven by its hash chain, and in months.
+-- Archives of months, and restoring them.
 
 -- name: outside
--- A row that is before the first or after the last position of the log.  Primary key.
+-- A row outside the positions of the log, which must not exist.  Primary key.
 (SELECT position FROM events WHERE position < 1 ORDER BY position LIMIT 1)
 UNION ALL
 (SELECT position FROM events WHERE position > (SELECT position FROM log_head)
   ORDER BY position LIMIT 1);
 
 -- name: next_month
--- The month, as its first moment, of the first event behind a position.  Primary key.
+-- The month, as its first moment, of the first event after a position.  Primary key.
 SELECT date_trunc('month', recorded_at AT TIME ZONE 'UTC') AT TIME ZONE 'UTC'
   FROM events WHERE position > %(after)s ORDER BY position LIMIT 1;
 
@@ -19,23 +19,23 @@ SELECT position FROM events
  ORDER BY position DESC LIMIT 1;
 
 -- name: begin_to_detach
--- From now on readers know that the month's events may be in its file only.
+-- From now on readers know that the month's events may be only in its file.
 INSERT INTO detached_months (month, first_position, last_position, file, sha256)
 VALUES (%(month)s, %(first)s, %(last)s, %(file)s, %(sha256)s)
     ON CONFLICT (month) DO NOTHING;
 
 -- name: unprojected
--- The projections that have not come to a position.
+-- The projections that have not reached a position.
 SELECT projection FROM tracking WHERE position < %(position)s ORDER BY projection;
 
 -- name: rebuilding
--- Rebuilds of projections that run, or were stopped and will be gone on with.
+-- Rebuilds of projections that run, or were stopped and can continue.
 SELECT name FROM long_work WHERE starts_with(name, 'rebuild') ORDER BY name;
 
 -- name: detach
--- Removes what is behind the first and before the last event of streams that have ended
--- for good, no later than `archived`; not what operators did, or waived.  Primary key; of each
--- stream the last event, by its key.
+-- Deletes the events between the first and the last one of streams that ended, no later than
+-- `archived`; not operators' acts and waivers.  Primary key; the last event of each stream, by its
+-- key.
 DELETE FROM events AS e
  WHERE e.position > %(after)s AND e.position <= %(until)s
    AND e.originator_version > 1
@@ -49,7 +49,7 @@ DELETE FROM events AS e
           AND ending.position > e.position);
 
 -- name: going_on
--- Which of some streams do not end with an ending.  The last event of each, by its key.
+-- Which of these streams have not ended.  The last event of each, by its key.
 SELECT id
   FROM unnest(%(streams)s::uuid[]) AS id
   LEFT JOIN LATERAL (
@@ -58,7 +58,7 @@ SELECT id
  WHERE l.topic IS NULL OR l.topic <> ALL(%(endings)s);
 
 -- name: restore
--- Puts back an event that was detached; one that is there stays as it is.
+-- Puts back a detached event; an existing one stays as it is.
 INSERT INTO events (
     position, originator_id, originator_version, topic, body, recorded_at,
     attachment_id, volume_id, server_id, host, operation_id, request_id, cause,
@@ -67,5 +67,5 @@ VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, 
     ON CONFLICT (position) DO NOTHING;
 
 -- name: restored
--- All of the month is in the table again.
+-- The month is complete in the table again.
 DELETE FROM detached_months WHERE file = %(file)s;

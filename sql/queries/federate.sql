@@ -1,26 +1,26 @@
--- Audit views over several ledgers (cells), in a database of the auditors' own, by postgres_fdw.
--- Of each cell: a server called as it, its user mapping, and a schema of foreign tables, cell_NAME.
+-- Audit views over several ledgers (cells) in the auditors' database, by postgres_fdw.  Each cell
+-- has a foreign server with its name, a user mapping, and a schema of foreign tables, cell_NAME.
 
 -- name: is_a_ledger
--- Whether this database is a ledger's own, whose views are not to be replaced.
+-- Whether this database is a ledger's own, whose views must not be replaced.
 SELECT to_regclass('public.log_head') IS NOT NULL;
 
 -- name: begin
--- DDL: what all cells need; the extension is a superuser's to make, where there is none.
+-- DDL: what all cells need; only a superuser can create the extension.
 SELECT 'CREATE EXTENSION postgres_fdw'
  WHERE NOT EXISTS (SELECT FROM pg_extension WHERE extname = 'postgres_fdw')
 UNION ALL
 SELECT 'CREATE SCHEMA audit' WHERE to_regnamespace('audit') IS NULL;
 
 -- name: make_room
--- DDL: cells of the time before, under other names, until no view is over them any more.
+-- DDL: renames the former cells, until no view uses them any more.
 SELECT format('ALTER SERVER %%I RENAME TO %%I; ALTER SCHEMA %%I RENAME TO %%I',
               srvname, 'old ' || srvname, 'cell_' || srvname, 'old cell_' || srvname)
   FROM pg_foreign_server WHERE to_regnamespace(quote_ident('cell_' || srvname)) IS NOT NULL
  ORDER BY srvname;
 
 -- name: make
--- DDL: a cell: its server, its user mapping, its schema, and what auditors read there.
+-- DDL: a cell: its server, its user mapping, its schema, and the foreign tables for auditors.
 WITH given (kind, options) AS (
     SELECT kind, string_agg(format('%%I %%L', key, value), ', ' ORDER BY key)
       FROM (VALUES ('server', %(server)s::jsonb), ('user', %(user)s::jsonb)) AS g (kind, options)
@@ -40,12 +40,12 @@ SELECT format('IMPORT FOREIGN SCHEMA %%I LIMIT TO (%%s) FROM SERVER %%I INTO %%I
   FROM unnest(ARRAY['public', 'audit']) AS schema;
 
 -- name: ask
--- DDL: whether the cell lets what it has be read; fails if something is not there.
+-- DDL: checks that the cell's relations exist and may be read; else it fails.
 SELECT format('SELECT FROM %%I.%%I LIMIT 1', 'cell_' || %(cell)s::text, relation)
   FROM unnest(%(relations)s::text[]) AS relation;
 
 -- name: views
--- DDL: one view over all cells for each of theirs, with the columns that every cell has.
+-- DDL: for each relation one view over all cells, with the columns that every cell has.
 WITH columns AS (
     SELECT c.relname, a.attname, min(a.attnum) AS nth
       FROM unnest(%(cells)s::text[]) AS cell
@@ -64,7 +64,7 @@ SELECT format('CREATE OR REPLACE VIEW %%I.%%I AS %%s', schema, relation, string_
  GROUP BY schema, relation, names ORDER BY schema, relation;
 
 -- name: drop_old
--- DDL: what made room.  Not CASCADE: what somebody has built upon it is not ours to drop.
+-- DDL: drops the renamed cells.  Not CASCADE: other users' objects must not be dropped.
 SELECT format('DROP FOREIGN TABLE %%s', string_agg(c.oid::regclass::text, ', '))
   FROM pg_foreign_server AS s
   JOIN pg_class AS c ON c.relnamespace = to_regnamespace(quote_ident('old cell_' || substr(srvname, 5)))

@@ -5,7 +5,7 @@
 SELECT head, refused, stored_at FROM append_events(%(streams)b, %(events)b);
 
 -- name: append_met
--- The same; with those that are not refused go the rows of persons whom no event had yet.
+-- As `append`; with the appends that are not refused it stores new rows of persons.
 WITH stored AS MATERIALIZED (
     SELECT head, refused, stored_at FROM append_events(%(streams)b, %(events)b)),
 met AS (
@@ -15,12 +15,12 @@ met AS (
 SELECT * FROM stored;
 
 -- name: writer_session
--- Settings of the writer's connection: no append waits longer for the lock of the log.
+-- Settings of the writer's connection: the longest wait of an append for the lock of the log.
 SELECT set_config('statement_timeout', %(timeout)s, false);
 
 -- name: reader_session
--- Settings of a connection that reads the log.  Every statement has its index, and one plan for
--- good: to make another costs more than to run it.
+-- Settings of a connection that reads the log.  Every statement has its index, and one generic
+-- plan, because planning costs more than execution.
 SELECT set_config('plan_cache_mode', 'force_generic_plan', false),
        set_config('enable_seqscan', 'off', false);
 
@@ -33,7 +33,7 @@ SELECT originator_id, originator_version, topic, body
  LIMIT %(limit)s;
 
 -- name: stream_backwards
--- One aggregate's events, last one first.  The same index, read backwards.
+-- One aggregate's events, newest first.  The same index, read backwards.
 SELECT originator_id, originator_version, topic, body
   FROM events
  WHERE originator_id = %(id)s AND originator_version > %(gt)s AND originator_version <= %(lte)s
@@ -41,8 +41,8 @@ SELECT originator_id, originator_version, topic, body
  LIMIT %(limit)s;
 
 -- name: streams
--- The events of several aggregates, each in order, after a version of each.  One range scan
--- for each of them; the planner, who knows nothing of the arrays' length, has no other way.
+-- The events of several aggregates, each in order, after a version of each.  One range scan for
+-- each of them, whatever the planner assumes about the arrays' length.
 SELECT e.*
   FROM unnest(%(ids)s::uuid[], %(after)s::bigint[]) AS w (id, after)
  CROSS JOIN LATERAL (
@@ -61,7 +61,7 @@ SELECT originator_id, originator_version, topic, body, position
  LIMIT %(limit)s;
 
 -- name: notifications_of_topics
--- The same for some topics only.  Reads the primary key until enough rows match.
+-- As `notifications`, for some topics.  Reads the primary key until enough rows match.
 SELECT originator_id, originator_version, topic, body, position
   FROM events
  WHERE position >= %(start)s AND position <= %(stop)s AND topic = ANY(%(topics)s)
@@ -80,7 +80,7 @@ SELECT position, recorded_at, topic, originator_id::text, originator_version, ho
 SELECT position FROM log_head;
 
 -- name: chained
--- The log as the hash chain sees it (ledger/log/chain.py).  Range scan of the primary key.
+-- The log in the form of the hash chain (ledger/log/chain.py).  Range scan of the primary key.
 SELECT event_bytes(e), e.chain
   FROM events AS e
  WHERE e.position > %(after)s AND e.position <= %(upto)s

@@ -1,23 +1,23 @@
--- How far long work is, and who does it.  The right to do it is not a lock that is held for
--- as long as it lasts: that would keep the versions of the head of the log from being pruned.
+-- Progress and owners of long work.  Ownership is a row and not a lock: a lock held so long would
+-- prevent the vacuum of the head of the log.
 
 -- name: session
--- How soon the server takes for gone whoever has vanished without a word (a host that lost power):
--- only then others may go on.  Its own default is two hours.  No effect on a Unix socket.
+-- When the server notices that a client has vanished (its host lost power), after which another may
+-- take over.  Its default is two hours.  No effect on a Unix socket.
 SELECT set_config('tcp_keepalives_idle', %(keepalives_idle)s::text, false),
        set_config('tcp_keepalives_interval', %(keepalives_interval)s::text, false),
        set_config('tcp_keepalives_count', %(keepalives_count)s::text, false),
        set_config('tcp_user_timeout', %(tcp_user_timeout)s::text, false);
 
 -- name: claim
--- Makes the row of some work if there is none, and locks it.
+-- Creates the row of some work if there is none, and locks it.
 INSERT INTO long_work (name) VALUES (%(name)s)
     ON CONFLICT (name) DO UPDATE SET name = EXCLUDED.name;
 
 -- name: take
--- Takes the right to do the work of the locked row, unless whoever has it is still connected.
--- Since when another role's sessions are there is hidden from most (pg_read_all_stats); then the
--- name of the session says whether it is of this work, and not one that has the same pid now.
+-- Takes the ownership of the locked row, unless its owner is still connected.  The start of another
+-- role's session is visible only with pg_read_all_stats; otherwise the session's application_name
+-- shows whether it is the owner, and not another one with the same pid.
 UPDATE long_work
    SET began_at = clock_timestamp(), noted_at = clock_timestamp(), began_done = done,
        holder_pid = me.pid, holder_since = me.backend_start
@@ -30,21 +30,21 @@ UPDATE long_work
 RETURNING done, total, kept;
 
 -- name: note
--- How far it is now.
+-- Stores the progress.
 UPDATE long_work
    SET done = %(done)s, total = %(total)s, kept = %(kept)s::jsonb, noted_at = clock_timestamp()
  WHERE name = %(name)s AND holder_pid = pg_backend_pid();
 
 -- name: release
--- Others may go on with it, at once.
+-- Gives up the ownership, so that another process can continue at once.
 UPDATE long_work SET holder_pid = NULL WHERE name = %(name)s AND holder_pid = pg_backend_pid();
 
 -- name: finish
--- There is nothing left to do.
+-- Deletes the row of completed work.
 DELETE FROM long_work WHERE name = %(name)s AND holder_pid = pg_backend_pid();
 
 -- name: list
--- All long work that is under way or was stopped.
+-- All long work in progress or stopped.
 SELECT name, done, total, done - began_done AS done_here,
        extract(epoch FROM noted_at - began_at)::float8 AS seconds,
        EXISTS (SELECT FROM pg_stat_activity AS holder

@@ -5,7 +5,7 @@
 SELECT pg_advisory_lock(%(key)s);
 
 -- name: create_table
--- The record of which migrations this database has seen.
+-- The table of applied migrations.
 CREATE TABLE IF NOT EXISTS schema_migrations (
     name text PRIMARY KEY,
     checksum text NOT NULL,  -- SHA-256 of the text that was run
@@ -13,15 +13,15 @@ CREATE TABLE IF NOT EXISTS schema_migrations (
 );
 
 -- name: exists
--- Whether the record is there at all.
+-- Whether that table exists.
 SELECT to_regclass('schema_migrations') IS NOT NULL;
 
 -- name: applied
--- What was applied, in order.
+-- The applied migrations, in order.
 SELECT name, checksum FROM schema_migrations ORDER BY name;
 
 -- name: record
--- Notes one migration as applied, in the transaction that ran it.
+-- Stores a migration as applied, in the transaction that ran it.
 INSERT INTO schema_migrations (name, checksum) VALUES (%(name)s, %(checksum)s);
 
 -- name: server_version

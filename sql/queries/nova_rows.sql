@@ -1,13 +1,13 @@
--- What a person executes in Nova's own database (ledger/nova_beside/script): templates, which the
--- ledger itself never executes.  As MySQL, PostgreSQL and SQLite all read them.
+-- Templates of statements that an operator executes in Nova's database (ledger/nova_beside/script);
+-- the ledger never does.  Valid in MySQL, PostgreSQL and SQLite.
 
 -- name: change
--- One row, if it is still as Nova has told it.
+-- Updates one row, if it is still as Nova's API has shown it.
 UPDATE {table} SET {new}
  WHERE {old};
 
 -- name: add
--- A row more, if its server is still there, and no such row.
+-- Inserts a row, if its server still exists and there is no such row.
 INSERT INTO {table} ({columns})
 SELECT {values} FROM instances
  WHERE {old}

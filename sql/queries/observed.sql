@@ -1,9 +1,9 @@
--- What the ledger has of servers that it only watches (ledger/nova_beside).
+-- What the ledger has of observed servers, which are Nova's (ledger/nova_beside).
 
 -- name: servers
--- Those that there are, and deleted ones of which Cinder still had an attachment, in the order of
--- their ids, after one; with mappings and open attachments; all, or only these.
--- instances_observed, mappings_by_server, attachments_by_server.
+-- Observed servers in the order of ids, after one, and deleted ones that still have an attachment
+-- in Cinder; with mappings and open attachments; all, or only these.  instances_observed,
+-- mappings_by_server, attachments_by_server.
 SELECT i.server_id::text, i.name, i.host, i.vm_state, i.power_state, i.project_id, i.user_id,
        i.deleted,
        (SELECT coalesce(jsonb_agg(jsonb_build_array(bdm_id, volume_id)), '[]')
@@ -21,20 +21,20 @@ SELECT i.server_id::text, i.name, i.host, i.vm_state, i.power_state, i.project_i
  LIMIT %(limit)s;
 
 -- name: ours
--- Those of these servers that nobody else has.  Primary key.
+-- Which of these servers are the ledger's own.  Primary key.
 SELECT server_id::text FROM instances WHERE server_id = ANY(%(ids)s::uuid[]) AND origin IS NULL;
 
 -- name: differing
--- Findings that are not over; `theirs`: of what is Nova's.  findings_open.
+-- Findings that are not over; `theirs`: about objects of Nova.  findings_open.
 SELECT finding_id::text, state, differs, server_id::text, volume_id::text, host,
        differs ? 'nova' AS theirs
   FROM findings WHERE over_position IS NULL;
 
 -- name: ours_of_host
--- The servers that nobody else has, of which something is on a host, or is under way to it: they are
--- there, or can be reverted to it; an attachment; an operation that is not over; the guest, which its
--- agent shows.  For one host, when somebody asks: `instances` is read through, and
--- attachments_open_by_host, operations_open.
+-- The ledger's own servers that have something on a host or moving to it: the server, also by a
+-- resize that can be reverted; an attachment; an unfinished operation; a guest that the agent
+-- shows.  Reads all of `instances`, for an operator's request; attachments_open_by_host,
+-- operations_open.
 SELECT server_id::text FROM instances
  WHERE origin IS NULL
    AND (elsewhere ? %(host)s OR NOT deleted AND %(host)s IN (host, resize_source))

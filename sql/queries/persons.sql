@@ -1,9 +1,8 @@
--- People, whose names and ids are not in the log (projections.reads.persons).
+-- Personal data, which is not in the log (projections.reads.persons).
 
 -- name: met
--- What a person is known as, and then the place that the request came from.  With a `salt` those
--- of whom there is no row yet: it is this one, if an event of theirs is stored (parts/met.sql).
--- persons_by_user.
+-- The hash of a person, then the hash of where the request came from.  With a `salt` if there is no
+-- row yet; this row is stored with the first event (parts/met.sql).  persons_by_user.
 SELECT coalesce(p.known_as, known_as(v.salt, v.user_id, v.name, v.address, v.agent)) AS known_as,
        CASE WHEN p.known_as IS NULL THEN v.salt::text END AS salt,
        v.user_id, v.name, v.address, v.agent
@@ -17,11 +16,11 @@ SELECT coalesce(p.known_as, known_as(v.salt, v.user_id, v.name, v.address, v.age
  ORDER BY v.name = '';
 
 -- name: who
--- Whom these stand for; erased ones are not there.  Primary key.
+-- The rows of these hashes; erased ones are missing.  Primary key.
 SELECT known_as, user_id, name, address, agent FROM persons WHERE known_as = ANY (%(known_as)s);
 
 -- name: of
--- All that a person is known as, by the user's id or by one of these.  One index or the other.
+-- All hashes of a person, by the user's id or by one of the hashes.  One index or the other.
 SELECT p.known_as, p.user_id, p.name
   FROM persons AS p
  WHERE p.user_id = coalesce((SELECT k.user_id FROM persons AS k WHERE k.known_as = %(person)s),
@@ -29,8 +28,8 @@ SELECT p.known_as, p.user_id, p.name
  ORDER BY p.known_as;
 
 -- name: told_of
--- In how many events a person stands as one of `known_as`, and in how many plainly, by one of
--- `texts`.  Reads the whole log.
+-- The number of events with one of the hashes `known_as`, and with one of `texts` in plain text.
+-- Reads the whole log.
 SELECT count(*) FILTER (WHERE e.actor = ANY (%(known_as)s)) AS known,
        count(*) FILTER (WHERE e.actor = ANY (%(texts)s) OR e.user_id = ANY (%(texts)s)
                            OR EXISTS (SELECT FROM unnest(%(texts)s::text[]) AS t (text)
@@ -39,16 +38,16 @@ SELECT count(*) FILTER (WHERE e.actor = ANY (%(known_as)s)) AS known,
   FROM events AS e;
 
 -- name: erase
--- Forgets whom these stand for.  Primary key.
+-- Deletes the rows of these hashes.  Primary key.
 DELETE FROM persons WHERE known_as = ANY (%(known_as)s);
 
 -- name: erase_refusals
--- What was refused to a person a short while ago.  Reads the table, which is small.
+-- Deletes a person's refused requests.  Reads the table, which is small.
 DELETE FROM refusals WHERE user_id = %(user_id)s;
 
 -- name: wrong
--- Of the persons what cannot be: `forged`, another row than was made; `left`, one that was erased by
--- an event; `lost`, one that no event has erased.  Reads the whole log.
+-- Inconsistent persons: `forged`, a row that does not match its hash; `left`, a row that an event
+-- has erased; `lost`, a missing row that no event has erased.  Reads the whole log.
 WITH erased AS MATERIALIZED (
     SELECT json_array_elements_text(convert_from(body, 'UTF8')::json -> 'known_as') AS known_as
       FROM events WHERE topic = %(erased)s),

@@ -1,30 +1,29 @@
--- What projections need to be kept up to date.  {table}, {key} and {type} are filled in from
--- the projection's declaration, never from data.
+-- Keeping projections current.  {table}, {key} and {type} are filled in from the projection's
+-- declaration, never from data.
 
 -- name: session
--- Settings of a projecting connection.  Rows and tracking are one transaction and can be
--- rebuilt, so a crash may take the last of both; waiting for the disk would buy nothing.
--- Every statement has its index, and one plan for good: not one that suited a table when it
--- was small, and none that takes longer to make than to run.
+-- Settings of a projector's connection.  Rows and tracking are one transaction and can be rebuilt,
+-- so a crash may lose the last of both, and commits need not wait for the disk.  Every statement
+-- has its index, and one generic plan, which does not depend on the size of a table and costs no
+-- planning.
 SELECT set_config('synchronous_commit', 'off', false), set_config('jit', 'off', false),
        set_config('enable_seqscan', 'off', false),
        set_config('plan_cache_mode', 'force_generic_plan', false);
 
 -- name: register
--- Begins to track projections that are new here.
+-- Adds new projections to `tracking`.
 INSERT INTO tracking (projection, position)
 SELECT name, 0 FROM unnest(%(names)s::text[]) AS name
     ON CONFLICT DO NOTHING;
 
 -- name: positions
--- The head of the log, how far each projection is, and how often it was made anew, as of one
--- moment.
+-- The head of the log, and each projection's position and number of rebuilds, as of one moment.
 SELECT h.position, t.projection, t.position, t.rebuilds
   FROM log_head AS h JOIN tracking AS t ON t.projection = ANY(%(names)s);
 
 -- name: lags
--- How far some projections are, how many events behind, the age in seconds of the first event
--- that each lacks (0 if it lacks none), and what holds it back (NULL if nothing does).
+-- For some projections: position, lag in events, the age in seconds of the first event that each
+-- lacks (0: none), and what holds it back (NULL: nothing).
 SELECT name, coalesce(t.position, 0) AS position,
        h.position - coalesce(t.position, 0) AS lag_events,
        coalesce(extract(epoch FROM clock_timestamp() - e.recorded_at), 0)::float8 AS lag_s,
@@ -35,8 +34,8 @@ SELECT name, coalesce(t.position, 0) AS position,
  ORDER BY name;
 
 -- name: unrest
--- What is under way or waits for a person, counted by kind and host (NULL: at none).  Of an
--- operation the host that has a run of it counts.  operations_open, the mailbox's primary key,
+-- Counts of unfinished operations and open findings, by kind and host (NULL: none).  An operation
+-- counts at the host with an active run.  operations_open, the mailbox's primary key,
 -- findings_open.
 SELECT o.state AS reason, coalesce(m.host, o.host) AS host, count(DISTINCT operation_id)
   FROM operations AS o LEFT JOIN mailbox AS m USING (operation_id)
@@ -49,9 +48,9 @@ SELECT 'drift', host, count(*) FROM findings
  ORDER BY 1, 2;
 
 -- name: events
--- The next events of some topics, in order, after a row with the head of the log at that
--- moment in place of a version.  Range scan of the primary key.  The topics are a constant,
--- for only then PostgreSQL looks them up by hash: most events may be others.
+-- The next events of some topics, in order, after a row with the present head of the log in place
+-- of a version.  Range scan of the primary key.  The topics are a constant, because only then
+-- PostgreSQL hashes them, and most events may be others.
 SELECT 0::bigint AS position, NULL::timestamptz AS recorded_at, NULL::text AS topic,
        NULL::text AS originator_id, position AS originator_version, NULL::text AS host,
        NULL::text AS operation_id, NULL::bytea AS body
@@ -66,7 +65,7 @@ UNION ALL
 );
 
 -- name: load
--- The present rows of some keys.
+-- The rows of some keys.
 SELECT * FROM {table} WHERE {key} = ANY(%(keys)s::{type}[]);
 
 -- name: streams
@@ -78,12 +77,12 @@ SELECT position, recorded_at, topic, originator_id::text, originator_version, ho
  ORDER BY position;
 
 -- name: advance
--- Records how far projections have come, with their rows ({changes} are those of each
--- table: `remove`, `add`, `replace`), and tells everybody: of those that are still where these
--- rows were folded from, and never back.  What another process is writing right now is left out,
--- not waited for; then nobody can say what has moved ($5).  That is known by the lock of a number
--- (the other use of it is `lock_live`), which writes nothing, as one of the row would; who comes just
--- after finds the row moved.
+-- Advances projections and their rows ({changes}: a part `remove`, `add` or `replace` for each
+-- table), and notifies.  Only those that are still at the position that was folded from, and only
+-- forward.  One that another process is writing now is skipped, without a wait; then the
+-- notification does not say what changed ($5).  An advisory lock (also taken by `lock_live`)
+-- detects that; unlike a row lock it writes nothing.  A process that comes just after it finds the
+-- row moved.
 WITH mine AS (
     UPDATE tracking AS t SET position = $4, held = NULL
       FROM unnest($1::text[], $2::int[]) AS expected (projection, rebuilds)
@@ -101,8 +100,8 @@ told AS (
 SELECT mine.projection FROM mine LEFT JOIN told ON true;
 
 -- name: remove
--- A part of `advance`: deletes the rows that have some primary keys, as far as they are not beyond
--- where that was folded from ({within}).  A row with less than a key is not there.
+-- A part of `advance`: deletes rows by primary key, if they are not beyond the position that was
+-- folded from ({within}).  A key with a NULL matches nothing.
 gone_{nth} AS (
     DELETE FROM {table} AS t
      USING (SELECT {values}) AS r
@@ -110,9 +109,8 @@ gone_{nth} AS (
 ),;
 
 -- name: add
--- A part of `advance`: new rows, given as an array for each column.  The arrays are gone through in
--- step, without a table made of each as behind FROM.  One that is there already is refused by the
--- primary key.
+-- A part of `advance`: new rows, as one array for each column.  unnest in the SELECT list reads the
+-- arrays in step, which is cheaper than in FROM.  The primary key refuses an existing row.
 new_{nth} AS (
     INSERT INTO {table} ({columns})
     SELECT {values}
@@ -120,10 +118,9 @@ new_{nth} AS (
 ),;
 
 -- name: replace
--- A part of `advance`: rows of which some are there already.  Those are updated where they stand:
--- no index has to learn of a row that only some other columns of it changed, and what is large and
--- the same is not stored again ({changes}).  For a row that is beyond where the new one was folded
--- from the position comes out as NULL, which no table takes.
+-- A part of `advance`: rows of which some exist.  These are updated (HOT, if no indexed column has
+-- changed), and an equal long value is not stored again ({changes}).  If a row is beyond the
+-- position that was folded from, its position becomes NULL, which every table refuses.
 new_{nth} AS (
     INSERT INTO {table} AS t ({columns})
     SELECT {values}
@@ -132,8 +129,8 @@ new_{nth} AS (
 ),;
 
 -- name: hold
--- Notes what a projection cannot take, if it is still where that was found; what another
--- process is writing right now is left out, not waited for.
+-- Stores what holds a projection back, if it is still at that position; one that another process is
+-- writing now is skipped, without a wait.
 WITH mine AS (
     SELECT projection FROM tracking
      WHERE projection = %(name)s AND position = %(position)s AND rebuilds = %(rebuilds)s
@@ -143,7 +140,7 @@ WITH mine AS (
 UPDATE tracking SET held = %(why)s WHERE projection = (SELECT projection FROM mine);
 
 -- name: columns
--- The columns of a table, in order, their types, and whether they are of its primary key.
+-- The columns of a table, in order, with their types, and whether they are in its primary key.
 SELECT attname, format_type(atttypid, atttypmod),
        attnum = ANY(coalesce((SELECT conkey FROM pg_constraint
                                WHERE conrelid = attrelid AND contype = 'p'), '{}')) AS is_key

@@ -1,15 +1,15 @@
--- What the API and the dispatcher ask the projections and the log.  A filter that is NULL
--- does not filter; the server plans with the values, so each form uses its own index.
+-- Reads of the API and the dispatcher.  A filter that is NULL does not filter; PostgreSQL plans
+-- with the values, so each form uses its own index.
 
 -- name: instance
--- One server, and when its host's agent was last heard of.  Primary keys.
+-- One server, and the last contact of its host's agent.  Primary keys.
 SELECT i.*, c.seen_at AS host_seen_at
   FROM instances AS i LEFT JOIN host_contact AS c USING (host)
  WHERE i.server_id = %(server_id)s;
 
 -- name: ours
--- Whether servers are the ledger's own, deleted or not; NULL: the log has something of that id, and
--- the table nothing yet.  Primary key, events_originator_id_originator_version_key.
+-- Whether servers are the ledger's own, also deleted ones; NULL: the id is in the log and not
+-- projected yet.  Primary key, events_originator_id_originator_version_key.
 SELECT w.id AS server_id,
        CASE WHEN i.server_id IS NOT NULL THEN i.origin IS NULL
             WHEN NOT EXISTS (SELECT FROM events WHERE originator_id = w.id) THEN false
@@ -17,13 +17,13 @@ SELECT w.id AS server_id,
   FROM unnest(%(ids)s::uuid[]) AS w (id) LEFT JOIN instances AS i ON i.server_id = w.id;
 
 -- name: timeout
--- How long a statement of this transaction may take, in milliseconds.
+-- The statement timeout of this transaction, in milliseconds.
 SELECT set_config('statement_timeout', %(ms)s, true);
 
 -- name: named
--- What has an id between two, or this name; with a project only what is of its servers.  At most
--- ten of each kind.  Primary keys, attachments_by_volume, mappings_by_volume, findings_by_volume;
--- a name reads all servers, as their list does.
+-- Objects with an id between two, or with this name; with a project only those of its servers.  At
+-- most ten of each kind.  Primary keys, attachments_by_volume, mappings_by_volume,
+-- findings_by_volume; a name reads all servers.
 WITH own AS (
     (SELECT 'server' AS kind, server_id::text AS id, name FROM instances
       WHERE server_id BETWEEN %(low)s AND %(high)s
@@ -79,10 +79,10 @@ WITH own AS (
 SELECT kind, id, name FROM own ORDER BY kind, id;
 
 -- name: requested
--- What requests led to whose ids, or whose requesters' ids, lie between two; and those that were
--- refused.  With a project only what is of its servers, and of its refusals only the caller's own.
--- Of the first thousand events.  events_by_request, operations_by_global_request,
--- refusals_by_request, refusals_by_global_request; primary keys.
+-- What requests with an id, or a global id, between two led to; and refused requests.  With a
+-- project only what concerns its servers, and only the caller's own refusals.  Of the first
+-- thousand events.  events_by_request, operations_by_global_request, refusals_by_request,
+-- refusals_by_global_request; primary keys.
 WITH led AS MATERIALIZED (
     SELECT operation_id, originator_id, server_id, topic, host FROM events
      WHERE cause IN ('api', 'operator', 'automatic')
@@ -129,7 +129,7 @@ own AS (
 SELECT kind, id, name FROM own ORDER BY kind, id;
 
 -- name: mappings
--- A server's mappings that have a volume, in the order they were made.  mappings_by_server.
+-- A server's mappings with a volume, in the order of creation.  mappings_by_server.
 SELECT * FROM mappings
  WHERE server_id = %(server_id)s AND volume_id IS NOT NULL AND (%(legacy)s OR NOT legacy)
  ORDER BY created_position
@@ -140,10 +140,9 @@ SELECT * FROM mappings
 SELECT * FROM mappings WHERE server_id = %(server_id)s AND volume_id = %(volume_id)s;
 
 -- name: pair
--- A server's project, its mapping of a volume, and the pair's attachments by which a host may
--- have the volume, as of one moment; where the server is, when that host was last heard of, and
--- whether it shows a disk of the volume that no mapping explains.
--- Primary keys, mappings_by_server, attachments_by_server.
+-- A server's project, its mapping of a volume, and the pair's attachments by which a host may have
+-- the volume, as of one moment; the server's host, its last contact, and whether it shows a disk of
+-- the volume that no mapping explains.  Primary keys, mappings_by_server, attachments_by_server.
 SELECT m.*, i.project_id, i.deleted, i.host, c.seen_at AS host_seen_at,
        i.volumes ? %(volume_id)s::uuid::text AND NOT EXISTS (
            SELECT FROM mappings AS e
@@ -167,10 +166,10 @@ SELECT a.*, i.name AS server_name
  WHERE a.attachment_id = %(attachment_id)s;
 
 -- name: attachments
--- Attachments in the order they were made or backwards ({way}), beyond a created_position, with
--- their servers' names, and what of their volumes is open: findings, and operations that are parked.
--- The index of whichever filter is given: attachments_by_volume, attachments_by_server,
--- attachments_by_host, attachments_by_old_flow.  findings_by_volume, parked_now.
+-- Attachments in the order of creation or backwards ({way}), beyond a created_position, with their
+-- servers' names, and the number of open findings and parked operations of their volumes.  The
+-- index of the filter: attachments_by_volume, attachments_by_server, attachments_by_host,
+-- attachments_by_old_flow.  findings_by_volume, parked_now.
 SELECT a.*, (SELECT name FROM instances AS i WHERE i.server_id = a.server_id) AS server_name,
        (SELECT count(*) FROM findings AS f
          WHERE f.volume_id = a.volume_id AND f.over_position IS NULL)
@@ -187,8 +186,8 @@ SELECT a.*, (SELECT name FROM instances AS i WHERE i.server_id = a.server_id) AS
  LIMIT %(limit)s;
 
 -- name: held_at
--- Who held a volume at a moment (`since` and `at` are the same), or between two, and by which
--- attachment; as it was known then, or at `known`, not before `at`.  spans_by_volume.
+-- The spans of a volume at a moment (`since` and `at` are equal), or between two; as known at `at`,
+-- or at `known`, not before `at`.  spans_by_volume.
 SELECT s.*, a.legacy FROM spans AS s JOIN attachments AS a USING (attachment_id)
  WHERE s.volume_id = %(volume_id)s AND (%(host)s::text IS NULL OR s.host = %(host)s)
    AND (%(server_id)s::uuid IS NULL OR s.server_id = %(server_id)s)
@@ -199,7 +198,7 @@ SELECT s.*, a.legacy FROM spans AS s JOIN attachments AS a USING (attachment_id)
  LIMIT %(limit)s;
 
 -- name: on_old_flow_at
--- Which attachments of Cinder's old calls hosts held at a moment, or between two.
+-- The spans of attachments of Cinder's old calls at a moment, or between two.
 -- attachments_by_old_flow.
 SELECT s.*, a.legacy FROM attachments AS a JOIN spans AS s USING (attachment_id)
  WHERE a.legacy AND
@@ -209,9 +208,9 @@ SELECT s.*, a.legacy FROM attachments AS a JOIN spans AS s USING (attachment_id)
  LIMIT %(limit)s;
 
 -- name: open_at
--- Which attachments a host held at a moment, or between two.  Of each length in spans_by_host,
--- only those that began within that length before the first: however long the host's history,
--- about as many rows are looked at as are found.
+-- The spans of a host at a moment, or between two.  For each class of length in spans_by_host, only
+-- those that began within that length before the first moment.  So about as many rows are read as
+-- are found, however long the host's history is.
 SELECT s.*, a.legacy
   FROM (SELECT length, CASE WHEN length < 8 THEN
                %(since)s::timestamptz - interval '1 hour' * 4 ^ length ELSE '-infinity' END
@@ -232,7 +231,7 @@ SELECT s.*, a.legacy
  LIMIT %(limit)s;
 
 -- name: operation
--- One operation, whose server it is about, and how far its long steps have come.  Primary keys.
+-- One operation, its server's project, and the progress of its long steps.  Primary keys.
 SELECT o.*, i.project_id AS owner_id, i.name AS server_name,
        ARRAY(SELECT json_build_object('run', p.run, 'done_bytes', p.done_bytes,
                         'total_bytes', p.total_bytes, 'updated_at', p.updated_at)
@@ -242,8 +241,8 @@ SELECT o.*, i.project_id AS owner_id, i.name AS server_name,
  WHERE o.operation_id = %(operation_id)s;
 
 -- name: operations
--- Operations, newest first, before a started_position, with their servers' names; of a host those
--- that take a server to it, too.  The index of the filter given: operations_by_server,
+-- Operations, newest first, before a started_position, with their servers' names; of a host also
+-- those that move a server to it.  The index of the filter: operations_by_server,
 -- operations_by_volume, operations_by_host with operations_by_destination.
 SELECT o.*, (SELECT name FROM instances AS i WHERE i.server_id = o.server_id) AS server_name
   FROM operations AS o
@@ -257,8 +256,8 @@ SELECT o.*, (SELECT name FROM instances AS i WHERE i.server_id = o.server_id) AS
  LIMIT %(limit)s;
 
 -- name: operations_of_server
--- A server's operations, newest first, before a started_position; those of one request, or
--- that moved last between two moments.  operations_by_server.
+-- A server's operations, newest first, before a started_position; of one request, or with their
+-- last event between two moments.  operations_by_server.
 SELECT * FROM operations
  WHERE server_id = %(server_id)s
    AND (%(request_id)s::text IS NULL OR request_id = %(request_id)s)
@@ -269,9 +268,9 @@ SELECT * FROM operations
  LIMIT %(limit)s;
 
 -- name: moves
--- Operations of some flows, newest first, before a started_position, of servers of a project; with
--- how far the last long step has come, and the operation that settled a resize, if it did or is
--- at it.  operations_by_start, or operations_by_server.
+-- Operations of some flows, newest first, before a started_position, of a project's servers; with
+-- the progress of the last long step, and the operation that confirms or reverts a resize, if there
+-- is one.  operations_by_start, or operations_by_server.
 SELECT o.*, p.done_bytes, p.total_bytes, s.flow AS settled_flow, s.outcome AS settled_outcome
   FROM operations AS o
   LEFT JOIN instances AS i ON i.server_id = o.server_id
@@ -293,7 +292,7 @@ SELECT o.*, p.done_bytes, p.total_bytes, s.flow AS settled_flow, s.outcome AS se
  LIMIT %(limit)s;
 
 -- name: note_progress
--- Notes how far a run has come, if it is this host's.  Primary keys.
+-- Stores the progress of a run, if it is this host's.  Primary keys.
 INSERT INTO progress (operation_id, run, done_bytes, total_bytes)
 SELECT m.operation_id, m.run, %(done_bytes)s, %(total_bytes)s
   FROM mailbox AS m
@@ -304,7 +303,7 @@ SELECT m.operation_id, m.run, %(done_bytes)s, %(total_bytes)s
 RETURNING run;
 
 -- name: servers_with_volumes
--- Servers that are on a host, or on any, and have volumes, after a server id.
+-- Servers with volumes on a host, or on any, after a server id.
 -- instances_by_host and mappings_by_server.
 SELECT i.server_id FROM instances AS i
  WHERE i.host IS NOT NULL AND NOT i.deleted
@@ -316,9 +315,8 @@ SELECT i.server_id FROM instances AS i
  LIMIT %(limit)s;
 
 -- name: servers_on_old_flow
--- Servers that have volumes by Cinder's old calls, on a host or anywhere, those that are
--- offloaded too, and those whose source has kept some, after a server id.  mappings_by_old_flow,
--- attachments_by_old_flow.
+-- Servers with volumes by Cinder's old calls, on a host or anywhere, also offloaded ones and those
+-- whose resize source has some, after a server id.  mappings_by_old_flow, attachments_by_old_flow.
 SELECT i.server_id FROM instances AS i
  WHERE NOT i.deleted
    AND (%(after)s::uuid IS NULL OR i.server_id > %(after)s)
@@ -333,14 +331,12 @@ SELECT i.server_id FROM instances AS i
  LIMIT %(limit)s;
 
 -- name: mailboxes
--- What waits for each of some hosts' agents after its cursor, in the order it was given, and
--- whether it may have it (epoch NULL: no agent has registered), which agent speaks for the host, and
--- which survey of the host is wanted, if one is.  Nothing waits for a host that nobody has vouched
--- for.
--- Primary keys, mailbox_by_host.
--- Those called off by one act have one position, and no page ends between them.
--- The arrays come by a subquery because the planner knows their lengths otherwise: it would take
--- them for shorter than those of a general plan, and plan anew each time, for ten times the cost.
+-- The mailboxes of some hosts after a cursor of each, in the given order; whether the host may have
+-- commands (epoch NULL: no agent has registered), which agent acts for it, and a requested survey.
+-- A host that nobody has vouched for gets no commands.  Primary keys, mailbox_by_host.  Commands
+-- that one act cancels have the same position, and no page ends between them.  The arrays are in
+-- subqueries, because otherwise the planner sees their lengths, which are shorter than those of the
+-- generic plan, and plans again each time, at ten times the cost.
 SELECT CASE WHEN h.service_version IS NOT NULL THEN h.epoch END AS epoch, h.fenced AS shut,
        h.suspect AND NOT h.fenced AS awaited, c.agent,
        s.wanted AS survey, s.digest AS survey_digest,
@@ -356,8 +352,8 @@ SELECT CASE WHEN h.service_version IS NOT NULL THEN h.epoch END AS epoch, h.fenc
  ORDER BY w.nth;
 
 -- name: hosts
--- Hosts with their last contact, what is open there and how many guests they have; all of
--- them or one.  The counts use attachments_open_by_host, mailbox_by_host, instances_by_host.
+-- All hosts or one, with the last contact, and counts of open attachments, commands and guests.
+-- The counts use attachments_open_by_host, mailbox_by_host, instances_by_host.
 SELECT h.*, c.seen_at, c.clock_ahead_s,
        (SELECT count(*) FROM attachments AS a
          WHERE a.host = h.host AND a.state <> 'deleted') AS open_attachments,
@@ -372,8 +368,8 @@ SELECT h.*, c.seen_at, c.clock_ahead_s,
  ORDER BY h.host;
 
 -- name: hosts_observed
--- Hosts that somebody else's servers were seen on, and that are none of the ledger's.
--- instances_observed, attachments_open_by_host.
+-- Hosts of observed servers that are not the ledger's.  instances_observed,
+-- attachments_open_by_host.
 SELECT i.host, i.origin, count(*) AS guests,
        (SELECT count(*) FROM attachments AS a
          WHERE a.host = i.host AND a.state <> 'deleted') AS open_attachments
@@ -383,20 +379,20 @@ SELECT i.host, i.origin, count(*) AS guests,
  GROUP BY i.host, i.origin ORDER BY i.host;
 
 -- name: older_agents
--- Whether the agent of a host that is not fenced is of an older version, silent or not: it may
--- come back as it was.  hosts_by_version has next to nothing below the present version.
+-- Whether a host that is not fenced has an agent of an older version; also a silent one, which may
+-- come back.  hosts_by_version has few rows below the present version.
 SELECT EXISTS (
     SELECT 1 FROM hosts WHERE service_version < %(version)s AND NOT fenced) AS found;
 
 -- name: contact
--- When a host's agent was last heard of (NULL: never).  Primary keys.
+-- The last contact of a host's agent (NULL: never).  Primary keys.
 SELECT c.seen_at FROM hosts AS h LEFT JOIN host_contact AS c USING (host)
  WHERE h.host = %(host)s;
 
 -- name: position_at
--- The last position recorded at or before a moment, 0 if there is none.  Halves the log
--- until it is found, for times never go back.  Where events were detached the next one that
--- is there stands for them; the last of all is always there.
+-- The last position recorded at or before a moment, 0 if there is none.  A binary search, because
+-- times never go back.  In place of a detached event it takes the next one; the last one is never
+-- detached.
 WITH RECURSIVE search (low, high) AS (
     SELECT 0::bigint, position FROM log_head
     UNION ALL
@@ -410,7 +406,7 @@ WITH RECURSIVE search (low, high) AS (
 SELECT low AS position FROM search WHERE low = high;
 
 -- name: history
--- Events about one thing, between two positions, in the order of these or backwards ({way}).
+-- Events about one object, between two positions, in their order or backwards ({way}).
 -- events_by_{column}: events_by_attachment, events_by_volume, events_by_server, events_by_host,
 -- events_by_operation.
 SELECT position, recorded_at, topic, originator_id, originator_version AS version,
@@ -422,14 +418,14 @@ SELECT position, recorded_at, topic, originator_id, originator_version AS versio
  LIMIT %(limit)s;
 
 -- name: learnt
--- Events about one thing between two positions, of what was seen and had been so by a moment (`at`),
--- or perhaps had.  events_by_{column}.
+-- Events about one object between two positions that record an observation which was, or may have
+-- been, true at a moment (`at`).  events_by_{column}.
 SELECT position, recorded_at, topic, originator_id, originator_version AS version,
        attachment_id, volume_id, server_id, host, operation_id, request_id, cause,
        actor, user_id, project_id, roles, body
   FROM events
  WHERE {column} = %(id)s AND position > %(after)s AND position < %(before)s
-   -- Most have not been seen: they are told without being read as JSON.
+   -- Most are not observations; they are excluded without parsing their JSON.
    AND CASE WHEN position('"seen"'::bytea IN body) = 0 THEN false
             ELSE coalesce((convert_from(body, 'UTF8')::json #>> '{{seen,after}}')::timestamptz,
                           '-infinity') <= %(at)s
@@ -438,12 +434,11 @@ SELECT position, recorded_at, topic, originator_id, originator_version AS versio
  LIMIT %(limit)s;
 
 -- name: volume_history
--- The story of a volume, oldest first: the events that name it, and of its operations those that
--- name none, or that are of the whole operation; as far as the log up to a position (`until`)
--- knows the volume to be one of theirs.  Of the operations that begin after the cursor each has
--- an event here, so no more are looked at than there are rows on the page.
--- What an operation's first and last append have beside its own first and last event is no
--- further from these than an append is long, 10000 events.
+-- The history of a volume, oldest first: the events that name it, and the events of its operations
+-- that name no volume or concern the whole operation; only operations that are the volume's by the
+-- log up to a position (`until`).  Each operation that begins after the cursor has an event here,
+-- so no more are read than there are rows on the page.  The events of an operation's first and last
+-- append are at most 10000 positions, the longest append, from its own first and last event.
 -- events_by_volume, operations_by_volume, events_by_operation.
 WITH own AS MATERIALIZED (
     SELECT position, recorded_at, topic, originator_id, originator_version AS version,
@@ -487,7 +482,8 @@ SELECT e.*
  LIMIT %(limit)s;
 
 -- name: volume_history_backwards
--- The same, newest first: each operation that is over before the cursor has its last event here.
+-- As volume_history, newest first: each operation that ended before the cursor has its last event
+-- here.
 WITH own AS MATERIALIZED (
     SELECT position, recorded_at, topic, originator_id, originator_version AS version,
            attachment_id, volume_id, server_id, host, operation_id, request_id, cause,
@@ -530,8 +526,8 @@ SELECT e.*
  LIMIT %(limit)s;
 
 -- name: asked
--- Who asked for operations, as their first events have it.  The log's second key.  A body has a plan
--- in it: OFFSET 0 has it read once.
+-- Who requested operations, by their first events.  The log's second key.  OFFSET 0 makes
+-- PostgreSQL parse each body, which has a plan in it, only once.
 SELECT originator_id AS operation_id, actor AS name, user_id, project_id,
        b.body ->> 'global_request_id' AS global_request_id,
        b.body -> 'sender' ->> 'address' AS address, b.body -> 'sender' ->> 'agent' AS agent
@@ -540,8 +536,8 @@ SELECT originator_id AS operation_id, actor AS name, user_id, project_id,
  WHERE originator_id = ANY(%(ids)s::uuid[]) AND originator_version = 1;
 
 -- name: is_over
--- Whether a moment is over, so that no event can be recorded at it: appends take their time
--- while they have this lock.  The outer part is evaluated when it was got.
+-- Whether a moment is over, so that no event can be recorded at it: appends read the clock while
+-- they hold this lock.  The outer part is evaluated after the lock was acquired.
 WITH locked AS MATERIALIZED (SELECT position FROM log_head FOR SHARE)
 SELECT clock_timestamp() > %(at)s AS is_over FROM locked;
 
@@ -550,8 +546,8 @@ SELECT clock_timestamp() > %(at)s AS is_over FROM locked;
 SELECT pg_is_in_recovery() AS follows;
 
 -- name: feed
--- All events between two positions, or those of a topic ({only}), in the order of these or
--- backwards ({way}).  Primary key.
+-- All events between two positions, or those of a topic ({only}), in their order or backwards
+-- ({way}).  Primary key.
 SELECT position, recorded_at, topic, originator_id, originator_version AS version,
        attachment_id, volume_id, server_id, host, operation_id, request_id, cause,
        actor, user_id, project_id, roles, body
@@ -561,19 +557,19 @@ SELECT position, recorded_at, topic, originator_id, originator_version AS versio
  LIMIT %(limit)s;
 
 -- name: detached
--- The months that were detached, in part or whole, and end behind a position.
+-- The detached months that end after a position.
 SELECT first_position, last_position, file
   FROM detached_months WHERE last_position > %(after)s ORDER BY first_position;
 
 -- name: checkpoint
--- Where the log ends: position, link of the hash chain, time; and which log it is: the
--- append_id of its first event, which is never detached.
+-- The end of the log: position, link of the hash chain, time; and the log's identity: the append_id
+-- of its first event, which is never detached.
 SELECT h.position, h.chain, h.recorded_at, e.append_id AS log
   FROM log_head AS h LEFT JOIN events AS e ON e.position = 1;
 
 -- name: first_link
--- The first link of the hash chain at a position or behind it.  The primary key: a call of
--- append_events has few events, and the last of them has one.
+-- The first link of the hash chain at or after a position.  The primary key: a call of
+-- append_events has few events, and the last of them has a link.
 SELECT position, chain FROM events
  WHERE position >= %(position)s AND chain IS NOT NULL
  ORDER BY position LIMIT 1;
@@ -583,8 +579,8 @@ SELECT position, chain FROM events
 SELECT position, recorded_at FROM log_head;
 
 -- name: tracking
--- How far each projection is, how many events behind, the age in seconds of the first event it
--- lacks (0 if it lacks none), and what holds it back (NULL if nothing does).
+-- For each projection: position, lag in events, the age in seconds of the first event that it lacks
+-- (0: none), and what holds it back (NULL: nothing).
 SELECT t.projection, t.position, h.position - t.position AS lag_events,
        coalesce(extract(epoch FROM clock_timestamp() - e.recorded_at), 0)::float8 AS lag_s,
        t.held
@@ -593,17 +589,16 @@ SELECT t.projection, t.position, h.position - t.position AS lag_events,
  ORDER BY t.projection;
 
 -- name: missing_rights
--- Rights, of those given, that this role does not have.  Of the catalogue; nothing is read or
--- written.
+-- The privileges, of those given, that this role lacks.  Reads only the catalog.
 SELECT privilege || ' on ' || name AS missing
   FROM unnest(%(names)s::text[], %(privileges)s::text[]) AS needed (name, privilege)
  WHERE has_table_privilege(to_regclass(name), privilege) IS NOT TRUE
  ORDER BY missing;
 
 -- name: touch_hosts
--- Notes when hosts' agents were last in contact, in seconds before now, and what they said of
--- their clocks (NULL: nothing).  A contact of the future was noted before the clock was set
--- back.  The insert goes in order of host, so that processes cannot deadlock.
+-- Stores the last contacts of hosts' agents, in seconds before now, and the skew of their clocks
+-- (NULL: not reported).  A stored contact in the future is from before the clock was set back.  The
+-- insert is in the order of hosts, so that processes cannot deadlock.
 INSERT INTO host_contact AS c (host, seen_at, clock_ahead_s)
 SELECT host, clock_timestamp() - make_interval(secs => age_s), ahead_s
   FROM unnest(%(hosts)s::text[], %(ages_s)s::float8[], %(ahead_s)s::float8[])
@@ -615,8 +610,8 @@ SELECT host, clock_timestamp() - make_interval(secs => age_s), ahead_s
            clock_ahead_s = coalesce(EXCLUDED.clock_ahead_s, c.clock_ahead_s);
 
 -- name: claim_host
--- Lets an agent (NULL: it does not say which it is) speak for a host, and notes
--- the contact; no row if another does, which was in contact lately.  Primary key.
+-- Lets an agent (NULL: without an id) act for a host, and stores the contact; no row if another one
+-- does that was in contact lately.  Primary key.
 INSERT INTO host_contact AS c (host, seen_at, agent)
 VALUES (%(host)s, clock_timestamp(), %(agent)s)
     ON CONFLICT (host) DO UPDATE SET seen_at = clock_timestamp(), agent = EXCLUDED.agent
@@ -625,12 +620,12 @@ VALUES (%(host)s, clock_timestamp(), %(agent)s)
 RETURNING host;
 
 -- name: free_host
--- Nobody speaks for a host: who comes next does.  Primary key.
+-- Lets the next agent, whichever it is, act for a host.  Primary key.
 UPDATE host_contact SET agent = NULL WHERE host = %(host)s;
 
 -- name: connectors_in_use
--- Of hosts that say what storage knows them by: which other host said so before, and is not
--- fenced.  hosts_by_initiator, hosts_by_nqn.
+-- For hosts with these initiators and NQNs: the other hosts, not fenced, that reported the same
+-- before.  hosts_by_initiator, hosts_by_nqn.
 SELECT w.host, o.host AS other, o.connector AS theirs
   FROM unnest(%(hosts)s::text[], %(initiators)s::text[], %(nqns)s::text[])
        AS w (host, initiator, nqn)
@@ -643,14 +638,13 @@ SELECT w.host, o.host AS other, o.connector AS theirs
  ORDER BY w.host, o.host;
 
 -- name: due
--- Takes leases on operations that are due and that nobody else holds, the longest due
--- first; `taken_over` if the last holder never gave its lease back, so may have left
--- something half done.  operations_due, read in its order and no further than there are
--- leases to pass over; the insert goes in order of id, so takers cannot deadlock.
--- What seems to be due later than anything can be was put off before the clock was set back, and
--- so was what was due at once (due_at = updated_at); such a lease is nobody's.  Of those that are
--- to be tried again later the second part reads all, for they are few.  Those that some projects
--- asked for are passed over as well.
+-- Takes leases on operations that are due and not leased, the longest due first; `taken_over` if
+-- the last holder never released its lease, so it may have left something half done.
+-- operations_due, in its order and no further than the leases to skip; the insert is in the order
+-- of ids, so that takers cannot deadlock.  An operation that is due later than the longest retry,
+-- or was due at once (due_at = updated_at) in the future, is from before the clock was set back; so
+-- is a lease that ends too late, which does not count.  The second part reads all retries, which
+-- are few.  Operations of the projects `but` are skipped.
 WITH o AS MATERIALIZED (
     (SELECT operation_id, due_at, coalesce(project_id, '') AS project_id FROM operations
       WHERE due_at <= statement_timestamp() AND coalesce(project_id, '') <> ALL (%(but)s::text[])
@@ -688,24 +682,24 @@ got AS (
 SELECT operation_id, d.project_id, d.taken_over FROM got JOIN d USING (operation_id);
 
 -- name: renew
--- Prolongs leases and says which the holder still has.
+-- Renews leases, and returns those that the holder still has.
 UPDATE leases SET until = clock_timestamp() + make_interval(secs => %(lease_s)s)
  WHERE holder = %(holder)s AND operation_id = ANY(%(ids)s::uuid[])
 RETURNING operation_id;
 
 -- name: release
--- Gives leases back.  Primary key, and one plan for good (see mailboxes).
+-- Releases leases.  Primary key, and one generic plan (see mailboxes).
 DELETE FROM leases
  WHERE holder = %(holder)s AND operation_id = ANY((SELECT %(ids)s::uuid[])::uuid[]);
 
 -- name: expire_previous_leases
--- Lets all leases run out now that earlier holders of a place have left behind.
+-- Expires the leases of earlier holders of the same place.
 UPDATE leases SET until = '-infinity'
  WHERE starts_with(holder, %(place)s || '/') AND holder <> %(holder)s;
 
 -- name: waiting_on_old_epoch
--- Operations that wait for a run of an epoch of its host that is over: whoever fenced the host did
--- not get to them.  mailbox_by_host, for the hosts that were ever fenced.
+-- Operations with a run of an older epoch of its host: the process that fenced the host did not
+-- reach them.  mailbox_by_host, for the hosts that were ever fenced.
 SELECT DISTINCT m.operation_id, m.host
   FROM hosts AS h JOIN mailbox AS m USING (host)
  WHERE h.epoch > 0 AND (m.command->>'epoch')::int < h.epoch
@@ -713,11 +707,11 @@ SELECT DISTINCT m.operation_id, m.host
  LIMIT %(limit)s;
 
 -- name: changed
--- Whose host was given commands, or changed, and which operations moved (and are bound, over,
--- or the ledger's turn) after the positions seen last; and these positions as of now: of the
--- log, and of the projections that are waited for (none: not tracked yet).  With them comes the
--- time, and by how much the log is ahead of it, in microseconds (ledger.log.clock).
--- mailbox_by_position, hosts_by_position, operations_by_position.
+-- The hosts with new commands or changes, and the operations that changed (and whether they are
+-- bound, ended or due), after the positions seen last; and the present positions of the log and of
+-- the projections (missing: not tracked yet).  With the time, and how far the log is ahead of it,
+-- in microseconds (ledger.log.clock).  mailbox_by_position, hosts_by_position,
+-- operations_by_position.
 SELECT 'head' AS what, NULL AS who, position, false AS bound, false AS ended, false AS due
   FROM log_head
 UNION ALL
@@ -740,7 +734,7 @@ SELECT 'operation', operation_id::text, NULL, bound OR state <> 'running', state
   FROM operations WHERE position > %(operations)s;
 
 -- name: time
--- The time, and by how much the log is ahead of it, in seconds.  One row.
+-- The time, and how far the log is ahead of it, in seconds.  One row.
 SELECT extract(epoch FROM clock_timestamp())::float8,
        greatest(extract(epoch FROM recorded_at - clock_timestamp()), 0)::float8
   FROM log_head;
@@ -750,8 +744,8 @@ SELECT extract(epoch FROM clock_timestamp())::float8,
 LISTEN ledger_projected;
 
 -- name: guests_of_hosts
--- The servers that hosts are known to have, those they have lost left out; and those whose guests
--- they show without being their host.  instances_by_host, instances_elsewhere.
+-- The servers whose guests these hosts show: their own, without lost guests, and those of other
+-- hosts.  instances_by_host, instances_elsewhere.
 SELECT host, server_id FROM instances
  WHERE host = ANY(%(hosts)s) AND power_state <> 'nostate'
 UNION
@@ -760,8 +754,8 @@ SELECT e.host, i.server_id
  WHERE i.elsewhere <> '{}' AND e.host = ANY(%(hosts)s);
 
 -- name: sightings
--- The findings that are not over and show a server's guest, or one of some volumes, on a host; and,
--- without a finding, the hosts in doubt (`in_doubt`).  findings_by_server, findings_by_volume,
+-- The open findings that show a server's guest, or one of some volumes, on a host; and, with a NULL
+-- finding, the hosts in doubt (see `in_doubt`).  findings_by_server, findings_by_volume,
 -- hosts_in_doubt.
 SELECT finding_id, drift_class, volume_id, host, differs FROM findings
  WHERE over_position IS NULL AND server_id = %(server_id)s AND drift_class = ANY(%(guests)s)
@@ -773,8 +767,8 @@ UNION ALL
 (SELECT NULL, NULL, NULL, host, NULL FROM hosts WHERE unvouched AND NOT fenced ORDER BY host);
 
 -- name: unaccounted
--- Hosts that have not shown, by a survey that they were asked for since a server's last event, that
--- they do not have its guest; fenced ones left out.  Primary keys.
+-- Hosts, not fenced, without a survey, requested since a server's last event, that shows that they
+-- do not have its guest.  Primary keys.
 SELECT h.host
   FROM hosts AS h
   LEFT JOIN surveys AS s USING (host)
@@ -791,17 +785,17 @@ SELECT h.host
 SELECT host FROM hosts WHERE NOT fenced ORDER BY host;
 
 -- name: fenced
--- All hosts that are fenced, and the epoch that the fence began.
+-- All fenced hosts, and the epoch that the fence began.
 SELECT host, epoch FROM hosts WHERE fenced ORDER BY host;
 
 -- name: in_doubt
--- The names of the hosts of which nobody knows what they have, since the ledger was restored.
--- hosts_in_doubt, which has next to nothing.
+-- The names of the hosts that nobody has vouched for since the ledger was restored from a backup.
+-- hosts_in_doubt, which has few rows.
 SELECT host FROM hosts WHERE unvouched AND NOT fenced ORDER BY host;
 
 -- name: open_on_host
--- The operations that are not over and have work on this host, or take a server there or from
--- there, whatever they are at, oldest first.  operations_open.
+-- The unfinished operations with a step on this host, or that move a server to or from it, oldest
+-- first.  operations_open.
 SELECT operation_id, flow = 'evacuate' AND destination <> %(host)s AS evacuates FROM operations
  WHERE state <> 'finished'
    AND (host = %(host)s OR destination = %(host)s
@@ -809,8 +803,8 @@ SELECT operation_id, flow = 'evacuate' AND destination <> %(host)s AS evacuates 
  ORDER BY started_position;
 
 -- name: hosts_by_state
--- Hosts counted by state, and the largest clock skew of those in contact, for metrics: one row.
--- Those that nobody has vouched for since a restore are alive or silent, too.
+-- Counts of hosts by state, and the largest clock skew of those in contact, for metrics: one row.
+-- Hosts that nobody has vouched for are also alive or silent.
 SELECT count(*) FILTER (WHERE h.fenced) AS fenced,
        count(*) FILTER (WHERE h.unvouched AND NOT h.fenced) AS unvouched,
        count(*) FILTER (WHERE NOT h.fenced AND heard) AS alive,
@@ -822,13 +816,13 @@ SELECT count(*) FILTER (WHERE h.fenced) AS fenced,
                                      < %(silent_after_s)s, false)) AS l (heard);
 
 -- name: agents_by_version
--- Hosts that are not fenced, counted by their agents' service version.  hosts_by_version.
+-- Counts of hosts that are not fenced, by their agents' service version.  hosts_by_version.
 SELECT service_version, count(*) AS count FROM hosts
  WHERE NOT fenced AND service_version IS NOT NULL GROUP BY service_version;
 
 -- name: counts
--- Operations counted by state, for metrics: one row.  Uses the indexes operations_open and
--- operations_due; leases has only what is worked on.
+-- Counts of operations by state, for metrics: one row.  operations_open, operations_due; leases has
+-- only operations in progress.
 SELECT (SELECT count(*) FROM operations WHERE state = 'running') AS running,
        (SELECT count(*) FROM operations WHERE state = 'parked') AS parked,
        (SELECT count(*) FROM operations
@@ -848,14 +842,15 @@ SELECT (SELECT count(*) FROM operations WHERE state = 'running') AS running,
           FROM operations WHERE due_at IS NOT NULL) AS latest_due_s;
 
 -- name: oldest_due
--- The operation that is due first, if any is, now or later.  operations_due.
+-- The operation that is due first, also in the future.  operations_due.
 SELECT operation_id, flow, due_at FROM operations
  WHERE due_at IS NOT NULL ORDER BY due_at LIMIT 1;
 
 -- name: activity
--- What has happened behind a position, counted by so many minutes (`each`) before now: of each kind
--- the newest, so many at most; and how many operations have moved there (`moved`).  operations_by_position,
--- parked_by_position, findings_by_age, findings_by_end, remnants_by_age, looks_by_age.
+-- Counts of what happened after a position, in intervals of `each` minutes before now, of the
+-- newest `most` of each kind; and the number of changed operations (`moved`).
+-- operations_by_position, parked_by_position, findings_by_age, findings_by_end, remnants_by_age,
+-- looks_by_age.
 WITH moved AS (
     SELECT started_at, finished_at, outcome FROM operations
      WHERE position > %(after)s ORDER BY position DESC LIMIT %(most)s
@@ -886,11 +881,10 @@ UNION ALL
 SELECT 'moved', 0, count(*) FROM moved;
 
 -- name: ages
--- How old the oldest became of what was not over, in each so many minutes (`each`) before now, in
--- seconds: operations that ran (not those that are parked now), that were parked, findings that
--- nobody ignores.  Of what has ended behind a position the newest, of what lasts the oldest, so many
--- at most.  `ago` is -1 for what is not over now.
--- operations_by_position, operations_open, parked_now, findings_by_end, findings_open.
+-- The largest age in seconds of open items in each interval of `each` minutes before now:
+-- operations that ran (without those parked now), that were parked, findings that are not ignored.
+-- Of ended items the newest `most` after a position, of open ones the oldest `most`.  `ago` is -1
+-- for now.  operations_by_position, operations_open, parked_now, findings_by_end, findings_open.
 WITH moved AS (
     SELECT operation_id, started_at, finished_at FROM operations
      WHERE position > %(after)s ORDER BY position DESC LIMIT %(most)s
@@ -928,7 +922,7 @@ SELECT what, -1, max(extract(epoch FROM %(now)s - begun))::float8
   FROM lasting WHERE over IS NULL GROUP BY 1;
 
 -- name: remnants
--- What was left behind, newest first, filtered; remnants_by_age.
+-- Remnants, newest first, filtered; remnants_by_age.
 SELECT * FROM remnants
  WHERE (%(state)s::text IS NULL OR state = %(state)s)
    AND (%(server_id)s::uuid IS NULL OR server_id = %(server_id)s)
@@ -937,11 +931,11 @@ SELECT * FROM remnants
  ORDER BY left_position DESC, remnant_id LIMIT %(limit)s;
 
 -- name: remnant
--- One of them, by its primary key.
+-- One remnant, by its primary key.
 SELECT * FROM remnants WHERE remnant_id = %(remnant_id)s;
 
 -- name: note_refusals
--- Notes requests that were refused, some seconds ago.  Sent twice, it is done once.
+-- Stores refused requests, each with its age in seconds.  Idempotent.
 INSERT INTO refusals (request_id, global_request_id, refused_at, method, route, status, code,
                       message, actor, user_id, project_id, address, agent, left_out)
 SELECT request_id, global_request_id, clock_timestamp() - make_interval(secs => age_s),
@@ -953,8 +947,8 @@ SELECT request_id, global_request_id, clock_timestamp() - make_interval(secs => 
     ON CONFLICT DO NOTHING;
 
 -- name: trim_refusals
--- Forgets refused requests that are too old, or too many: of an asker, or of all.
--- Reads the whole table, which is bounded by that, once a minute.
+-- Deletes refused requests that are too old, or too many of one asker or in all.  Reads the whole
+-- table, which this bounds, once a minute.
 DELETE FROM refusals AS r
  USING (SELECT request_id, refused_at,
                row_number() OVER (PARTITION BY coalesce(project_id, actor)
@@ -966,11 +960,11 @@ DELETE FROM refusals AS r
         OR n.refused_at < clock_timestamp() - make_interval(secs => %(kept_s)s));
 
 -- name: refusal
--- One of them, by its primary key.
+-- One refused request, by its primary key.
 SELECT * FROM refusals WHERE request_id = %(request_id)s;
 
 -- name: refusals_after
--- Those behind one, in the order of time, but for the newest, which may not all be written.
+-- Refused requests after one, in the order of time, without the newest, which may be incomplete.
 -- Reads the whole table, which is bounded.
 SELECT * FROM refusals
  WHERE (refused_at, request_id)
@@ -979,10 +973,10 @@ SELECT * FROM refusals
  ORDER BY refused_at, request_id LIMIT %(limit)s;
 
 -- name: drift
--- What differs, the newest first, before a found_position: of one state, of those that ask for
--- somebody ('open'), or all.  `scope`: of the servers of a project.  The index of each table by its
--- positions, or of the filter given (findings_by_host); what is open has one of its own.
--- `resized`: a resize of what differs has yet to be confirmed or reverted; mappings_by_server.
+-- Drift, newest first, before a found_position: of one state, 'open' (suspected or confirmed), or
+-- 'all'.  The index of each table by its positions, or of the filter (findings_by_host); what is
+-- open has its own.  `resized`: a resize of the subject is not confirmed or reverted;
+-- mappings_by_server.
 SELECT d.*,
 \ir parts/resized.sql
   FROM drift AS d
@@ -999,8 +993,8 @@ SELECT d.*,
  LIMIT %(limit)s;
 
 -- name: drift_one
--- One of them, as it is, or was the last time, up to a position; and whose server it concerns.
--- `resized`: as above.  Primary keys, mappings_by_server.
+-- One of them, the last one that began up to a position; and its server's project.  `resized`: as
+-- above.  Primary keys, mappings_by_server.
 SELECT d.*, i.project_id AS owner_id,
 \ir parts/resized.sql
   FROM drift AS d LEFT JOIN instances AS i USING (server_id)
@@ -1009,10 +1003,9 @@ SELECT d.*, i.project_id AS owner_id,
  ORDER BY d.found_position DESC LIMIT 1;
 
 -- name: drift_at
--- What differed when the log was at a position, the newest first.  Of a finding (others have no
--- look) the log says since when and of whom, by the last event up to there that began or ended it;
--- `began`: that one.  Only what ended later, or did not, is looked at, each by one event: by
--- findings_by_end, and the key of streams.
+-- Drift at a position of the log, newest first.  For a finding (only these have a look) the last
+-- event up to there that began or ended it has the position (`began`) and the subject.  Reads only
+-- what ended later or not at all, with one event each: findings_by_end, and the key of streams.
 SELECT d.*, coalesce(b.position, d.found_position) AS began
   FROM drift AS d
   LEFT JOIN LATERAL (
@@ -1038,8 +1031,8 @@ SELECT d.*, coalesce(b.position, d.found_position) AS began
  LIMIT %(limit)s;
 
 -- name: drift_counts
--- What is not over, counted by class and state, and the age in seconds of the oldest.  The indexes
--- of what is open: findings_open, parked_now; remnants are few.
+-- Counts of what is not over, by class and state, and the age in seconds of the oldest.
+-- findings_open, parked_now; remnants are few.
 SELECT drift_class, state, count(*) AS count,
        greatest(extract(epoch FROM clock_timestamp() - min(found_at)), 0)::float8 AS oldest_s
   FROM drift
@@ -1047,9 +1040,9 @@ SELECT drift_class, state, count(*) AS count,
  GROUP BY drift_class, state;
 
 -- name: looks
--- Looks, newest first, before a began_position; of one that is at work, how far it is, and how many
--- it compares in a second (NULL: not known).  looks_by_age, the log's key; of long_work there are
--- a few rows.
+-- Looks, newest first, before a began_position; for one in progress how far it is, and how many
+-- objects it compares in a second (NULL: unknown).  looks_by_age, the log's key; long_work has few
+-- rows.
 SELECT l.*, w.done, w.total,
        (w.done - w.began_done)
            / nullif(extract(epoch FROM w.noted_at - w.began_at), 0)::float8 AS rate,
@@ -1063,8 +1056,8 @@ SELECT l.*, w.done, w.total,
  LIMIT %(limit)s;
 
 -- name: looks_asked
--- Looks that nobody has begun yet, as `look` has one, the one asked for first in front.  All of a
--- table that has few rows, as a look begins seconds later, and the primary key of looks.
+-- Requested looks that have not begun, in the form of `look`, the oldest first.  Reads all of a
+-- table with few rows, because a look begins seconds later; and the primary key of looks.
 SELECT l.*, NULL::bigint AS done, NULL::bigint AS total, NULL::float8 AS rate,
        a.look_id::text AS asked_id, a.scope AS asked_scope, a.why AS asked_why,
        a.believe AS asked_believe, a.reason AS asked_reason, a.context #>> '{actor,name}' AS asked_by
@@ -1075,8 +1068,8 @@ SELECT l.*, NULL::bigint AS done, NULL::bigint AS total, NULL::float8 AS rate,
  LIMIT %(limit)s;
 
 -- name: look
--- One look, as `looks` has it; one that has not begun, or not been projected yet, by what it
--- was asked for with (`asked_scope`, ...).  Primary keys; of long_work there are a few rows.
+-- One look, in the form of `looks`; one that has not begun, or is not projected yet, with its
+-- request (`asked_scope`, ...).  Primary keys; long_work has few rows.
 SELECT l.*, w.done, w.total,
        (w.done - w.began_done)
            / nullif(extract(epoch FROM w.noted_at - w.began_at), 0)::float8 AS rate,
@@ -1094,8 +1087,8 @@ SELECT l.*, w.done, w.total,
  WHERE coalesce(l.look_id, a.look_id) IS NOT NULL OR w.name IS NOT NULL;
 
 -- name: last_looks
--- By kind (all, host, server, volume): how many seconds ago the last look ended that was
--- completed; none for a kind that was never looked at.  looks_by_kind.
+-- By kind (all, host, server, volume): seconds since the end of the last completed look; no row for
+-- a kind without one.  looks_by_kind.
 SELECT kind, greatest(extract(epoch FROM clock_timestamp() - l.ended_at), 0)::float8 AS age_s
   FROM unnest('{all,host,server,volume}'::text[]) AS kind
  CROSS JOIN LATERAL (
@@ -1104,17 +1097,17 @@ SELECT kind, greatest(extract(epoch FROM clock_timestamp() - l.ended_at), 0)::fl
         ORDER BY ended_at DESC LIMIT 1) AS l;
 
 -- name: held_back
--- What the last completed look at everything did not believe, by class.  looks_by_kind.
+-- The counts that the last completed full look suppressed, by class.  looks_by_kind.
 SELECT braked FROM looks
  WHERE kind = 'all' AND outcome = 'completed'
  ORDER BY ended_at DESC LIMIT 1;
 
 -- name: looks_by_outcome
--- How many looks have ended how.  The index of that alone: it grows by a few looks a day and host.
+-- Counts of looks by outcome.  Its index alone, which grows by a few looks a day and host.
 SELECT outcome, count(*) AS count FROM looks WHERE outcome IS NOT NULL GROUP BY outcome;
 
 -- name: hosts_of_server
--- All hosts that have ever had a volume of a server.  attachments_by_server, and the primary key of
+-- All hosts that ever had a volume of a server.  attachments_by_server, and the primary key of
 -- spans.
 SELECT DISTINCT s.host
   FROM attachments AS a JOIN spans AS s USING (attachment_id)
@@ -1122,8 +1115,8 @@ SELECT DISTINCT s.host
  ORDER BY s.host;
 
 -- name: repairs_so_far
--- What somebody has begun after a position, everywhere and on one host, and how many attachments
--- that host has.  A repair that asks no host is its server's.  operations_by_start (an hour's),
+-- Counts of the operations of an actor after a position, in all and on one host, and of that host's
+-- attachments.  A repair without a host counts at its server's.  operations_by_start (an hour's),
 -- attachments_open_by_host, primary key of instances.
 SELECT count(*) AS begun,
        count(*) FILTER (WHERE coalesce(o.host, i.host) = %(host)s) AS begun_there,

@@ -1,9 +1,9 @@
--- Making projections anew in the schema `rebuild`, which comes first in the search path of
--- the connection that does it: there, the projector's own statements mean the new tables.
--- {live} is the schema of those that are read.  Some queries give DDL, as one text per row.
+-- Rebuilding projections in the schema `rebuild`, which is first in the search path of the
+-- connection, so that the projector's statements use the new tables.  {live} is the schema of the
+-- live tables.  Some queries return DDL, one statement per row.
 
 -- name: live
--- The schema of the tables that are read.
+-- The schema of the live tables.
 SELECT current_schema();
 
 -- name: search
@@ -11,7 +11,7 @@ SELECT current_schema();
 SELECT set_config('search_path', 'rebuild, ' || current_setting('search_path'), false);
 
 -- name: different
--- Tables whose columns are not the same in both schemas, or that are missing in one.
+-- Tables whose columns differ between the schemas, or that are missing in one.
 WITH described AS (
     SELECT c.relname, c.relnamespace,
            array_agg(format('%%s %%s %%s %%s', a.attname, format_type(a.atttypid, a.atttypmod),
@@ -32,17 +32,17 @@ SELECT t.name
  WHERE new.columns IS DISTINCT FROM old.columns OR new.columns IS NULL;
 
 -- name: empty
--- DDL: throw away what an earlier rebuild has left.
+-- DDL: drops the tables of an earlier rebuild.
 SELECT format('DROP TABLE rebuild.%%I', c.relname)
   FROM pg_class AS c
  WHERE c.relnamespace = 'rebuild'::regnamespace AND c.relkind = 'r' AND c.relname <> 'tracking';
 
 -- name: forget
--- Nothing is rebuilt any more.
+-- Deletes the positions of the rebuild.
 DELETE FROM rebuild.tracking;
 
 -- name: tables
--- DDL: tables like those that are read, with their primary keys, and as yet nothing else.
+-- DDL: tables like the live ones, with their primary keys, but without other indexes.
 SELECT format('CREATE TABLE rebuild.%%I (LIKE %%s INCLUDING ALL EXCLUDING INDEXES)%%s',
               c.relname, c.oid::regclass,
               ' WITH (' || array_to_string(c.reloptions, ', ') || ')')
@@ -56,7 +56,7 @@ SELECT format('ALTER TABLE rebuild.%%I ADD CONSTRAINT %%I %%s',
    AND k.contype IN ('p', 'u');
 
 -- name: indexes
--- DDL: the other indexes, as far as they are not there yet; made last, they cost less.
+-- DDL: the other indexes that do not exist yet; made last, they cost less.
 SELECT replace(pg_get_indexdef(i.indexrelid),
                format(' ON %%I.%%I ', %(live)s::text, c.relname),
                format(' ON rebuild.%%I ', c.relname))
@@ -70,8 +70,8 @@ SELECT replace(pg_get_indexdef(i.indexrelid),
  ORDER BY named.relname;
 
 -- name: statistics
--- DDL: let the planner know the new tables before they are read; nothing is looked for by what
--- is in a jsonb, and sorting a sample of these is most of the work.
+-- DDL: statistics of the new tables for the planner; without columns of type jsonb, which no query
+-- searches and whose samples are most of the work.
 SELECT format('ANALYZE rebuild.%%I (%%s)', c.relname, string_agg(format('%%I', a.attname), ', '))
   FROM pg_class AS c
   JOIN pg_attribute AS a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
@@ -80,13 +80,13 @@ SELECT format('ANALYZE rebuild.%%I (%%s)', c.relname, string_agg(format('%%I', a
  GROUP BY c.oid;
 
 -- name: patience
--- A reader is not kept waiting longer than this, nor is it ever in a deadlock with us: we
--- give up before PostgreSQL looks for one.
+-- The longest that the swap waits for a lock, and so the longest that it blocks readers; shorter
+-- than deadlock_timeout, so that a reader is never the victim of a deadlock.
 SELECT set_config('lock_timeout', '300ms', true);
 
 -- name: lock_live
--- Nobody advances the projections that are read from here on; waits for it.  First the numbers that
--- `advance` locks, then the rows, which are all that 0.2.0 looks at.
+-- Waits until no other process advances the live projections, and prevents it from here on.  First
+-- the advisory locks of `advance`, then the rows, for processes of 0.2.0.
 WITH numbers AS MATERIALIZED (
     SELECT projection, pg_advisory_xact_lock(hashtextextended(projection, tableoid::bigint))
       FROM {live}.tracking WHERE projection = ANY(%(names)s) ORDER BY projection
@@ -95,16 +95,16 @@ SELECT t.projection FROM numbers JOIN {live}.tracking AS t USING (projection)
  ORDER BY t.projection FOR UPDATE OF t;
 
 -- name: as_read
--- For the rest of the transaction names are those of the tables that are read.
+-- For the rest of the transaction unqualified names are those of the live tables.
 SELECT set_config('search_path', %(live)s, true);
 
 -- name: as_rebuilt
--- For the rest of the transaction names are those of the new tables, where there are some.
+-- For the rest of the transaction unqualified names are those of the new tables, if they exist.
 SELECT set_config('search_path', 'rebuild, ' || %(live)s, true);
 
 -- name: views
--- DDL: the views of the tables that are read, by the names of these, so that they can be turned to
--- others of the same names.  Owner and rights of a view stay.  Those of other owners are left out.
+-- DDL: the views of the live tables, to be made again over the new ones.  A view keeps its owner
+-- and privileges.  Views of other owners are left out.
 SELECT DISTINCT format('CREATE OR REPLACE VIEW %%I.%%I%%s AS %%s', v.relnamespace::regnamespace::text,
                        v.relname, ' WITH (' || array_to_string(v.reloptions, ', ') || ')',
                        pg_get_viewdef(v.oid))
@@ -117,7 +117,7 @@ SELECT DISTINCT format('CREATE OR REPLACE VIEW %%I.%%I%%s AS %%s', v.relnamespac
    AND pg_has_role(v.relowner, 'USAGE');
 
 -- name: swap
--- DDL: the new tables in the place of the old ones, with their owners and who may read them.
+-- DDL: replaces the live tables by the new ones, with the same owners and privileges.
 WITH tables AS (
     SELECT old.relname AS name, old.oid, old.relowner, old.relacl,
            old.relowner <> new.relowner AS foreign_owner
@@ -150,7 +150,7 @@ SELECT statement
  ORDER BY nth, statement;
 
 -- name: swapped
--- The projections stand where the new ones have come to; tells everybody.
+-- Sets the projections to the positions of the rebuild, and notifies.
 WITH gone AS (
     DELETE FROM rebuild.tracking WHERE projection = ANY(%(names)s) RETURNING projection, position
 ),

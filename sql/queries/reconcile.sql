@@ -1,54 +1,55 @@
--- What a look at drift reads of the ledger, and keeps while it is under way (ledger/reconcile).
--- What has an origin is somebody else's: it is as old as the last look there, and not compared.
+-- What a look reads of the ledger, and stores while it is in progress (ledger/reconcile).  Objects
+-- with an origin are Nova's: they are not compared, because they are only as new as their last
+-- observation.
 
 -- name: projected
--- How far all of these projections are.
+-- The lowest position of these projections.
 SELECT coalesce(min(position), 0) AS position FROM tracking WHERE projection = ANY(%(names)s);
 
 -- name: began
--- At which position a look began, by its stream's key.
+-- The position at which a look began, by its stream's key.
 SELECT position FROM events WHERE originator_id = %(look_id)s AND originator_version = 1;
 
 -- name: open
--- How many findings there are that are not over, by class.  findings_open.
+-- Counts of findings that are not over, by class.  findings_open.
 SELECT drift_class, count(*) AS number FROM findings
  WHERE over_position IS NULL GROUP BY drift_class;
 
 -- name: totals
--- How much there is to compare, roughly.
+-- Roughly how many objects a full look compares.
 SELECT (SELECT count(*) FROM attachments WHERE state <> 'deleted') AS attachments,
        (SELECT count(*) FROM mappings WHERE volume_id IS NOT NULL) AS mappings,
        (SELECT count(*) FROM hosts) AS hosts;
 
 -- name: attachments
--- Open attachments, in the order of their ids, after one; whether their server is there, and
--- whether a mapping goes through them, and how it calls the disk.  attachments_open.
+-- Open attachments in the order of ids, after one; with the state of their server, and the
+-- mapping's device name.  attachments_open.
 \ir parts/open_attachments.sql
    AND (%(after)s::uuid IS NULL OR a.attachment_id > %(after)s)
  ORDER BY a.attachment_id
  LIMIT %(limit)s;
 
 -- name: attachments_of
--- The same, of one volume.  attachments_by_volume.
+-- As `attachments`, of one volume.  attachments_by_volume.
 \ir parts/open_attachments.sql
    AND a.volume_id = %(volume_id)s
  ORDER BY a.attachment_id;
 
 -- name: attachments_by_id
--- The same, by their ids; only those that are open.  Primary key.
+-- As `attachments`, by their ids; only open ones.  Primary key.
 \ir parts/open_attachments.sql
    AND a.attachment_id = ANY(%(ids)s::uuid[]);
 
 -- name: servers
--- Whether servers are there, and which volumes they have by Cinder's old calls, whose attachments
--- have ids of our own.  Primary key, attachments_by_server.
+-- The state of servers, and their volumes by Cinder's old calls, whose attachment ids are the
+-- ledger's own.  Primary key, attachments_by_server.
 SELECT i.server_id, CASE WHEN i.deleted THEN 'deleted' ELSE 'live' END AS server,
        ARRAY(SELECT a.volume_id::text FROM attachments AS a
               WHERE a.server_id = i.server_id AND a.legacy AND a.state <> 'deleted') AS legacy
   FROM instances AS i WHERE i.server_id = ANY(%(ids)s::uuid[]) AND i.origin IS NULL;
 
 -- name: volumes
--- Volumes that servers have, in the order of their ids, after one, with their facts (volume_facts).
+-- Volumes of servers in the order of ids, after one, with their facts (volume_facts).
 -- mappings_by_volume, attachments_by_volume.
 SELECT v.volume_id, m.mappings, m.server_id, m.projects, a.open, a.had, a.held
   FROM (SELECT DISTINCT volume_id FROM mappings
@@ -60,9 +61,8 @@ SELECT v.volume_id, m.mappings, m.server_id, m.projects, a.open, a.had, a.held
  ORDER BY v.volume_id;
 
 -- name: volume_facts
--- How many mappings and open attachments volumes have, whose they are, of which projects, whether
--- any server has ever had them; and of each open attachment its id, host and name of the disk
--- (`held`).
+-- For volumes: the numbers of mappings and open attachments, a server, the projects, whether any
+-- server ever had it, and of each open attachment its id, host and device name (`held`).
 -- mappings_by_volume, attachments_by_volume.
 SELECT v.volume_id, m.mappings, m.server_id, m.projects, a.open, a.had, a.held
   FROM unnest(%(ids)s::uuid[]) AS v (volume_id)
@@ -70,23 +70,23 @@ SELECT v.volume_id, m.mappings, m.server_id, m.projects, a.open, a.had, a.held
  ORDER BY v.volume_id;
 
 -- name: making
--- Whether an operation that is not over makes volumes with this mark.  operations_open.
+-- Whether an unfinished operation creates volumes with this mark.  operations_open.
 SELECT EXISTS (
     SELECT FROM operations
      WHERE state <> 'finished'
        AND lanes @> jsonb_build_array(jsonb_build_object('bdm_id', %(mark)s::text))) AS making;
 
 -- name: made_for
--- Which operation was to make a volume with this mark, and for which server.  Reads all operations:
--- it is asked of a volume that no server has ever had.
+-- The operation that planned a volume with this mark, and its server.  Reads all operations, but
+-- only for a volume that no server ever had.
 SELECT operation_id, server_id FROM operations
  WHERE lanes @> jsonb_build_array(jsonb_build_object('bdm_id', %(mark)s::text))
  ORDER BY started_position
  LIMIT 1;
 
 -- name: scoped_volumes
--- The volumes that a part of the cloud has, a host, a server, or a volume itself, and those of
--- open findings about it, after one.
+-- The volumes of a partial look (a host, a server, or a volume), and those of open findings about
+-- it, after one.
 SELECT volume_id FROM (
 \ir parts/volumes_of_part.sql
        ) AS v
@@ -95,9 +95,9 @@ SELECT volume_id FROM (
  LIMIT %(limit)s;
 
 -- name: hosts
--- Hosts in the order of their names, after one; of a part of the cloud, if one is given: those
--- that are to have its servers, or hold its attachments; by whose word findings about it are open;
--- and those that showed a guest of the server last, for which the surveys of all hosts are read.
+-- Hosts in the order of names, after one.  For a partial look those of its servers and attachments,
+-- those that open findings about it rest on, and those whose last survey shows a guest of the
+-- server, for which all surveys are read.
 SELECT host FROM hosts
  WHERE (%(after)s::text IS NULL OR host > %(after)s)
    AND (%(whole)s OR host = %(host)s OR host IN (
@@ -125,8 +125,8 @@ SELECT host FROM hosts
  LIMIT %(limit)s;
 
 -- name: servers_of_host
--- The servers that are to have a guest on a host, and those that it shows and that are to have
--- none anywhere; if no other host is asked, also those that are to have it elsewhere (`here`: not).
+-- The servers whose guest belongs on a host, and those that it shows and whose guest belongs
+-- nowhere; if no other host is looked at, also shown ones that belong elsewhere (`here` is false).
 -- instances_by_host, primary key.
 SELECT server_id, host, resize_source, power_state, faults, deleted, true AS here FROM instances
  WHERE NOT deleted AND (host = %(host)s OR resize_source = %(host)s) AND origin IS NULL
@@ -140,13 +140,13 @@ SELECT server_id, host, resize_source, power_state, faults, deleted, false FROM 
    AND NOT deleted AND host <> %(host)s AND resize_source IS DISTINCT FROM %(host)s;
 
 -- name: told_by
--- The servers of which a host has told what a finding that is open goes by.
+-- The servers with an open finding that rests on a host's report.
 SELECT server_id::text FROM findings
  WHERE over_position IS NULL AND subject = 'server'
    AND differs->'host' @> jsonb_build_array(jsonb_build_array(%(host)s::text));
 
 -- name: mappings_of
--- What servers have, live mappings with a volume.  mappings_by_server.
+-- The servers' live mappings with a volume.  mappings_by_server.
 SELECT server_id, volume_id, attachment_id, kept, device_name, access_mode, state,
        coalesce(serial, volume_id) AS serial
   FROM mappings
@@ -164,9 +164,8 @@ SELECT host FROM surveys
  WHERE host = ANY(%(hosts)s) AND token IS NOT NULL AND NOT document->'blind' ? 'guests';
 
 -- name: powers
--- The power state of servers' guests, by the surveys of hosts other than their servers' own; if one
--- host alone is looked at, also by those, of the servers whose guests it shows.
--- Reads the surveys of all these hosts.
+-- The power state of guests by the surveys of hosts other than their servers'; if only one host is
+-- looked at, also of their servers' hosts, for the guests that it shows.  Reads all these surveys.
 SELECT g->>'server_id' AS server_id, s.host, g->>'power_state' AS power
   FROM surveys AS s
  CROSS JOIN LATERAL jsonb_array_elements(s.document->'guests') AS g
@@ -178,11 +177,11 @@ SELECT g->>'server_id' AS server_id, s.host, g->>'power_state' AS power
                               jsonb_build_object('server_id', g->>'server_id'))));
 
 -- name: moves
--- Of things in the order given: whether an operation that is not over has claimed them, and where
--- in the log something happened to them last (0: never).  `own`: topics that are no such thing.
--- What happens to a volume of a server is the volume's, and no matter of the others'.  Of things of
--- a host alone (`hosts`) nobody knows whose they are: what its agent is at may explain them.
--- operations_by_volume, mailbox_by_host, events_by_volume, _attachment, _server, _host.
+-- For objects in the given order: whether an unfinished operation has claimed them, and the
+-- position of their last event (0: none), without the topics `own`.  An event of one volume of a
+-- server does not count for the server's others.  An object of a host alone (`hosts`) may belong to
+-- any command that the host has.  operations_by_volume, mailbox_by_host, events_by_volume,
+-- _attachment, _server, _host.
 SELECT EXISTS (SELECT FROM operations AS o
                 WHERE o.state <> 'finished' AND o.volume_ids @> ARRAY[w.volume_id])
        OR EXISTS (SELECT FROM instances AS i CROSS JOIN LATERAL jsonb_each(i.claims) AS c
@@ -210,7 +209,7 @@ SELECT EXISTS (SELECT FROM operations AS o
  ORDER BY w.nth;
 
 -- name: canaries
--- Some attachments that Cinder has to know: of servers of other projects than one, and of any.
+-- Some attachments that Cinder must have: of servers of other projects than one, and of any.
 (SELECT a.attachment_id, a.volume_id, true AS others
    FROM attachments AS a JOIN instances AS i USING (server_id)
   WHERE a.state <> 'deleted' AND NOT a.legacy AND a.origin IS NULL
@@ -223,7 +222,7 @@ UNION ALL
   LIMIT %(limit)s);
 
 -- name: put_cases
--- Keeps what a look has seen until it is over.  Seen twice, it is kept once.
+-- Stores the cases of a look until its end.  Idempotent.
 INSERT INTO look_cases (look_id, finding_id, drift_class, seen)
 SELECT %(look_id)s, c.finding_id, c.drift_class, c.seen
   FROM jsonb_to_recordset(%(cases)s::jsonb) AS c (finding_id uuid, drift_class text, seen jsonb)
@@ -231,14 +230,14 @@ SELECT %(look_id)s, c.finding_id, c.drift_class, c.seen
 RETURNING drift_class;
 
 -- name: opening
--- How many findings of each class a look would open.
+-- The number of findings of each class that a look would open.
 SELECT c.drift_class, count(*) AS number
   FROM look_cases AS c LEFT JOIN findings AS f USING (finding_id)
  WHERE c.look_id = %(look_id)s AND coalesce(f.state, 'over') = 'over'
  GROUP BY c.drift_class;
 
 -- name: examples
--- Of some classes the first findings that a look would open, a few of each.
+-- A few of the findings of some classes that a look would open.
 SELECT drift_class, seen
   FROM (SELECT c.drift_class, c.seen,
                row_number() OVER (PARTITION BY c.drift_class ORDER BY c.finding_id) AS nth
@@ -249,8 +248,8 @@ SELECT drift_class, seen
  ORDER BY drift_class, nth;
 
 -- name: cases
--- What a look has seen, in the order of the findings' ids, after one; `apart_s` since another look
--- saw it first as it is (NULL: none has).
+-- The cases of a look, in the order of the findings' ids, after one; `apart_s`: seconds since an
+-- earlier look first found the present values (NULL: none has).
 SELECT c.finding_id, c.drift_class, c.seen, coalesce(f.state, 'over') = 'over' AS opens,
        CASE WHEN f.look_id <> c.look_id
             THEN extract(epoch FROM clock_timestamp() - f.seen_at)::float8 END AS apart_s
@@ -260,13 +259,13 @@ SELECT c.finding_id, c.drift_class, c.seen, coalesce(f.state, 'over') = 'over' A
  LIMIT %(limit)s;
 
 -- name: drop_cases
--- The look is over.
+-- Deletes the cases of a look that has ended.
 DELETE FROM look_cases WHERE look_id = %(look_id)s;
 
 -- name: unseen
--- Findings that are not over and that a look has not seen, of these subjects, in the order of
--- their ids, after one; of a part of the cloud, if one is given.  Not those of what is Nova's: its
--- observer ends them.
+-- Findings that are not over and that a look has not seen, of these subjects, in the order of ids,
+-- after one; for a partial look only those about it.  Without those about Nova's objects, which the
+-- observer ends.
 SELECT f.finding_id, f.drift_class, f.subject, f.key, f.host, f.server_id, f.volume_id,
        f.attachment_id
   FROM findings AS f
@@ -282,7 +281,7 @@ SELECT f.finding_id, f.drift_class, f.subject, f.key, f.host, f.server_id, f.vol
  LIMIT %(limit)s;
 
 -- name: unseen_on
--- Findings that are not over, that a look has not seen, and that a host or its servers are about.
+-- Findings that are not over, that a look has not seen, and that are about a host or its servers.
 SELECT f.finding_id, f.drift_class, f.subject, f.key, f.host, f.server_id, f.volume_id,
        f.attachment_id, i.host AS server_host
   FROM findings AS f LEFT JOIN instances AS i ON i.server_id = f.server_id AND NOT i.deleted
@@ -292,7 +291,7 @@ SELECT f.finding_id, f.drift_class, f.subject, f.key, f.host, f.server_id, f.vol
                     WHERE c.look_id = %(look_id)s AND c.finding_id = f.finding_id);
 
 -- name: ignored
--- Findings that are ignored, in the order of their ids, after one.
+-- Ignored findings, in the order of ids, after one.
 SELECT finding_id FROM findings
  WHERE state = 'ignored' AND (%(after)s::uuid IS NULL OR finding_id > %(after)s)
  ORDER BY finding_id
@@ -303,7 +302,7 @@ SELECT finding_id FROM findings
 SELECT extract(epoch FROM clock_timestamp())::float8 AS now;
 
 -- name: ask
--- Asks for a look; one at the same that believes the same, and that nobody has begun yet, will do.
+-- Requests a look, unless an equal request (scope, believe) has not begun yet; returns its id.
 WITH met AS (
 \ir parts/met.sql
         ON CONFLICT DO NOTHING)
@@ -313,31 +312,30 @@ VALUES (%(look_id)s, %(scope)s::jsonb, %(why)s, %(context)s::jsonb, %(believe)s:
 RETURNING look_id;
 
 -- name: asked
--- The look that was asked for first, of the whole cloud or of a part.
+-- The oldest requested look, full or partial.
 SELECT look_id, scope, why, context, believe, reason FROM looks_asked
  WHERE (scope = '{}') = %(whole)s ORDER BY asked_at, look_id LIMIT 1;
 
 -- name: begun
--- The look has begun.
+-- Deletes the request of a look that has begun.
 DELETE FROM looks_asked WHERE look_id = %(look_id)s;
 
 -- name: overdue
--- Whether the last look at everything began longer ago than that, or, if there was none yet, the
--- log did.
+-- Whether the last full look, or without one the log, began longer ago than that.
 SELECT coalesce(
            (SELECT began_at FROM looks WHERE kind = 'all' ORDER BY began_position DESC LIMIT 1),
            (SELECT recorded_at FROM events WHERE position = 1))
        < clock_timestamp() - make_interval(secs => %(interval_s)s) IS TRUE AS overdue;
 
 -- name: stopped
--- The kinds of look of which somebody has stopped the one that was begun last.
+-- The kinds of look (full, partial) of which an operator has stopped the present one.
 SELECT w.name
   FROM long_work AS w JOIN looks AS l ON l.look_id = (w.kept->>'look_id')::uuid
  WHERE l.state = 'stopped';
 
 -- name: waiting
--- The kinds of look, of the whole and of a part, of which there is one to begin, or to go on with,
--- and that nobody is at.
+-- The kinds of look (full, partial) of which one can begin or continue, and that no process works
+-- on.
 SELECT k.name
   FROM (VALUES (%(whole)s::text, true), (%(part)s, false)) AS k (name, whole)
   LEFT JOIN long_work AS w USING (name)

@@ -1,7 +1,7 @@
--- What `db restored` has to mark (ledger/upkeep/restored.py).
+-- What `db restored` marks (ledger/upkeep/restored.py).
 
 -- name: found
--- Where the log ends, all hosts that are ours, and what is under way.  operations_open.
+-- The end of the log, all of the ledger's hosts, and the running operations.  operations_open.
 SELECT l.position,
        ARRAY(SELECT host FROM hosts ORDER BY host) AS hosts,
        ARRAY(SELECT operation_id::text FROM operations

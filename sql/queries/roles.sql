@@ -1,8 +1,8 @@
--- Roles of the database: what they have, and what they are given (projections/running/rights.py).
+-- Database roles and their privileges (projections/running/rights.py).
 
 -- name: role
--- Whether there is such a role, and whether rights could not limit it, because it is a superuser
--- or the owner of the log (NULL: there is none).
+-- Whether privileges cannot limit the role, because it is a superuser or owns the log; NULL: there
+-- is no such role.
 SELECT r.rolsuper OR pg_has_role(r.oid, c.relowner, 'USAGE')
   FROM pg_class AS c LEFT JOIN pg_roles AS r ON r.rolname = %(role)s
  WHERE c.oid = 'events'::regclass;
@@ -12,7 +12,7 @@ SELECT r.rolsuper OR pg_has_role(r.oid, c.relowner, 'USAGE')
 SELECT format('CREATE ROLE %%I LOGIN', %(role)s::text);
 
 -- name: lacking
--- DDL: what it needs and does not have.
+-- DDL: grants the privileges that it needs and lacks.
 SELECT format('GRANT CONNECT ON DATABASE %%I TO %%I', current_database(), %(role)s::text)
  WHERE NOT has_database_privilege(%(role)s, current_database(), 'CONNECT')
 UNION ALL
@@ -29,7 +29,7 @@ UNION ALL
   ORDER BY name);
 
 -- name: beyond
--- DDL: what it has and does not need, of the relations of the log's owner.
+-- DDL: revokes the privileges that it has and does not need, on relations of the log's owner.
 SELECT format('REVOKE %%s ON %%s FROM %%I', string_agg(privilege, ', ' ORDER BY privilege),
               c.oid::regclass, %(role)s::text)
   FROM pg_class AS c

@@ -1,10 +1,9 @@
 -- name: page
--- Servers that fit all of what is asked (NULL: whatever it is), in an order that ends with their
--- ids, after the one with the id `marker`, whether that one fits or not.  In the order of their age
--- by instances_by_age, in others sorted; of a project by instances_by_project, on a host by
--- instances_by_host.  The columns by_* are what Nova calls the sort keys; a task is the first
--- claim's whose flow is one of `tasks`, a deletion's before others', and that is not parked
--- (ledger.nova.servers.state).
+-- Servers that match all filters (NULL: any), in an order that ends with their ids, after the
+-- server `marker`, which need not match.  By age with instances_by_age, otherwise sorted; of a
+-- project with instances_by_project, on a host with instances_by_host.  The columns by_* are Nova's
+-- sort keys.  The task state is that of the first claim whose flow is one of `tasks` and that is
+-- not parked, a deletion's first (ledger.nova.servers.state).
 WITH keyed AS NOT MATERIALIZED (
     SELECT i.*,
            i.created_at AS by_created_at,
@@ -55,22 +54,20 @@ SELECT s.*
  LIMIT %(limit)s;
 
 -- name: sizes
--- The sizes of the servers that there are, of a project (instances_by_project) or of all; few, as
--- people choose round ones.
+-- The different sizes of servers, of a project (instances_by_project) or of all; usually few.
 SELECT DISTINCT vcpus, memory_mb FROM instances
  WHERE NOT deleted AND vcpus > 0 AND memory_mb > 0
    AND (%(project_id)s::text IS NULL OR project_id = %(project_id)s)
  ORDER BY vcpus, memory_mb LIMIT %(limit)s;
 
 -- name: used
--- How many servers a project has, and of what size they are together.  instances_by_project.
+-- The number and the total size of a project's servers.  instances_by_project.
 SELECT count(*) AS servers, coalesce(sum(vcpus), 0)::bigint AS vcpus,
        coalesce(sum(memory_mb), 0)::bigint AS memory_mb
   FROM instances WHERE NOT deleted AND project_id = %(project_id)s;
 
 -- name: on_hosts
--- The servers on hosts: of each host its `servers` (id and name), and what they are together.
--- instances_by_host.
+-- By host: its `servers` (id and name) and their total size.  instances_by_host.
 SELECT host, sum(vcpus)::bigint AS vcpus, sum(memory_mb)::bigint AS memory_mb,
        json_agg(json_build_object('uuid', server_id, 'name', name) ORDER BY name, server_id)
            AS servers

@@ -1,11 +1,11 @@
--- What hosts are asked to show of themselves, and what they showed (projections/reads/surveys.py).
+-- Requests for hosts' surveys, and their answers (projections/reads/surveys.py).
 
 -- name: want
--- Wants surveys of some hosts, or of all (NULL), that can be asked now, and wakes their agents'
--- polls; which token each is asked with.  A question that is younger than `again_s` stands as it
--- is, so that who asks often does not take away what others wait for.
--- 25 of the longest names are a notification's fill (projections.running.news).
--- The insert goes in order of host, so that processes cannot deadlock.
+-- Requests surveys of some hosts, or of all (NULL), that can be asked now, and wakes their agents'
+-- polls; returns the tokens.  A request younger than `again_s` stays, so that frequent requests do
+-- not replace one that others wait for.  A notification has room for 25 of the longest names
+-- (projections.running.news).  The insert is in the order of hosts, so that processes cannot
+-- deadlock.
 WITH asked AS MATERIALIZED (
     INSERT INTO surveys AS s (host, wanted, wanted_at, wanted_position)
     SELECT h.host, gen_random_uuid(), clock_timestamp(), l.position
@@ -40,8 +40,8 @@ SELECT a.host, a.wanted AS token
  ORDER BY a.host;
 
 -- name: note
--- Takes the answer to a question that stands, of the host as it is now; no row if there is none,
--- or if it says that nothing has changed (document NULL) and that is not known here.  Primary keys.
+-- Stores the answer to a pending request, of the host's present epoch; no row if there is none, or
+-- if it says that nothing has changed (document NULL) and the stored digest differs.  Primary keys.
 UPDATE surveys AS s
    SET token = s.wanted, taken_at = clock_timestamp(),
        asked_position = s.wanted_position, arrived_position = l.position,
@@ -55,7 +55,7 @@ UPDATE surveys AS s
 RETURNING s.host;
 
 -- name: standings
--- What is known of hosts' surveys, of some or all, without the documents.  Primary keys.
+-- The state of the surveys of some or all hosts, without the documents.  Primary keys.
 SELECT h.host, h.epoch AS host_epoch, h.fenced, h.suspect,
        h.capabilities @> '{"survey": true}' AS able,
        abs(extract(epoch FROM clock_timestamp() - c.seen_at))::float8 AS silent_s,
@@ -70,5 +70,5 @@ SELECT h.host, h.epoch AS host_epoch, h.fenced, h.suspect,
  ORDER BY h.host;
 
 -- name: document
--- What a host showed, if it is still what was answered with this token.  Primary key.
+-- A host's survey, if it is still the answer with this token.  Primary key.
 SELECT document FROM surveys WHERE host = %(host)s AND token = %(token)s;

@@ -1,5 +1,5 @@
--- What the demo does to its own database, and nobody does to another.
+-- For the demo's own database only.
 
 -- name: wait_for_findings
--- What looks have seen so far was seen a time ago: a second look counts only after a while.
+-- Makes all findings older, so that a second look can confirm them at once.
 UPDATE findings SET seen_at = seen_at - make_interval(secs => %(seconds)s) WHERE state <> 'over';

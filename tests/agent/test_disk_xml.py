@@ -10,6 +10,7 @@ import pytest
 from host_agent.libvirt import disk_xml, guests
 from host_agent.libvirt.disk_xml import DomainXml
 from host_agent.shared.contract.ports import Disk
+from host_agent.simulated import host_state
 
 VOLUME = "0f9d3f0e-1111-2222-3333-444455556666"
 
@@ -196,6 +197,6 @@ def test_an_owner_that_no_registration_can_tell_is_none(id_: str) -> None:
 
 def test_disk_added_and_removed_again_leaves_the_domain() -> None:
     domain = "<domain><devices><disk><target dev='vda' /></disk></devices></domain>"
-    with_it = disk_xml.with_disk(domain, disk_xml.build(disk()))
+    with_it = host_state.with_disk(domain, disk_xml.build(disk()))
     assert disk_xml.parse(with_it).targets() == ("vda", "vdb")
-    assert disk_xml.parse(disk_xml.without_disk(with_it, "vdb")).targets() == ("vda",)
+    assert disk_xml.parse(host_state.without_disk(with_it, "vdb")).targets() == ("vda",)

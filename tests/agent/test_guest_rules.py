@@ -15,6 +15,7 @@ from host_agent.libvirt.hypervisor import HypervisorError, Trouble
 from host_agent.shared.contract.messages import ErrorKind, PowerState
 from host_agent.shared.contract.ports import Disk, DiskState, PortError
 from host_agent.shared.faults import Faults
+from host_agent.simulated import host_state
 from host_agent.simulated.adapters import SimulatedBrick
 from host_agent.simulated.host_state import HostState, guest_state, set_power
 from host_agent.simulated.hypervisor import SimulatedHypervisor
@@ -189,7 +190,6 @@ def test_definition_that_cannot_be_given_back_is_told_as_such() -> None:
 
 
 def _xml(world: World) -> str:
-    from host_agent.libvirt import disk_xml
 
     return disk_xml.build(world.disk)
 
@@ -210,7 +210,7 @@ def test_a_look_says_in_what_the_running_guest_and_its_definition_differ() -> No
     assert world.guests.plug(SERVER, world.disk).differs == ()
     _changed(world, "persistent", _writable)
     assert world.state().differs == ("readonly",)
-    _changed(world, "persistent", lambda domain: disk_xml.without_disk(domain, "vdb"))
+    _changed(world, "persistent", lambda domain: host_state.without_disk(domain, "vdb"))
     assert world.state().differs == ("presence",)
     world.power(PowerState.SHUTDOWN)()
     assert world.state().differs == (), "there is nothing to differ from"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from host_agent.storage import identity
-from host_agent.storage.shown import KernelStorage
+from host_agent.storage.kernel import KernelStorage
 from tests.agent.kernel_tree import Kernel
 
 ONE, OTHER = bytes.fromhex("6001405a" * 4), bytes.fromhex("6001405b" * 4)

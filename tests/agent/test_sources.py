@@ -10,8 +10,8 @@ import pytest
 
 from host_agent.libvirt import disk_xml
 from host_agent.storage import connection
+from host_agent.storage.kernel import KernelStorage, KernelView
 from host_agent.storage.records import Record
-from host_agent.storage.shown import KernelStorage, KernelView
 from host_agent.storage.sources import by_name, certain, elsewhere, is_recorded, volume_behind
 from tests.agent.kernel_tree import Kernel
 
@@ -205,7 +205,7 @@ def test_each_form_of_libvirts_tells_the_first_file_alone(kind: str) -> None:
     inside, source = XML[kind]
     disk = f"<disk type='{kind}' device='disk'>{inside}<target dev='vdb' bus='virtio'/></disk>"
     [found] = disk_xml.parse(f"<domain><devices>{disk}</devices></domain>").disks
-    assert (found.source, found.volume) == (source, None)
+    assert (disk_xml.short(found.place), found.volume) == (source, None)
 
 
 def test_a_copy_under_way_has_two_places() -> None:

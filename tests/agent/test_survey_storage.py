@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from host_agent.shared.contract.survey import Survey
+from host_agent.storage.kernel import KernelStorage
 from host_agent.storage.records import Record
-from host_agent.storage.shown import KernelStorage
 from host_agent.survey import Surveyor
 from tests.agent.bench import Bench
 from tests.agent.kernel_tree import Kernel

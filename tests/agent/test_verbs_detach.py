@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from host_agent.libvirt.disk_xml import without_disk
 from host_agent.shared.contract.messages import ErrorKind, PowerState, Verb
 from host_agent.shared.contract.ports import PortError
-from host_agent.simulated.host_state import set_power
+from host_agent.simulated.host_state import set_power, without_disk
 from tests.agent.bench import ATTACH, DETACH, Bench
 from tests.doubles.host_checks import broken_invariants, connected_paths, plugged
 

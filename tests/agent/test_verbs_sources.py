@@ -18,7 +18,7 @@ from host_agent.shared.contract.ports import ConnectionInfo, OtherVolumeError, P
 from host_agent.shared.contract.survey import UnlabelledShown
 from host_agent.simulated.adapters import SimulatedBrick
 from host_agent.simulated.host_state import set_power
-from host_agent.storage.shown import KernelStorage
+from host_agent.storage.kernel import KernelStorage
 from tests.agent.bench import ATTACH, DETACH, Bench
 from tests.agent.kernel_tree import Kernel
 
@@ -54,7 +54,7 @@ def unlabel(bench: Bench, lane: Lane) -> str:
                     disk.remove(node)
             guest[copy] = ET.tostring(root, encoding="unicode")
         disks = disk_xml.parse(guest["live"]).disks
-    return next(disk.source for disk in disks if disk.source)
+    return next(source for disk in disks if (source := disk_xml.short(disk.place)))
 
 
 def order(bench: Bench, verb: Verb, lane: Lane) -> None:

@@ -120,7 +120,7 @@ def readable_after(dsn: str, recorder: LedgerRecorder) -> list[float]:
         for event in events:
             [position] = recorder.insert_events([event], context=context)
             begun = time.perf_counter()
-            assert runner.wait_for(position, 10)
+            runner.projected(position).result(10)
             taken.append(time.perf_counter() - begun)
     runner.stop()
     return taken[-LATENCIES:]

@@ -20,7 +20,7 @@ from host_agent.config import BrickSection
 from host_agent.shared.contract.messages import ErrorKind
 from host_agent.shared.contract.ports import ConnectionInfo, Encryption, OtherVolumeError, PortError
 from host_agent.storage.brick import OsBrick
-from host_agent.storage.shown import KernelStorage
+from host_agent.storage.kernel import KernelStorage
 from tests.contracts import targets
 from tests.contracts.targets import MIB, IscsiTarget, NvmeTarget, beginning, disks, run, sessions
 

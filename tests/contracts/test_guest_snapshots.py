@@ -10,8 +10,8 @@ import pytest
 
 from host_agent.clock import Stopping
 from host_agent.libvirt import disk_xml
+from host_agent.libvirt.guest_rules import CHANGES_MAX
 from host_agent.libvirt.hypervisor import HypervisorError, Trouble
-from host_agent.libvirt.look import CHANGES_MAX
 from host_agent.shared.contract.messages import ErrorKind, PowerState
 from host_agent.shared.contract.ports import Merge, PortError
 from host_agent.simulated.host_state import release

@@ -84,7 +84,7 @@ def broken_invariants(store: HostState) -> list[str]:
             for disk in disk_xml.parse(domain).disks if domain else ():
                 if disk.serial is None:
                     continue
-                path, secret = disk.source, disk_xml.secret_of(disk.xml)
+                path, secret = disk_xml.short(disk.place), disk_xml.secret_of(disk.xml)
                 used.add(path)
                 kept.add(secret)
                 if (path in encrypted) != (secret is not None):

@@ -18,11 +18,11 @@ from handlers.drift import judge, rows
 from handlers.drift.classes import BY_NAME
 from handlers.drift.rows import UNKNOWN, CinderAttachment, Row
 from handlers.requests.repair import RepairDrift
-from host_agent.libvirt import disk_xml
 from host_agent.shared.contract.messages import PowerState
 from host_agent.shared.contract.origin import MADE_FOR
 from host_agent.shared.contract.survey import ConnectionShown, DiskShown, StorageShown
 from host_agent.shared.faults import Faults
+from host_agent.simulated import host_state
 from host_agent.simulated.adapters import SimulatedBrick, SimulatedGuests
 from host_agent.simulated.host_state import guest_state
 from ledger.log.unit import Unit
@@ -316,7 +316,7 @@ def disk_undefined() -> World:
     [mapping] = world.mappings()
     with world.host.edit() as state:
         guest = state["guests"][world.server_id]
-        guest["persistent"] = disk_xml.without_disk(guest["persistent"], str(mapping.device_name))
+        guest["persistent"] = host_state.without_disk(guest["persistent"], str(mapping.device_name))
     shown = DiskShown(serial=world.volumes[0], live=mapping.device_name, persistent=None)
     return found(world, "disk_definition_differs", disk_row(world, shown))
 

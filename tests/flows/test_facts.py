@@ -20,6 +20,7 @@ from handlers.requests.build import BootDisk
 from host_agent.libvirt import disk_xml
 from host_agent.libvirt.disk_xml import DiskSeen
 from host_agent.shared.contract.messages import PowerState
+from host_agent.simulated import host_state
 from tests.memory import MemoryStore
 from tests.world import HOST, OTHER, World
 
@@ -357,7 +358,7 @@ def test_an_attachment_whose_guest_and_definition_differ_is_not_completed() -> N
         state = plug(server_id, disk)
         with world.host.edit() as host:
             guest = host["guests"][server_id]
-            guest["persistent"] = disk_xml.without_disk(guest["persistent"], disk.device_name)
+            guest["persistent"] = host_state.without_disk(guest["persistent"], disk.device_name)
         return state
 
     guests.plug = plugged

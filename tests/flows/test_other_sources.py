@@ -43,7 +43,7 @@ def test_what_would_lose_it_fails_and_the_guest_goes_on_as_it_was(driver: str, f
     assert world.summary() == before
     guest = world.hosts[HOST].read()["guests"][SERVER]
     assert guest["power_state"] == PowerState.RUNNING
-    assert [disk.source for disk in disk_xml.parse(guest["live"]).disks] == [STRAY]
+    assert [disk_xml.short(disk.place) for disk in disk_xml.parse(guest["live"]).disks] == [STRAY]
 
 
 def test_once_it_is_brought_back_the_volume_can_be_detached() -> None:

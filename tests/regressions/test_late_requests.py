@@ -11,7 +11,7 @@ import pytest
 from aggregates.attachment import Attachment
 from aggregates.operation import Outcome
 from handlers.requests.build import BootDisk
-from host_agent.sent import FileMarks, let_land, sending
+from host_agent.late_requests import FileMarks, let_land, sending
 from host_agent.shared.contract.messages import ErrorKind, PowerState
 from host_agent.shared.contract.origin import MADE_FOR
 from host_agent.shared.contract.ports import LATE_S, PortError

@@ -195,7 +195,7 @@ def sources(world: World, host: str, server_id: str | None = None) -> dict[str, 
     """Per volume (its serial) what the guest's running disk reads and writes."""
     guest = world.hosts[host].read()["guests"][server_id or world.server_id]
     disks = disk_xml.parse(guest["live"] or guest["persistent"]).disks
-    return {disk.serial: disk.source for disk in disks if disk.serial}
+    return {disk.serial: disk_xml.short(disk.place) for disk in disks if disk.serial}
 
 
 def guests_on(world: World, host: str) -> dict[str, str]:

@@ -19,7 +19,7 @@ from ledger.log import writer as writer_module
 from ledger.log.recorder import LedgerRecorder
 from ledger.log.writer import UnknownOutcomeError
 from projections.catalog import ALL
-from projections.lines import LIMITS, AsyncLine, Line, limited
+from projections.database_connections import LIMITS, AsyncDbConnection, DbConnection, limited
 from tests.doubles.two_leaders import TwoLeaders, two_leaders
 from tests.service.api_world import running_api
 from tests.stack import eventually
@@ -35,8 +35,8 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def both(monkeypatch: pytest.MonkeyPatch) -> Iterator[TwoLeaders]:
-    monkeypatch.setattr(Line, "answer_s", ANSWER_S)
-    monkeypatch.setattr(AsyncLine, "answer_s", ANSWER_S)
+    monkeypatch.setattr(DbConnection, "answer_s", ANSWER_S)
+    monkeypatch.setattr(AsyncDbConnection, "answer_s", ANSWER_S)
     with two_leaders() as both:
         yield both
 

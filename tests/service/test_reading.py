@@ -15,7 +15,7 @@ from ledger.http.limits.connections import CONNECTIONS
 from ledger.http.limits.reading import InTurn, NoTurnError
 from ledger.http.problem import explain
 from ledger.rooms import Places
-from projections.lines import AsyncLine
+from projections.database_connections import AsyncDbConnection
 from tests.service.api_world import HOST, READ_CONNECTIONS_MAX, Api, eventually, so
 
 COMMANDS = f"/v1/hosts/{HOST}/commands?after=0&epoch=0&wait_s=0"
@@ -161,7 +161,11 @@ async def test_the_databases_name_is_looked_up_while_all_threads_wait_to_read(
 ) -> None:
     """psycopg looks names up in the loop's own threads: who waits for the answer has others."""
     server, queries = await api.server(), api.components.queries
-    loop, connect, sightings = asyncio.get_running_loop(), AsyncLine.connect, queries.sightings
+    loop, connect, sightings = (
+        asyncio.get_running_loop(),
+        AsyncDbConnection.connect,
+        queries.sightings,
+    )
     loop.set_default_executor(ThreadPoolExecutor(1))
 
     async def by_name(*given: Any, **options: Any) -> Any:
@@ -172,7 +176,7 @@ async def test_the_databases_name_is_looked_up_while_all_threads_wait_to_read(
         await cast("Any", queries)._pool.drain()
         return await sightings(*about)
 
-    monkeypatch.setattr(AsyncLine, "connect", by_name)
+    monkeypatch.setattr(AsyncDbConnection, "connect", by_name)
     monkeypatch.setattr(queries, "sightings", after_a_failover)
     async with asyncio.timeout(5):
         assert (await api.act(server, "os-stop")).status == 202

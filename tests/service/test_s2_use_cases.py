@@ -51,7 +51,7 @@ def sources(cloud: Stack, server: str, copy: str = "live") -> dict[str, str]:
     domain = guest[copy]
     assert domain is not None, f"{server} has no {copy} definition"
     return {
-        disk.target: str(disk.source).partition("volume-")[2]
+        disk.target: str(disk_xml.short(disk.place)).partition("volume-")[2]
         for disk in disk_xml.parse(domain).disks
     }
 

@@ -6,6 +6,7 @@ import xml.etree.ElementTree as ET
 from collections import Counter
 
 from host_agent.libvirt import disk_xml
+from host_agent.simulated import host_state
 from tests.simulation.plants import Ground, Plant, guest, volume_disk
 
 #: A size that no disk has, in bytes.
@@ -56,7 +57,7 @@ def disk_unlabelled(ground: Ground) -> Counter[str]:
         assert target is not None, "each disk has one"
         target.set("dev", UNLABELLED)
         for each in ("live", "persistent"):
-            found[each] = disk_xml.with_disk(found[each], ET.tostring(bare, encoding="unicode"))
+            found[each] = host_state.with_disk(found[each], ET.tostring(bare, encoding="unicode"))
     return Counter(["disk_unlabelled"])
 
 

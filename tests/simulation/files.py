@@ -274,7 +274,7 @@ class Files:
                 brick.connect(info)
         with state.edit() as changed:
             disks = disk_xml.parse(changed["guests"][server_id]["persistent"]).disks
-            defined = [disk.source or "" for disk in disks if disk.is_volume]
+            defined = [disk_xml.short(disk.place) or "" for disk in disks if disk.is_volume]
             for entry in changed["connected"].values():
                 first = entry["path"][:FIRST] if entry["path"].startswith(MOUNT) else None
                 entry["path"] = next((p for p in defined if p[:FIRST] == first), entry["path"])
@@ -400,8 +400,8 @@ class Files:
             return
         for copy in ("live", "persistent"):
             disk = disk_xml.parse(guest[copy]).disk_of(device.serial or "") if guest[copy] else None
-            if disk is not None and disk.source != path:
-                told = disk.source
+            if disk is not None and disk_xml.short(disk.place) != path:
+                told = disk_xml.short(disk.place)
                 yield f"{instance.id} has {told} ({copy}), and Cinder writes to {path}"
 
     # ------------------------------------------------------------------------- after
@@ -439,7 +439,7 @@ def _path(file: Any) -> str:
 
 @lru_cache(maxsize=1000)
 def _sources(domain: str) -> tuple[str, ...]:
-    return tuple(disk.source or "" for disk in disk_xml.parse(domain).disks)
+    return tuple(disk_xml.short(disk.place) or "" for disk in disk_xml.parse(domain).disks)
 
 
 def _first(volume: StoredVolume) -> str:

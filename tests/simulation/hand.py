@@ -26,6 +26,7 @@ from handlers.engine.plan import plan_of
 from host_agent.libvirt import disk_xml
 from host_agent.shared.contract.origin import MADE_FOR
 from host_agent.shared.contract.ports import PortError
+from host_agent.simulated import host_state
 from ledger.log.application import ConflictError
 from ledger.log.unit import Unit
 from tests.memory import Crash
@@ -301,7 +302,7 @@ def _unplug(guest: dict[str, Any], volume_id: str) -> None:
         if guest.get(each):
             disks = disk_xml.parse(guest[each]).disks
             for disk in [disk for disk in disks if disk.serial == volume_id]:
-                guest[each] = disk_xml.without_disk(guest[each], disk.target)
+                guest[each] = host_state.without_disk(guest[each], disk.target)
 
 
 def _ids(row: Row) -> set[str | None]:

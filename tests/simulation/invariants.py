@@ -126,7 +126,7 @@ def broken_on_hosts(cloud: Cloud) -> Iterator[str]:
 @lru_cache(maxsize=1000)
 def _volume_paths(domain: str) -> set[str | None]:
     disks = disk_xml.parse(domain).disks
-    return {disk.source for disk in disks if disk.is_volume}
+    return {disk_xml.short(disk.place) for disk in disks if disk.is_volume}
 
 
 def _given(cloud: Cloud, server_id: str, host: str, seen: dict[str, Any]) -> set[str]:

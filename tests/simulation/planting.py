@@ -121,7 +121,9 @@ def _unlabelled(cloud: Cloud, group: Group, new: set[str]) -> Iterator[str]:
     del new
     for guest in _guests(cloud, group):
         disks = disk_xml.parse(guest["live"] or guest["persistent"]).disks
-        sources = [disk.source for disk in disks if disk.target == disk_plants.UNLABELLED]
+        sources = [
+            disk_xml.short(disk.place) for disk in disks if disk.target == disk_plants.UNLABELLED
+        ]
         if any(guest["live"] or not str(source).startswith("/dev/") for source in sources):
             yield "disk_unlabelled"
 

@@ -18,6 +18,7 @@ from aggregates.attachment import Attachment
 from aggregates.volume import Volume
 from host_agent.libvirt import disk_xml
 from host_agent.shared.contract.origin import MADE_FOR
+from host_agent.simulated import host_state
 from host_agent.storage import connection
 from host_agent.storage.records import Record
 from ledger.log.unit import Unit
@@ -280,14 +281,14 @@ def disk_missing(ground: Ground) -> Counter[str]:
     with guest(ground, with_disk=True) as (_, found):
         target = volume_disk(found).target
         for each in ("live", "persistent"):
-            found[each] = disk_xml.without_disk(found[each], target)
+            found[each] = host_state.without_disk(found[each], target)
     return Counter(["disk_missing"])
 
 
 def disk_definition_differs(ground: Ground) -> Counter[str]:
     with guest(ground, with_disk=True) as (_, found):
         target = volume_disk(found).target
-        found["persistent"] = disk_xml.without_disk(found["persistent"], target)
+        found["persistent"] = host_state.without_disk(found["persistent"], target)
     return Counter(["disk_definition_differs"])
 
 
@@ -298,7 +299,7 @@ def disk_unknown(ground: Ground) -> Counter[str]:
         foreign = foreign.replace(f'"{disk.target}"', '"vdz"')
         found["sizes"]["vdz"] = found["sizes"][disk.target]
         for each in ("live", "persistent"):
-            found[each] = disk_xml.with_disk(found[each], foreign)
+            found[each] = host_state.with_disk(found[each], foreign)
     return Counter(["disk_unknown"])
 
 

@@ -307,7 +307,7 @@ def test_what_a_crash_of_the_database_took_back_counts_as_projected_only_when_it
     runner.start()
     try:
         last = register(ledger, "h", 0)
-        assert runner.wait_for(last, 10)
+        runner.projected(last).result(10)
         may_fold.clear()
         db.execute("WITH gone AS (DELETE FROM hosts) UPDATE tracking SET position = 0")
         db.execute(
@@ -317,7 +317,7 @@ def test_what_a_crash_of_the_database_took_back_counts_as_projected_only_when_it
         )
         wait_until(lambda: not runner.projected(last).done())
         may_fold.set()
-        assert runner.wait_for(last, 10)
+        runner.projected(last).result(10)
     finally:
         may_fold.set()
         runner.stop()

@@ -17,7 +17,7 @@ from psycopg_pool import PoolTimeout
 from ledger.log import schema
 from ledger.log.application import Ledger
 from ledger.log.recorder import LedgerRecorder
-from projections.lines import READ_ATTEMPTS
+from projections.database_connections import READ_ATTEMPTS
 from projections.reads.database_trouble import is_away, is_lost
 from projections.reads.queries import Queries, read_pool
 from tests.doubles.cut_lines import CutLines, Lost

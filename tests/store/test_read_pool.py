@@ -8,7 +8,7 @@ import contextlib
 import psycopg
 import pytest
 
-from projections.lines import AsyncLine
+from projections.database_connections import AsyncDbConnection
 from projections.reads.queries import POOL_CONNECTIONS_MAX, Queries, read_pool
 
 
@@ -32,16 +32,16 @@ async def test_a_cancellation_that_the_pool_loses_ends_the_task_all_the_same(
     async with read_pool(database_url) as pool:
         getconn, putconn = pool.getconn, pool.putconn
         asked, waiting = asyncio.Event(), asyncio.Event()
-        lent: list[AsyncLine] = []
+        lent: list[AsyncDbConnection] = []
 
-        async def losing_getconn() -> AsyncLine:
+        async def losing_getconn() -> AsyncDbConnection:
             with contextlib.suppress(asyncio.CancelledError):  # as wait_for does (gh-86296)
                 asked.set()
                 await waiting.wait()
             lent.append(await getconn())
             return lent[-1]
 
-        async def counting_putconn(connection: AsyncLine) -> None:
+        async def counting_putconn(connection: AsyncDbConnection) -> None:
             lent.remove(connection)
             await putconn(connection)
 

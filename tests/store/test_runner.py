@@ -31,7 +31,7 @@ def test_who_waits_for_a_position_then_reads_it(
 ) -> None:
     for number in range(20):
         position = register(ledger, "h", number)
-        assert runner.wait_for(position, 10)
+        runner.projected(position).result(10)
         assert db.execute("SELECT service_version FROM hosts").fetchone() == (number,)
 
 
@@ -43,15 +43,16 @@ def test_a_process_may_wait_for_what_another_one_projects(
     try:
         for number in range(20):
             position = register(ledger, f"h{number}")
-            assert other.wait_for(position, 10)
-            assert runner.wait_for(position, 10)
+            other.projected(position).result(10)
+            runner.projected(position).result(10)
             assert db.execute("SELECT count(*) FROM hosts").fetchone() == (number + 1,)
     finally:
         other.stop()
 
 
 def test_waiting_for_what_never_comes_ends(runner: ProjectionRunner) -> None:
-    assert not runner.wait_for(10**9, 0.05)
+    with pytest.raises(TimeoutError):
+        runner.projected(10**9).result(0.05)
 
 
 def test_stopping_tells_who_waits(runner: ProjectionRunner) -> None:
@@ -59,19 +60,20 @@ def test_stopping_tells_who_waits(runner: ProjectionRunner) -> None:
     runner.stop()
     with pytest.raises(NotProjectingError):
         waiting.result(1)
-    assert not runner.wait_for(10**9, 1)
+    with pytest.raises(NotProjectingError):
+        runner.projected(10**9).result(1)
 
 
 def test_a_lost_connection_is_made_anew(
     ledger: Ledger, runner: ProjectionRunner, db: psycopg.Connection[Any]
 ) -> None:
-    assert runner.wait_for(register(ledger, "h"), 10)
+    runner.projected(register(ledger, "h")).result(10)
     db.execute(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
         " WHERE application_name = 'attachment-ledger projections'"
         " AND datname = current_database()"
     )
-    assert runner.wait_for(register(ledger, "i"), 10)
+    runner.projected(register(ledger, "i")).result(10)
 
 
 def test_a_held_projection_is_not_waited_for(ledger: Ledger, database_url: str) -> None:
@@ -79,7 +81,7 @@ def test_a_held_projection_is_not_waited_for(ledger: Ledger, database_url: str) 
     runner = ProjectionRunner(database_url, [*others, poisoned(1)])
     runner.start()
     try:
-        assert runner.wait_for(register(ledger, "h"), 10)
+        runner.projected(register(ledger, "h")).result(10)
     finally:
         runner.stop()
 

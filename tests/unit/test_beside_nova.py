@@ -20,7 +20,7 @@ from handlers.drift.beside_nova import (
     found,
     questionable,
 )
-from handlers.drift.beside_words import KINDS, mend_of
+from handlers.drift.beside_words import KINDS, remedy_of
 from handlers.drift.classes import BY_NAME
 from handlers.drift.rows import UNKNOWN
 from host_agent.shared.contract.messages import PowerState
@@ -192,7 +192,7 @@ def test_each_way_to_differ_is_found_once_with_what_mends_it(name: str) -> None:
     every = found(after(*CASES[name]), STUCK)
     assert {each.kind.name for each in every} == {name} | BESIDE.get(name, set())
     (one,) = [each for each in every if each.kind.name == name]
-    command, why = mend_of(one.kind, one.case, one.about)
+    command, why = remedy_of(one.kind, one.case, one.about)
     assert "{" not in f"{command}{why}"
     assert command is None or not re.search(r"\bID\b|unknown", command)
 

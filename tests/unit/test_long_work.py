@@ -9,7 +9,7 @@ import pytest
 
 from ledger.upkeep import long_work
 from ledger.upkeep.long_work import Checkmark, WorkProgress, duration
-from projections.lines import Line
+from projections.database_connections import DbConnection
 
 
 @pytest.mark.parametrize(
@@ -47,10 +47,10 @@ def test_the_server_is_to_find_out_soon_that_whoever_works_has_vanished(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a Unix socket the numbers are read as 0; that they were set is seen."""
-    lines: list[Line] = []
+    lines: list[DbConnection] = []
     worked = False
 
-    class Kept(Line):
+    class Kept(DbConnection):
         @classmethod
         def connect(cls, conninfo: str = "", **kwargs: Any) -> Self:
             made = super().connect(conninfo, **kwargs)
@@ -66,6 +66,6 @@ def test_the_server_is_to_find_out_soon_that_whoever_works_has_vanished(
         worked = True
         yield Checkmark()
 
-    monkeypatch.setattr(long_work, "Line", Kept)
+    monkeypatch.setattr(long_work, "DbConnection", Kept)
     long_work.run(database_url, "work", work, lambda _: None)
     assert worked

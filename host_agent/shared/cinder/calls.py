@@ -1,7 +1,6 @@
-"""What Cinder's failures mean, and how calls to it are retried.
+"""The kinds of Cinder's errors (contract.ErrorKind), and retries of calls.
 
-The mapping is by what a failure says about the world (contract.ErrorKind), and is
-the same for the HTTP adapter and for the in-process simulation.
+The HTTP adapter and the simulation in the process share the mapping.
 """
 
 from __future__ import annotations
@@ -41,11 +40,11 @@ _KIND_AND_CODE = {
 
 
 def error_of_status(status: int, message: object) -> PortError:
-    """What an HTTP error answer of Cinder says about the world.
+    """The error for an HTTP status of Cinder.
 
-    Below 500 Cinder refused and nothing happened; its own words are the message.
-    503 is an answer of whatever stands before Cinder: nothing happened either.  Any
-    other 5xx may come after the effect (a backend error, a lost RPC answer): UNKNOWN.
+    Below 500 Cinder refused, and nothing happened; the message is Cinder's.  503 is from a proxy
+    before Cinder: nothing happened either.  Another 5xx may come after the effect (a backend error,
+    a lost RPC answer): UNKNOWN.
     """
     refused = (ErrorKind.FINAL, "refused")
     unknown = (ErrorKind.UNKNOWN, "cinder_error")
@@ -75,7 +74,7 @@ def _broken() -> PortError:
 
 
 def _error_of_connection(error: BaseException) -> PortError:
-    """Tell "never sent" from "sent, no answer": by the transport's own error, its context."""
+    """Distinguish "never sent" from "sent, no answer", by the transport's error (the context)."""
     original = error.__context__
     if isinstance(original, requests.ConnectTimeout):
         return _unavailable()
@@ -83,7 +82,7 @@ def _error_of_connection(error: BaseException) -> PortError:
 
 
 def port_error(error: Exception) -> PortError:
-    """Any exception of cinderclient, keystoneauth or of reading an answer, mapped."""
+    """The PortError for any exception of cinderclient, keystoneauth, or of reading an answer."""
     if isinstance(error, PortError):
         return error
     if isinstance(error, exceptions.ClientException):
@@ -92,7 +91,7 @@ def port_error(error: Exception) -> PortError:
         return too_old()
     if isinstance(error, keystone_exceptions.ConnectionError):
         return _error_of_connection(error)
-    if isinstance(error, keystone_exceptions.HttpError):  # of Keystone, before Cinder was asked
+    if isinstance(error, keystone_exceptions.HttpError):  # from Keystone, before the call of Cinder
         return _keystone_error(error.http_status)
     if isinstance(error, keystone_exceptions.ClientException):
         text = f"Cinder's endpoint cannot be found or used ({type(error).__name__})."
@@ -110,7 +109,7 @@ def _keystone_error(status: int) -> PortError:
 
 
 class Retry:
-    """Runs a call within limits.  Clock, sleep and chance are passed in."""
+    """Retries a call within limits.  Clock, sleep and random source are passed in."""
 
     def __init__(
         self,
@@ -128,8 +127,8 @@ class Retry:
     def run(self, call: Callable[[], T], *, repeatable: bool) -> T:
         """The call's result, or the PortError of its last attempt.
 
-        `repeatable`: doing it twice is as good as once, so UNKNOWN is tried again.
-        `unauthorized` is not: the session has logged in afresh before it said so.
+        `repeatable`: the call is idempotent, so UNKNOWN is retried.  `unauthorized` is not retried,
+        because the session has already requested a new token.
         """
         began, limits = self._clock(), self._limits
         backoff = Backoff(limits.delay_first_s, limits.delay_max_s, self._chance)

@@ -7,20 +7,19 @@ Theory of operation
 * Errors, retries and the microversion: see session.py.  Attachments need 3.44
   (`os-complete`); with less, their calls are FINAL `cinder_too_old` and volumes are
   still served.
-* `attachment_create` and `volume_create` are never repeated: they take no id of ours, so the
-  caller looks for what an earlier one has made.  `attachment_update` is not if its fate is
-  unknown: carried out late, it takes an attachment that is attached back to `attaching`.
-* The calls of before 3.44 are known to every API v3; whose connection it is, the connector tells.
-  `reserve` and `begin_detaching` move a status which a repetition would find moved, and be refused:
-  a lost answer leaves as UNKNOWN, and the volume's status tells.  The others may be done twice;
-  Cinder accepts most of them in any state.
-* What was done although its answer was lost is seen at the repetition: a volume that
-  is going, a migration that ended as it was told to.
+* `attachment_create` and `volume_create` are never repeated: they are not idempotent, so the caller
+  looks for what an earlier call has created.  `attachment_update` is not repeated after an unknown
+  outcome: carried out late, it sets an attached attachment back to `attaching`.
+* Every API v3 has the calls from before 3.44; the connector says which host's connection it is.
+  `reserve` and `begin_detaching` change a status, so Cinder refuses a repetition: a lost answer is
+  UNKNOWN, and the volume's status shows the outcome.  The others may be repeated.
+* If an answer was lost after the effect, the repetition recognises that: a volume that is being
+  deleted, a migration that ended as requested.
 * From 3.69 a volume's `shared_targets` may be null, which older microversions report
-  as true (LP 1961102); both mean "take the lock".  Below 3.48 Cinder tells neither that
+  as true (LP 1961102); both mean "take the lock".  Below 3.48 Cinder has neither that
   nor the service: every volume then counts as shared, and there is nothing to wait for.
-* Secrets of connection information are known to masking as soon as they are here.
-* The client's resources have what Cinder told as their attributes: `vars` is that, uncopied.
+* Secrets of connection information are registered for masking when they are read.
+* The client's resources have Cinder's fields as attributes: `vars` returns them without a copy.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ PAGES_MAX = 20
 
 
 def volume_view(data: Mapping[str, Any]) -> VolumeView:
-    """From Cinder's JSON.  Fields that came with 3.48 and are absent: None and ""."""
+    """From Cinder's JSON.  Without the fields of 3.48: None and ""."""
     return VolumeView(
         id=data["id"],
         status=data["status"],
@@ -77,7 +76,7 @@ def volume_view(data: Mapping[str, Any]) -> VolumeView:
 
 
 def snapshot_view(data: Mapping[str, Any]) -> SnapshotView:
-    """From Cinder's JSON; whose it is Cinder tells administrators."""
+    """From Cinder's JSON; only administrators get the project."""
     return SnapshotView(
         id=data["id"],
         volume_id=data["volume_id"],
@@ -89,13 +88,13 @@ def snapshot_view(data: Mapping[str, Any]) -> SnapshotView:
 
 
 def _new_size_gb(data: Mapping[str, Any]) -> int | None:
-    """Cinder's extend_volume_completion goes by this metadata, as a text (cinder/volume/api.py)."""
+    """Cinder's extend_volume_completion uses this metadata, a text (cinder/volume/api.py)."""
     size = str((data.get("metadata") or {}).get("extend_new_size"))
     return int(size) if data["status"] == "extending" and size.isdecimal() else None
 
 
 def encryption_view(data: Mapping[str, Any]) -> Encryption:
-    """From Cinder's JSON; of a volume that is not encrypted it names no provider."""
+    """From Cinder's JSON; without a provider if the volume is not encrypted."""
     return Encryption(
         provider=data.get("provider"),
         key_id=data.get("encryption_key_id"),
@@ -105,10 +104,10 @@ def encryption_view(data: Mapping[str, Any]) -> Encryption:
 
 
 def attachment_view(data: Mapping[str, Any]) -> AttachmentView:
-    """From Cinder's JSON; connection_info stays as Cinder has it: flat, data beside type.
+    """From Cinder's JSON; connection_info stays flat, data beside type.
 
-    Of a volume whose format it has noted (NFS), Cinder tells that in each attachment that is shown
-    by itself, also in one that was never given a connector: no connection by itself.
+    For a volume with a known format (NFS), a single read of any attachment has connection_info with
+    that format, even without a connector; that counts as empty.
     """
     info = data.get("connection_info") or {}
     info = {} if info.keys() == {"format"} else info
@@ -124,26 +123,26 @@ def attachment_view(data: Mapping[str, Any]) -> AttachmentView:
 
 
 def mode_of(data: Mapping[str, Any]) -> str | None:
-    """Of an attachment; Cinder has the text "null" where nobody said one."""
+    """An attachment's mode; Cinder has the text "null" if none was given."""
     mode = data.get("attach_mode")
     return mode if mode in {"rw", "ro"} else None
 
 
 def mountpoint_of(row: Mapping[str, Any]) -> str | None:
-    """Of a row of `volume.attachments`: the disk's name; Cinder has "na" where nobody said one."""
+    """The disk's name in a row of `volume.attachments`; Cinder has "na" if none was given."""
     device = str(row.get("device") or "").removeprefix("/dev/")
     return device if device not in {"", "na"} else None
 
 
 def connection_view(data: Mapping[str, Any]) -> ConnectionInfo:
-    """The old flow's connection information, made flat like an attachment's."""
+    """The old flow's connection information, flat like an attachment's."""
     info = {**data.get("data", {}), **{k: v for k, v in data.items() if k != "data"}}
     masking.learn(info)
     return info
 
 
 def old_attachment_views(data: Mapping[str, Any]) -> list[OldAttachment]:
-    """From a volume's JSON, which lists what is attached, by either flow."""
+    """From a volume's JSON, which lists attached attachments of both flows."""
     return [
         OldAttachment(
             id=row["attachment_id"],
@@ -155,11 +154,11 @@ def old_attachment_views(data: Mapping[str, Any]) -> list[OldAttachment]:
     ]
 
 
-# --- what a repeated call finds ------------------------------------------------------------------
+# --- repeated calls ------------------------------------------------------------------------------
 
 
 def delete_volume(delete: Callable[[], object], read: Callable[[], VolumeView]) -> None:
-    """Delete; a volume that is gone, or going, is success (Cinder refuses the latter)."""
+    """Delete; a missing or `deleting` volume is success (Cinder refuses the latter)."""
     try:
         delete()
     except PortError as error:
@@ -179,7 +178,7 @@ def _is_going(read: Callable[[], VolumeView]) -> bool:
 
 
 def end_migration(end: Callable[[], str], read: Callable[[], VolumeView], *, error: bool) -> str:
-    """End it; one that has ended like this already, as the old volume tells, is success."""
+    """End a migration; one that has ended so already, by the old volume, is success."""
     try:
         return end()
     except PortError as refused:
@@ -194,7 +193,7 @@ def end_migration(end: Callable[[], str], read: Callable[[], VolumeView], *, err
 def end_extension(
     end: Callable[[], object], read: Callable[[], VolumeView], *, error: bool
 ) -> None:
-    """End it; one that has ended like this already, as the volume tells, is success."""
+    """End an extension; one that has ended so already, by the volume, is success."""
     try:
         end()
     except PortError as refused:
@@ -272,7 +271,7 @@ class CinderClient(Caller):
         )
 
     def attachment_update(self, attachment_id: str, connector: dict[str, Any]) -> AttachmentView:
-        """Not repeated after an unknown outcome: a late update would undo a completion."""
+        """Not repeated after an unknown outcome, because a late update would undo a completion."""
         return self._call(
             lambda cinder: attachment_view(
                 vars(cinder.attachments.update(attachment_id, connector))
@@ -284,7 +283,7 @@ class CinderClient(Caller):
         self._call(lambda cinder: cinder.attachments.complete(attachment_id))
 
     def attachment_delete(self, attachment_id: str) -> list[AttachmentView] | None:
-        """An attachment that is not there any more is success."""
+        """A missing attachment is success."""
         try:
             _, body = self._call(lambda cinder: cinder.attachments.delete(attachment_id))
         except PortError as error:
@@ -298,9 +297,9 @@ class CinderClient(Caller):
     def volume_create(self, wanted: dict[str, Any], key: str) -> str:
         """One attempt only, and no look before it: see the module's theory.
 
-        Cinder creates in the project that the token is for, and ignores any other.  So a volume for
-        `project_id` is made with our user's token for that project, where Keystone must know a role
-        of it; an administrator's does not suffice.
+        Cinder creates in the token's project, and ignores any other.  So a volume for `project_id`
+        is created with a token for that project, in which the user needs a role; being an
+        administrator is not enough.
         """
         if (project_id := wanted.get("project_id")) is not None:
             ours = {**wanted, "project_id": None}
@@ -313,8 +312,8 @@ class CinderClient(Caller):
         return self._call(lambda cinder: _made_with(cinder, key))
 
     def dependents(self, volume_id: str) -> Dependents:
-        """The filter by source is for administrators: whoever is none is refused that list, and
-        may be shown less than there is in the others.
+        """The filter by source is for administrators: other users are refused that list, and may
+        get incomplete other lists.
         """
 
         def of(list_: Callable[[Any], Any], name: str) -> tuple[str, ...] | None:
@@ -354,7 +353,7 @@ class CinderClient(Caller):
         )
 
     def volume_reimage(self, volume_id: str, image_id: str) -> None:
-        """One attempt only: whoever repeats it looks at the volume first."""
+        """One attempt only: the caller reads the volume before it repeats it."""
         self._once(lambda cinder: cinder.volumes.reimage(volume_id, image_id, True))
 
     def migrate_volume_completion(self, old_id: str, new_id: str, *, error: bool) -> str:
@@ -379,7 +378,7 @@ class CinderClient(Caller):
             lambda cinder: cinder.volume_snapshots.update_snapshot_status(snapshot_id, fields)
         )
 
-    # --- the calls of before 3.44
+    # --- the calls from before 3.44
 
     def reserve(self, volume_id: str) -> None:
         self._call(lambda cinder: cinder.volumes.reserve(volume_id), repeatable=False)
@@ -416,7 +415,7 @@ class CinderClient(Caller):
 
 
 def snapshot_status(status: str) -> dict[str, str]:
-    """What Cinder's os-update_snapshot_status is told, as Nova tells it."""
+    """The body for os-update_snapshot_status, as Nova sends it."""
     return {"status": status, "progress": "90%"}
 
 

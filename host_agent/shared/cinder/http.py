@@ -1,8 +1,7 @@
-"""The transport of keystoneauth's calls of Cinder and Keystone: requests' session over our lines.
+"""The transport of keystoneauth's calls of Cinder and Keystone: requests over platform.lines.
 
-An adapter of requests (the way that it offers for another transport), so an answer is bounded in
-time and size as all others are (lines.py), is counted, and says whose request it serves.
-Errors are requests': ConnectTimeout if nothing was sent.
+A transport adapter of requests.  Its calls are bounded in time and size (lines.py), counted, and
+have tracing headers.  Errors are those of requests: ConnectTimeout if nothing was sent.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from host_agent.shared.platform import tracing
 from host_agent.shared.platform.lines import CONNECTIONS_MAX, NotConnectedError, ask, whole_answers
 from host_agent.shared.platform.telemetry import NO_ANSWER, call_seconds, outcome_of
 
-#: Is told of each call: its URL, its outcome (`outcome_of`), and how many seconds it took.
+#: Called after each call: its URL, its outcome (`outcome_of`), and its duration in seconds.
 Note = Callable[[str, str, float], None]
 
 
@@ -38,8 +37,8 @@ def session_of(
 ) -> session.Session:
     """A session with a neighbour; `timeout_s`: to connect, and to read the answer.
 
-    `calls` counts each call, in seconds: by whose it was, and its outcome.  The log-ins of `auth`
-    go the same way, and are Keystone's.
+    `calls`: the histogram of the calls' durations, by neighbour and outcome.  Calls to the URL of
+    `auth` count as Keystone's.
     """
     counted = calls or call_seconds()
     keystone = getattr(getattr(auth, "user_auth", auth), "auth_url", None)
@@ -56,9 +55,9 @@ def session_of(
 
 
 def transport(note: Note = lambda _url, _outcome, _took_s: None) -> requests.Session:
-    """For keystoneauth's Session; may be shared by threads, as that is."""
+    """For keystoneauth's Session; thread-safe, as that is."""
     made = _Session()
-    made.auth = lambda request: request  # Keystone's token says who we are, and no netrc
+    made.auth = lambda request: request  # no netrc: Keystone's token authenticates
     made.headers.clear()
     for scheme in ("https://", "http://"):
         made.mount(scheme, _Lines(note))

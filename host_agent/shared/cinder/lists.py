@@ -2,17 +2,17 @@
 
 Theory of operation
 -------------------
-* `sort=id:asc` walks the primary key; Cinder's own order sorts the whole table for each page.
-* Each listed attachment costs Cinder a transaction of its own.  So pages are small, and whoever
-  walks paces itself (ledger.reconcile.cinder_side).
-* The list of attachments is the summary: the detailed one carries the secrets of connections, and
-  does not tell the host.  That is in the list of volumes, of what is attached.
-* The end of a list is an empty page.  A short one may be cut, by a proxy or by Cinder's
-  `osapi_max_limit`; `attachments_links` there are none.
+* `sort=id:asc` uses the primary key; Cinder's default order sorts the whole table for each page.
+* Each listed attachment costs Cinder a transaction.  So pages are small, and the reader paces
+  itself (ledger.reconcile.cinder_side).
+* Attachments come from the summary list: the detailed one has the secrets of connections, and not
+  the host, which the list of volumes has for attached ones.
+* The end of a list is an empty page.  A short page may be cut by a proxy or by Cinder's
+  `osapi_max_limit`; there is no `attachments_links`.
 * Lists of all projects are for administrators.  Others get 200 and an empty list, or their own
-  project's: whether a list can be believed is for who reads it to find out.
-* Cinder refuses to go on behind a row that is deleted meanwhile: `after` are the last ids that
-  were seen, and the newest of them that is still there is taken.
+  project's; the reader must find out whether a list is complete.
+* Cinder refuses a marker that was deleted meanwhile: `after` has the last ids that were read, and
+  the newest one that still exists is the marker.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _BY_ID = "id:asc"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ListedAttachment:
-    """`host`, `mode` and `mountpoint` are None where the answer does not tell them."""
+    """`host`, `mode` and `mountpoint`: None if the answer does not have them."""
 
     id: str
     volume_id: str
@@ -48,10 +48,10 @@ class ListedAttachment:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ListedVolume:
-    """`made_for`: our mark (client.MADE_FOR).  `attached`: attachments that are in use.
+    """`made_for`: the ledger's mark (origin.MADE_FOR).  `attached`: the attached ones.
 
-    `updated_at`: when Cinder changed its row last, as Cinder writes it; it is compared with itself.
-    `size_gb` None: the answer does not tell it.
+    `updated_at`: Cinder's text, only compared for equality.  `size_gb`: None if the answer does not
+    have it.
     """
 
     id: str
@@ -69,10 +69,10 @@ T = TypeVar("T", bound=ListedAttachment | ListedVolume)
 
 
 class CinderLists(Caller):
-    """Reads of Cinder that no flow needs.  Raises PortError and nothing else."""
+    """Reads of Cinder that no flow needs.  Raises only PortError."""
 
     def own_project(self) -> str | None:
-        """The project that our token is for; None: Keystone does not tell."""
+        """The project of the client's token; None: unknown."""
         return self._call(lambda _cinder: self._dialogue.project())
 
     def attachments(self, after: Sequence[str], limit: int) -> list[ListedAttachment]:
@@ -87,7 +87,7 @@ class CinderLists(Caller):
         return self._behind(after, read)
 
     def volumes(self, after: Sequence[str], limit: int) -> list[ListedVolume]:
-        """The next volumes of all projects, with what is attached of them; none: no more."""
+        """The next volumes of all projects, with their attached attachments; none: no more."""
 
         def read(cinder: Any, marker: str | None) -> list[ListedVolume]:
             found = cinder.volumes.list(search_opts=_EVERY, limit=limit, marker=marker, sort=_BY_ID)
@@ -96,7 +96,7 @@ class CinderLists(Caller):
         return self._behind(after, read)
 
     def _behind(self, after: Sequence[str], read: Callable[[Any, str | None], list[T]]) -> list[T]:
-        """A page behind the last of these ids, found from the last that Cinder still has."""
+        """The page after the last of these ids; the marker is the newest one that still exists."""
         last, markers = after[-1] if after else "", [*after]
         while True:
             try:
@@ -121,7 +121,7 @@ class CinderLists(Caller):
         return self._call(lambda cinder: _attachment(vars(cinder.attachments.show(attachment_id))))
 
     def attachments_of(self, volume_id: str) -> list[ListedAttachment]:
-        """All of a volume, whether in use or not; Cinder has an index for this."""
+        """All of a volume, in any status; Cinder has an index for this."""
 
         def read(cinder: Any) -> list[ListedAttachment]:
             found = cinder.attachments.list(search_opts={**_EVERY, "volume_id": volume_id})
@@ -134,14 +134,14 @@ class CinderLists(Caller):
 
 
 def _check_order(ids: Sequence[str]) -> None:
-    """Who walks by ids would pass over rows, or go in circles."""
+    """In another order, rows could be skipped or read in a loop."""
     if any(one >= other for one, other in pairwise(ids)):
         text = "Cinder's list is not in the order of ids that it was asked for."
         raise PortError(ErrorKind.UNKNOWN, "list_not_in_order", text)
 
 
 def _attachment(data: Mapping[str, Any]) -> ListedAttachment:
-    """From Cinder's JSON; of connection information nothing is kept."""
+    """From Cinder's JSON, without connection information."""
     masking.learn(data.get("connection_info") or {})
     return ListedAttachment(
         id=data["id"],

@@ -1,15 +1,13 @@
 """The session with Cinder: endpoint, credentials, microversion, errors.
 
-A leaf below the adapter of the `Cinder` port (client.py), and what reads its lists (lists.py).
+The base of the `Cinder` port's adapter (client.py) and of the lists (lists.py).
 
-* Every exception leaves as `PortError`; what it says about the world decides what
-  may be done next (`error_of_status`).  Nothing else escapes, and no text of it or
-  of a log holds connection information: bodies are never logged, not even at DEBUG.
-* RETRYABLE failures are tried again here with exponential back-off, jitter, a bound
-  on attempts and a deadline; UNKNOWN ones only for calls that may be done twice
-  (LP 1970642: an update that met a 500 was never repeated).
-* The microversion is the highest that both know, read again now and then: a Cinder
-  that was upgraded offers the new flow without a restart of ours.
+* Every exception becomes `PortError`, with the kind of the error (`error_of_status`).  Neither its
+  text nor a log has connection information: bodies are never logged, not even at DEBUG.
+* RETRYABLE errors are retried with exponential back-off, jitter, and limits of attempts and time;
+  UNKNOWN ones only for idempotent calls (LP 1970642: an update that got a 500 was never repeated).
+* The microversion is the highest of both sides, and read again now and then, so that an upgrade of
+  Cinder needs no restart here.
 """
 
 from __future__ import annotations
@@ -97,24 +95,24 @@ class Dialogue:
         )
 
     def _headers(self) -> dict[str, str]:
-        # Cinder's noauth middleware believes this header; with Keystone a token says it.
+        # Cinder's noauth middleware takes roles from this header; with Keystone a token has them.
         noauth_service = self._settings.auth is None and self._settings.service_token
         return {"X-Service-Roles": self._settings.service_role} if noauth_service else {}
 
     def _project(self) -> str:
-        """In noauth the token must name the project that the URL names, if it does."""
+        """With noauth the token must have the project of the URL, if that has one."""
         _, _, tail = (self._settings.endpoint or "").rstrip("/").partition("/v3/")
         return tail or self._settings.project_id
 
     def project(self) -> str | None:
-        """The project that our token is for."""
+        """The token's project."""
         if self._settings.auth is None:
             return self._project()
         found = self._session.get_project_id()
         return None if found is None else str(found)
 
     def user(self) -> str | None:
-        """Whose token it is."""
+        """The token's user."""
         if self._settings.auth is None:
             return self._settings.user_id
         found = self._session.get_user_id()
@@ -126,7 +124,7 @@ class Dialogue:
         if getattr(self._own, "agreed", None) != agreed:
             self._own.client, self._own.agreed = self._made(*agreed), agreed
         client = self._own.client
-        client.client.global_request_id = None  # it would keep the first answer's for ever
+        client.client.global_request_id = None  # else it would keep the first answer's
         return client
 
     def _made(self, version: Microversion, endpoint: str | None) -> Any:
@@ -145,9 +143,9 @@ class Dialogue:
         return self._negotiate()[0]
 
     def _negotiate(self) -> tuple[Microversion, str | None]:
-        """What is agreed.  One thread asks anew; who can go on with what was agreed does not wait.
+        """The agreed version and endpoint.  One thread renews them; the others use the old ones.
 
-        Who must wait takes what it found, so that the last of them does not wait for the sum.
+        If there are none yet, they wait for that thread's result, and do not ask one after another.
         """
         agreed, asked = self._agreed, self._asked
         if agreed is not None and self._clock() < self._agreed_until:
@@ -169,12 +167,12 @@ class Dialogue:
             self._lock.release()
 
     def _ask(self) -> None:
-        """What was agreed is better than a call that fails."""
+        """A failure keeps the version agreed before."""
         self._asked += 1
         self._agreed_until = self._clock() + VERSION_AGE_MAX_S
         try:
             self._agreed = self._agreement()
-        except Exception as error:  # noqa: BLE001 - raised above, if there is nothing better
+        except Exception as error:  # noqa: BLE001 - raised above, if there is no earlier version
             self._trouble = error
 
     def _agreement(self) -> tuple[Microversion, str | None]:
@@ -209,23 +207,22 @@ class Dialogue:
                 return answer.json()
             if answer.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR:
                 break
-        # Anybody may be told of it (/readyz), so not where that is.
+        # /readyz shows the text to anybody, so it has no address.
         raise error_of_status(answer.status_code, "Cinder's endpoint has no version document.")
 
     def reach(self) -> None:
-        """Ask the server for its versions now, whatever is remembered."""
+        """Read the server's versions now."""
         self._agreement()
 
     def close(self) -> None:
         self._session.session.close()
 
     def check_service_token(self) -> None:
-        """Raise FINAL `no_service_token` if Cinder would refuse our deletes.
+        """Raise FINAL `no_service_token` if Cinder would refuse this client's deletions.
 
-        Since CVE-2023-2088 (LP 2004555) a connected attachment is deleted only for a
-        service; whoever forgot that could no longer detach (LP 2019892).  With
-        Keystone the service token's own roles are read; auth types that do not tell
-        them are passed with a warning.
+        Since CVE-2023-2088 (LP 2004555) only a service may delete a connected attachment; without a
+        service token a detach fails (LP 2019892).  With Keystone the service token's roles are
+        read; auth types without roles pass with a warning.
         """
         if not self._settings.service_token:
             text = "Cinder will refuse to detach: service_token is off. Switch it on."
@@ -246,10 +243,10 @@ class Dialogue:
             raise PortError(ErrorKind.FINAL, "no_service_token", text)
 
     def sees_all_projects(self) -> bool:
-        """Whether our user's roles let Cinder show it the volumes of all projects.
+        """Whether the user's roles allow lists of all projects.
 
-        Without the role admin Cinder answers its lists with 200 and nothing.  Where nobody
-        can say, without Keystone or by an auth type that does not tell roles, it is taken for so.
+        Without the role admin Cinder answers 200 with an empty list.  True if the roles are
+        unknown: without Keystone, or with an auth type without roles.
         """
         if self._user_auth is None:
             return True
@@ -260,10 +257,10 @@ class Dialogue:
 
 
 def _checked(request: Callable[..., Any]) -> Callable[..., Any]:
-    """A client's way to ask, which believes nobody but Cinder (shared.cinder.answers).
+    """A client's `request` that accepts only Cinder's own answers (shared.cinder.answers).
 
-    keystoneauth would hold each call until the wall clock is where it was when the client was made:
-    for two hours, where it was set back by so much.
+    Without a rate limit: keystoneauth's would block each call until the wall clock has reached the
+    time at which the client was made, which takes hours after the clock was set back.
     """
     at_once = nullcontext()
 
@@ -287,7 +284,7 @@ def load_auth(options: Mapping[str, Any]) -> Any:
 
 
 def agree(document: Any) -> Microversion:
-    """The microversion to speak, from Cinder's version document.
+    """The microversion to use, from Cinder's version document.
 
     Raises FINAL `cinder_too_old` if there is no API v3 at all.
     """
@@ -308,12 +305,12 @@ def _asked(ask: Callable[[], T]) -> T:
     try:
         return ask()
     except Exception as error:  # noqa: BLE001 - the port raises PortError and nothing else
-        # "from None": the original may hold a response with connection information
+        # "from None": the original may contain a response with connection information
         raise port_error(error) from None
 
 
 class Caller:
-    """What the adapters share: each call's client, errors and repetition."""
+    """The base of the adapters: client, errors and retries of each call."""
 
     def __init__(
         self,
@@ -342,9 +339,9 @@ class Caller:
         return _asked(self._dialogue.sees_all_projects)
 
     def reach(self) -> None:
-        """Whether Cinder (and Keystone, for where it is) answers now; one attempt."""
+        """Raises PortError unless Cinder (and Keystone, for the catalog) answers; one attempt."""
         _asked(self._dialogue.reach)
 
     def close(self) -> None:
-        """Close the connections that are kept open; the adapter is of no use afterwards."""
+        """Close the kept connections; the adapter cannot be used afterwards."""
         self._dialogue.close()

@@ -1,4 +1,4 @@
-"""Cinder's endpoint, our credentials there, and the retries of its calls: the section [cinder]."""
+"""The section [cinder]: endpoint, credentials, and retries."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from host_agent.shared.platform.settings import Positive, Seconds
 
-#: The options of a keystoneauth plugin that say for what its token is.
+#: The options of a keystoneauth plugin that are the token's scope.
 _SCOPE = frozenset(
     f"{what}_{name}" for what in ("project", "project_domain", "tenant") for name in ("id", "name")
 ) | {"domain_id", "domain_name", "system_scope", "trust_id"}
@@ -17,22 +17,22 @@ _SCOPE = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class RetryLimits:
-    """How a call is tried again; the waits are `host_agent.shared.contract.backoff`'s."""
+    """The limits of retries; the waits are from `host_agent.shared.contract.backoff`."""
 
     attempts_max: Positive = 5
     delay_first_s: Seconds = 0.5
     delay_max_s: Seconds = 8.0
-    deadline_s: Seconds = 90.0  # no attempt begins later than this after the first
+    deadline_s: Seconds = 90.0  # after the first attempt; no other begins later
 
 
 @dataclass(frozen=True, kw_only=True)
 class CinderSettings:
-    """Where Cinder is and who we are there.
+    """Cinder's endpoint and the credentials for it.
 
-    Either `endpoint` (noauth: the v3 URL, with or without a project in its path) or
-    `auth`: options of a keystoneauth plugin ("auth_type", "auth_url", "username", ...),
-    in which case the catalog tells the endpoint unless `endpoint` overrides it.
-    `service_auth` are the options of the service token's user; None means `auth`.
+    Either `endpoint` (noauth: the v3 URL, with or without a project in its path) or `auth`: options
+    of a keystoneauth plugin ("auth_type", "auth_url", "username", ...).  Then the endpoint is from
+    the catalog, unless `endpoint` overrides it.  `service_auth`: the options of the service token's
+    user; None: `auth`.
     """
 
     endpoint: str | None = None
@@ -52,7 +52,7 @@ class CinderSettings:
 
     @property
     def timeout_s(self) -> tuple[float, float]:
-        """To connect, and to read."""
+        """The timeouts to connect and to read."""
         return self.connect_timeout_s, self.read_timeout_s
 
     def in_project(self, project_id: str) -> CinderSettings:

@@ -1,7 +1,4 @@
-"""How long to wait before another attempt: twice as long each time, up to a bound.
-
-Pure: chance is passed in.
-"""
+"""Exponential back-off.  Pure: the random source is passed in."""
 
 from __future__ import annotations
 
@@ -11,12 +8,12 @@ _DOUBLINGS_MAX = 60  # any bound is reached by then, and no float overflows
 
 
 def wait_s(attempts: int, first_s: float, max_s: float) -> float:
-    """Seconds to wait after so many attempts, at least one."""
+    """Seconds to wait after `attempts` (at least 1)."""
     return min(first_s * 2.0 ** min(attempts - 1, _DOUBLINGS_MAX), max_s)
 
 
 class Backoff:
-    """Waits that chance puts between half and all of `wait_s`: not all come back at once."""
+    """Waits with jitter: from half to all of `wait_s`."""
 
     def __init__(self, first_s: float, max_s: float, chance: Callable[[], float]) -> None:
         """`chance` from 0 to 1."""

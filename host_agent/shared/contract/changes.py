@@ -15,9 +15,8 @@ from host_agent.shared.contract.wire import Id, Number
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Changes:
-    """Guests as they are now, and those that are `gone`, since this epoch's agent told last.
-
-    What is in neither is as it was.
+    """The guests that have changed, and the ids of those that are `gone`, since the last message of
+    this epoch.
     """
 
     epoch: Number
@@ -26,7 +25,7 @@ class Changes:
 
     @classmethod
     def between(cls, epoch: int, before: tuple[Guest, ...], now: tuple[Guest, ...]) -> Self:
-        """What makes an inventory of the one before it."""
+        """The difference between two inventories."""
         known = {guest.server_id: guest for guest in before}
         here = {guest.server_id for guest in now}
         return cls(
@@ -37,9 +36,9 @@ class Changes:
 
 
 def reported(before: tuple[Guest, ...], now: Guest | None) -> Guest | None:
-    """What a report says of a guest; None: nothing is new, or it is not for a report to say.
+    """The guest for a report; None: it is unchanged, unknown, or its definition has changed too.
 
-    A definition is large, and no disk of a volume changes it.
+    Without its definition, which is large, and which a volume's disk does not change.
     """
     known = next((each for each in before if now and each.server_id == now.server_id), None)
     if now is None or known in (None, now) or known.definition != now.definition:
@@ -48,7 +47,7 @@ def reported(before: tuple[Guest, ...], now: Guest | None) -> Guest | None:
 
 
 def with_reported(before: tuple[Guest, ...], guest: Guest) -> tuple[Guest, ...]:
-    """What the ledger has been shown, once it has taken that of a report."""
+    """The inventory that the ledger has after a report with this guest."""
     return tuple(
         replace(guest, definition=each.definition) if each.server_id == guest.server_id else each
         for each in before

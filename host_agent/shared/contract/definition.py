@@ -1,7 +1,7 @@
-"""The definition of a guest without its volumes, as libvirt domain XML: made, and resized.
+"""The definition of a guest without its volumes, as libvirt domain XML: creating and resizing it.
 
-It says nothing that only a host can know (hypervisor type, emulator, addresses); the
-agent adds that, and the disks.  Pure text in, text out.
+It has nothing that only a host can know (hypervisor type, emulator, addresses); the agent adds
+that, and the disks.  Pure.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from dataclasses import dataclass
 NOVA_NS = "http://openstack.org/xmlns/libvirt/nova/1.1"
 #: PCI ports for virtio disks: q35 can plug only into ports that are there from the start.
 PORTS = 24
-#: libvirt's own are a dozen elements deep; who goes through one may go by recursion.
+#: libvirt's own definitions have a depth of about a dozen; with a bound, recursion is safe.
 DEPTH_MAX = 64
-#: Of vCPUs, and of MiB of memory: a number that fits wherever it is shown.
+#: The limit of vCPUs, and of MiB of memory.
 SIZE_MAX = 2**31 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """What a user says of a server to be built, beside its disks.
+    """What a user requests of a new server, beside its disks.
 
-    `kernel`, `initrd` and `cmdline` are paths on the host, and text, for a guest that does
-    not boot from its disks; else `firmware` ("bios" or "uefi") looks for a boot disk.
+    `kernel` and `initrd` (paths on the host) and `cmdline` are for a guest that does not boot from
+    its disks; else `firmware` ("bios" or "uefi") looks for a boot disk.
     """
 
     vcpus: int = 1
@@ -73,7 +73,7 @@ def resized(definition: str, vcpus: int | None, memory_mb: int | None) -> str:
     return ET.tostring(root, encoding="unicode")
 
 
-def read(definition: str) -> ET.Element:
+def parse(definition: str) -> ET.Element:
     """The definition's element.  Raises ParseError if it is not XML; ValueError if it has a
     document type, which could make reading it expensive, or is deeper than DEPTH_MAX.
     """
@@ -89,7 +89,7 @@ def read(definition: str) -> ET.Element:
 
 
 def is_readable(definition: str) -> bool:
-    """Whether it is XML that says, or leaves open, how large the guest is."""
+    """Whether it is XML with a valid size, or without one."""
     try:
         _size(definition)
     except (ET.ParseError, ValueError):
@@ -98,17 +98,17 @@ def is_readable(definition: str) -> bool:
 
 
 def name_of(definition: str | None) -> str | None:
-    """What libvirt calls the guest; None where it does not say, or cannot be read."""
-    return read(definition).findtext("name") if definition and is_readable(definition) else None
+    """libvirt's name of the guest; None if it is missing or unreadable."""
+    return parse(definition).findtext("name") if definition and is_readable(definition) else None
 
 
 def size_of(definition: str | None) -> tuple[int, int]:
-    """vCPUs, and memory in MiB; zeros where it does not say, or cannot be read."""
+    """vCPUs, and memory in MiB; zeros if they are missing or unreadable."""
     return _size(definition) if definition and is_readable(definition) else (0, 0)
 
 
 def _size(definition: str) -> tuple[int, int]:
-    root = read(definition)
+    root = parse(definition)
     memory = root.find("memory")
     factor = {"b": 1, "k": 2**10, "m": 2**20, "g": 2**30}
     mib = 0
@@ -122,7 +122,7 @@ def _size(definition: str) -> tuple[int, int]:
 
 
 def _metadata(domain: ET.Element, name: str, project_id: str | None, user_id: str | None) -> None:
-    """Whose it is, where Nova writes it: it outlives the ledger on the host."""
+    """The owner, in Nova's metadata, which stays on the host without the ledger."""
     instance = ET.SubElement(ET.SubElement(domain, "metadata"), f"{{{NOVA_NS}}}instance")
     _text(instance, f"{{{NOVA_NS}}}name", name)
     owner = ET.SubElement(instance, f"{{{NOVA_NS}}}owner")

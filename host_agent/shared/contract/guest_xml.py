@@ -1,17 +1,16 @@
-"""The parts of a guest's definition that one host may set for another: an allow-list, as data.
+"""The parts of a guest's definition that one host may set for another: an allow-list.
 
-A definition comes from the host that has the guest, and is executed by the next one.  If that
-first host is compromised, whatever it wrote would be done there: an emulator to run, a file to
-open, a device to pass through, a label to run without.  So both the ledger, when it takes a
-definition, and the host that is to have the guest keep the elements and attributes of `RULES` and
-nothing else; an element that this list does not know is dropped with all that is in it.
+A definition comes from the host that has the guest, and is used by the next one.  If the first host
+is compromised, it could make the other run an emulator, open a file, pass through a device, or run
+without a label.  So the ledger, when it stores a definition, and the host that defines the guest
+keep only the elements and attributes of `RULES`; an unknown element is dropped with its content.
 
-The list has what describes the machine itself and means the same on any host: the CPU, memory,
-firmware, clock, consoles that the host makes, displays, and network devices that are plugged
-into a network by its name.  It has no path of a host, but those of firmware where distributions
-install it and of kernels in a directory that the receiving host has set aside.
+The list has what describes the machine and means the same on any host: CPU, memory, firmware,
+clock, consoles that the host makes, displays, and network devices of a network by name.  The only
+paths are those of firmware where distributions install it, and of kernels in the receiving host's
+directory for them.
 
-The grammar is libvirt's: https://libvirt.org/formatdomain.html.  Pure text in, text out.
+The grammar is libvirt's: https://libvirt.org/formatdomain.html.  Pure.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from host_agent.shared.contract.definition import NOVA_NS, read
+from host_agent.shared.contract.definition import NOVA_NS, parse
 
-#: Of so many dropped parts it is told which.
+#: How many dropped parts are named.
 DROPPED_MAX = 32
 
 _WORDS = r"[\w .,:;+^*()-]{0,255}"  # no slash: never a path
-_TEXT = r"[^\0]{0,4096}"  # what nobody but people reads
+_TEXT = r"[^\0]{0,4096}"  # for people only
 _NUMBER = r"-?[0-9]{1,20}"
 _FLAG = "yes|no|on|off"
 #: Where distributions install firmware (Debian, Fedora, SUSE).
@@ -36,17 +35,17 @@ _FIRMWARE = (
     r"(?!.*\.\.)/usr/share/(OVMF|ovmf|AAVMF|edk2|edk2-ovmf|qemu|qemu-efi-aarch64|seabios)/[\w.+/-]+"
 )
 _KERNEL = r"/[\w.+@/-]{1,1023}"
-#: Good on every host, as whatever else a display listens on is not.
+#: Listen addresses that mean the same on every host.
 _EVERYWHERE = r"0\.0\.0\.0|::|127\.0\.0\.1|::1"
 
 
 @dataclass(frozen=True)
 class ElementRule:
-    """What may be in an element.  Patterns are of whole values.
+    """What an element may contain.  Patterns match whole values.
 
-    `attributes`: others are dropped, and so is one whose value does not match.  `must`: an
-    attribute that makes the element another thing; if it does not match, the element is dropped,
-    and so it is if its text does not.  `deep`: of all below it, attributes and texts match this.
+    `attributes`: others are dropped, and so is one that does not match.  `must`: attributes that
+    change the element's meaning; if one does not match, or the text does not, the element is
+    dropped.  `deep`: the pattern of all attributes and texts below it.
     """
 
     attributes: Mapping[str, str] = field(default_factory=dict)
@@ -56,7 +55,7 @@ class ElementRule:
 
 
 def _words(names: str = "", text: str = "", **must: str) -> ElementRule:
-    """These attributes, whose values are words."""
+    """A rule with these attributes, whose values match _WORDS."""
     return ElementRule(dict.fromkeys(names.split(), _WORDS), must, text)
 
 
@@ -193,12 +192,12 @@ RULES: dict[str, ElementRule] = {
     "devices/iommu/driver": _words("intremap caching_mode eim iotlb aw_bits"),
     "devices/tpm": _words("model"),
     "devices/tpm/backend": _words("version persistent_state", type="emulator"),
-    # ---- a drive without a medium; volumes' disks are the ledger's, other disks the host's own
+    # ---- empty drives only: volumes' disks come from the ledger, other disks are local to a host
     "devices/disk": _words("type", device="cdrom|floppy"),
     "devices/disk/driver": _words("name type"),
     "devices/disk/target": _words("dev bus tray"),
     "devices/disk/readonly": ElementRule(),
-    # ---- plugged into a network by its name, never into a device of the host
+    # ---- only networks by name, never a device of the host
     "devices/interface": _words(type="network|bridge|ethernet"),
     "devices/interface/mac": _words("address"),
     "devices/interface/source": _words("network bridge portgroup"),
@@ -218,24 +217,24 @@ RULES: dict[str, ElementRule] = {
     "devices/interface/port": _words("isolated"),
 }  # fmt: skip
 
-#: What an element is nothing without, and is dropped with.
+#: By element: the child that it needs; without it the element is dropped.
 _LACKING = {"devices/tpm": "backend", "devices/rng": "backend"}
 
 
 @dataclass(frozen=True)
 class AllowedDefinition:
-    """What another host may be given of a definition; `dropped`: paths of what it may not."""
+    """The allowed part of a definition; `dropped`: the paths of the other parts."""
 
     definition: str
     dropped: tuple[str, ...]
 
 
 def kept(definition: str, kernel_dir: str | None = None) -> AllowedDefinition:
-    """The definition by the rules; `kernel_dir`: where kernels must be (None: not looked at).
+    """The definition by the rules; `kernel_dir`: where kernels must be (None: not checked).
 
-    What is dropped of a definition that was kept already is nothing.  Raises as `read`.
+    Idempotent.  Raises as `parse`.
     """
-    root = read(definition)
+    root = parse(definition)
     paths = dict.fromkeys(_sift(root, "", ElementRule({"type": _WORDS})))
     if kernel_dir is not None:
         paths |= dict.fromkeys(_foreign_kernels(root, kernel_dir))
@@ -246,7 +245,7 @@ def kept(definition: str, kernel_dir: str | None = None) -> AllowedDefinition:
 
 
 def _sift(element: ET.Element, path: str, rule: ElementRule) -> Iterator[str]:
-    """Drop from an allowed element what is not; which that was."""
+    """Drop what is not allowed from an element; the paths of that."""
     for name, value in list(element.attrib.items()):
         pattern = rule.must.get(name) or rule.attributes.get(name) or rule.deep
         if pattern is None or not re.fullmatch(pattern, value):
@@ -261,7 +260,7 @@ def _sift(element: ET.Element, path: str, rule: ElementRule) -> Iterator[str]:
             continue
         had = len(child.attrib)
         yield from _sift(child, below, allowed)
-        # It was what its attributes said; `<features>` without a feature is still itself.
+        # An element that has lost all attributes is meaningless; `<features>` never had any.
         bare = had and not (child.attrib or len(child) or (child.text or "").strip())
         if bare or (below in _LACKING and child.find(_LACKING[below]) is None):
             element.remove(child)
@@ -269,14 +268,14 @@ def _sift(element: ET.Element, path: str, rule: ElementRule) -> Iterator[str]:
 
 
 def _is(element: ET.Element, rule: ElementRule) -> bool:
-    """Whether it is what the rule is for, by what tells it from other things."""
+    """Whether the rule applies, by `must` and the text."""
     text = (element.text or "").strip()
     known = all(re.fullmatch(pattern, element.get(name, "")) for name, pattern in rule.must.items())
     return known and (not text or re.fullmatch(rule.text or rule.deep or "", text) is not None)
 
 
 def _foreign_kernels(root: ET.Element, kernel_dir: str) -> Iterator[str]:
-    """Drop a kernel and an initial file system that are not in the host's directory for them."""
+    """Drop a kernel and an initrd that are not in the host's directory for them."""
     for os in root.findall("os"):
         for name in ("kernel", "initrd"):
             for element in os.findall(name):
@@ -287,5 +286,5 @@ def _foreign_kernels(root: ET.Element, kernel_dir: str) -> Iterator[str]:
 
 
 def _name(path: str) -> str:
-    """The path without names of namespaces, as far as anybody would read it."""
+    """The path without namespaces and unusual characters, bounded."""
     return re.sub(r"[^\w/@.-]", "?", re.sub(r"\{[^}]*\}", "", path), flags=re.ASCII)[:100]

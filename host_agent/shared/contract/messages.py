@@ -5,10 +5,10 @@ either can be upgraded first.
 
 A *command* is a contiguous run of host steps of one lane (one volume of one server).
 The agent runs the steps in order under one shared-target lock, and sends their results together in
-a *report*; the first failed step ends the run.  It is always right to run a command again: every
-verb looks before it acts.
+a *report*; the first failed step ends the run.  It is always safe to run a command again, because
+every verb looks before it acts.
 
-Each type is a message, or a part of one, as JSON (`wire.read`, `wire.plain`), with its limits.
+Each type is a message or a part of one, with its limits; `wire` reads and writes its JSON.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from host_agent.shared.contract.lane import Lane
 from host_agent.shared.contract.spans import REQUEST_ID, REQUESTS_MAX, Span, span_of_run
 from host_agent.shared.contract.wire import Bytes, Id, Number, Run, Word, form, refers_to
 
-#: Raised whenever agents learn something a ledger must know before it relies on it.
+#: Raised whenever agents gain an ability that a ledger must know of before it relies on it.
 SERVICE_VERSION = 1
-#: A call's header, in which an agent says which one it is: a place in which only one runs.
+#: A header of each call: the agent's id (Locks.place).
 AGENT_HEADER = "X-Ledger-Agent"
-#: The same of a poll: the token of the last question for a survey that its agent has got.
+#: A header of a poll: the token of the last survey request that the agent has received.
 SURVEY_HEADER = "X-Ledger-Survey"
-#: The same of a registration: "EPOCH POSITION", the last that the ledger told.  One that has never
-#: come so far was restored from an older backup.
+#: A header of a registration: "EPOCH POSITION", the last that the ledger has sent.  A ledger whose
+#: log is shorter was restored from an older backup.
 TOLD_HEADER = "X-Ledger-Told"
-#: What storage knows a host by, of the connector that os-brick makes.
+#: The keys of os-brick's connector by which storage knows a host.
 CONNECTOR_KEYS = ("host", "ip", "initiator", "nqn")
-#: Where another host's libvirt may be.  A query could name a command to run (`?command=`), and a
-#: host that begins with "-" an option of ssh.
+#: The URIs of other hosts' libvirt.  No query, which could name a command to run (`?command=`); no
+#: host that begins with "-", which ssh would take as an option.
 _MIGRATION_URI = (
     r"qemu\+(tls|tcp|ssh)://([A-Za-z0-9_.-]+@)?([A-Za-z0-9][A-Za-z0-9_.-]*|\[[0-9A-Fa-f:.]+\])"
     r"(:[0-9]{1,5})?/system|simulated:[A-Za-z0-9_.:/+@-]{0,512}"
 )
 MIGRATION_URI = re.compile(rf"({_MIGRATION_URI})\Z")
 _ADDRESS = r"([A-Za-z0-9][A-Za-z0-9_.:-]{0,254}|\[[0-9A-Fa-f:.]{1,45}\])?"
-#: Results of one report: the steps of the longest run.
+#: Results in one report: the steps of the longest run.
 RESULTS_MAX = 64
 GUESTS_MAX = 10_000
 CONNECTIONS_MAX = 100_000
@@ -53,7 +53,7 @@ NAME_CHARS_MAX = 255
 
 
 class Verb(StrEnum):
-    """What a host step does.  Names are stable for ever: plans outlive deployments."""
+    """What a host step does.  Names never change, because stored plans have them."""
 
     ATTACHMENT_UPDATE = "attachment_update"  # Cinder: give it this host's connector
     VOLUME_WAIT_READY = "volume_wait_ready"  # Cinder: until provisioned, service_uuid set
@@ -72,18 +72,18 @@ class Verb(StrEnum):
     DISK_COPY_ABORT = "disk_copy_abort"  # libvirt: stay on the old volume, if it still is
     DISK_SNAPSHOT = "disk_snapshot"  # libvirt: the guest writes to the file above its present one
     DISK_SNAPSHOT_REVERT = "disk_snapshot_revert"  # libvirt: back to the file below, with its data
-    DISK_FOLLOW = "disk_follow"  # libvirt, records: what a snapshot left is what Cinder tells
-    DISK_MERGE = "disk_merge"  # libvirt: put the data of one file of the disk into another
-    DISK_MERGE_ABORT = "disk_merge_abort"  # libvirt: end that, if it still is under way
-    GUEST_SPAWN = "guest_spawn"  # libvirt: define with these disks, run if wanted
-    GUEST_START = "guest_start"  # libvirt: run it again as it is defined, if it shall run
-    GUEST_STOP = "guest_stop"  # libvirt: shut down, by force if it must be
+    DISK_FOLLOW = "disk_follow"  # libvirt, records: update the definition after a snapshot
+    DISK_MERGE = "disk_merge"  # libvirt: merge one file of the disk into another
+    DISK_MERGE_ABORT = "disk_merge_abort"  # libvirt: abort that, if it is still in progress
+    GUEST_SPAWN = "guest_spawn"  # libvirt: define with these disks, start if requested
+    GUEST_START = "guest_start"  # libvirt: start it as it is defined, if it should run
+    GUEST_STOP = "guest_stop"  # libvirt: shut down, then by force
     GUEST_PAUSE = "guest_pause"  # libvirt
     GUEST_RESUME = "guest_resume"  # libvirt
     GUEST_REMOVE = "guest_remove"  # libvirt: power off and undefine
     GUEST_MIGRATE = "guest_migrate"  # libvirt: live, to another host
-    GUEST_STAY = "guest_stay"  # libvirt: end a migration, if it is not too late
-    GUEST_FIND = "guest_find"  # libvirt: whether a migration has brought it; its source is dead
+    GUEST_STAY = "guest_stay"  # libvirt: abort a migration, if it is not too late
+    GUEST_FIND = "guest_find"  # libvirt: whether a migration from a fenced source has arrived
     DRIFT_LOOK = "drift_look"  # what this host has of a volume and a server; changes nothing
     DISK_VERIFY = "disk_verify"  # libvirt: the guest's disk is the one that was connected
     CONNECTION_RELEASE = "connection_release"  # os-brick, by the host's own record alone
@@ -91,37 +91,36 @@ class Verb(StrEnum):
 
 
 class ErrorKind(StrEnum):
-    """What a failure says about the world, and so what may be done next."""
+    """What a failure says about the effect."""
 
-    RETRYABLE = "retryable"  # did not happen, may work later
-    FINAL = "final"  # did not happen, will not
-    UNKNOWN = "unknown"  # may have happened: look before you act
+    RETRYABLE = "retryable"  # it did not happen, and may work later
+    FINAL = "final"  # it did not happen, and will not
+    UNKNOWN = "unknown"  # it may have happened: look first
 
 
 class PowerState(StrEnum):
-    """Power state of a guest as the hypervisor tells it."""
+    """Power state of a guest, from the hypervisor."""
 
     RUNNING = "running"
     PAUSED = "paused"
     SHUTDOWN = "shutdown"
     CRASHED = "crashed"
-    NOSTATE = "nostate"  # the hypervisor does not know the guest (any more)
+    NOSTATE = "nostate"  # the hypervisor does not have the guest
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GuestOrder:
-    """What is to be done with a whole server: its guest, and all its volumes' disks.
+    """A whole server in a command: its guest, and the disks of all its volumes.
 
-    `definition` is the guest without its volumes (see Guest).  `destination` is where a
-    live migration goes: {"host": ..., "uri": ..., "address": ...}, as that host's agent
-    told of itself (see Registration).
+    `definition` is the guest without its volumes (see Guest).  `destination` is where a live
+    migration goes: {"host": ..., "uri": ..., "address": ...}, from that host's Registration.
     """
 
     server_id: str
     lanes: tuple[Lane, ...] = ()
     definition: str | None = None
-    running: bool = True  # whether it shall run afterwards
-    force: bool = False  # stop: do not ask the guest first
+    running: bool = True  # whether the guest should run afterwards
+    force: bool = False  # for a stop: power off without a shutdown
     destination: dict[str, Any] | None = None
 
 
@@ -129,7 +128,7 @@ class GuestOrder:
 class CommandStep:
     """One step of a command: `name` is unique in the plan, `verb` says what to do.
 
-    `durable`: the ledger has its result before the next step begins; so if it is not said.
+    `durable`: its result must be delivered before the next step begins.
     """
 
     name: str
@@ -141,16 +140,15 @@ class CommandStep:
 class Command:
     """A run of steps on one host, for one lane or (`guest`) for a whole server.
 
-    `position` is the place of the intent in the ledger's log: commands of a host
-    are handed out in this order, and the highest one seen is the cursor to
-    subscribe from.  `epoch` is the host's epoch when the command was given; an
-    agent that was fenced since refuses it, and the ledger refuses its reports.
+    `position` is the place of the intent in the ledger's log: a host gets its commands in this
+    order, and the highest position seen is the cursor of its polls.  `epoch` is the host's epoch at
+    that time; an agent of a later epoch refuses the command, and the ledger refuses its reports.
 
-    A run that somebody wants to be undone is handed out again with `cancel`: the step
-    that is under way shall end, undone, if that is still possible; else nothing changes.
+    To cancel a run, the ledger sends it again with `cancel`: the present step is aborted, if that
+    is still possible; else nothing changes.
 
-    `first`: no earlier run had any of these steps, so there is nothing of one to be looked for.
-    Whether the run itself was begun before, by an agent that died over it, its host knows.
+    `first`: no earlier run had any of these steps, so there is nothing left of one.  Whether this
+    run itself was begun before, by an agent process that died, its host knows.
     """
 
     operation_id: str
@@ -176,11 +174,11 @@ class Command:
 
     @property
     def span(self) -> Span:
-        """The run's; its steps' are its children."""
+        """The run's span, the parent of its steps' spans."""
         return Span.parse(self.traceparent) or span_of_run(self.operation_id, None, self.run)
 
     def seeing(self, now: float | None) -> Command:
-        """Without what its lanes saw too long ago (Lane.seeing)."""
+        """With only the fresh `seen` of its lanes (Lane.seeing)."""
         lane = self.lane and self.lane.seeing(now)
         guest = self.guest and replace(
             self.guest, lanes=tuple(each.seeing(now) for each in self.guest.lanes)
@@ -205,11 +203,11 @@ class StepError:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Occurred:
-    """When something was by the clock of the host where it was, and how right that clock was.
+    """When something happened by its host's clock, and how far that clock was off.
 
     `at`: seconds since the epoch.  At that moment the clock was `offset_s` ahead of the ledger's
-    (the database's), as its agent has measured it, give or take `error_s`.  So it was at
-    `at - offset_s`, however wrong the clock is.
+    (the database's), as measured by the agent, plus or minus `error_s`.  So by the ledger's clock
+    it was at `at - offset_s`.
     """
 
     at: float
@@ -221,13 +219,13 @@ class Occurred:
 class StepResult:
     """The result of one step.  Success if `error` is None; then `outputs` are facts.
 
-    `occurred`: when it ended; None: the agent could not know.  `cinder_requests`:
-    the ids that Cinder gave to the requests in which it was asked to change something.
+    `occurred`: when it ended; None: unknown.  `cinder_requests`: the request ids of Cinder for the
+    step's changes.
     """
 
     step: Word
     took_ms: Number
-    #: Of an agent: facts of `outputs.Outputs`, and all else is dropped.
+    #: From an agent: the fields of `outputs.Outputs`; others are dropped.
     outputs: Annotated[dict[str, Any], refers_to("Outputs")] = field(default_factory=dict)
     error: StepError | None = None
     occurred: Occurred | None = None
@@ -240,8 +238,8 @@ class StepResult:
 class Report:
     """Results of consecutive steps of a run, in order; only the last may be a failure.
 
-    `further`: later steps may have been begun, by an agent that died before it said so.
-    `guest`: what the run has changed, as it is now, without its definition, which is as it was.
+    `further`: an earlier agent process may have begun later steps, and died before its report.
+    `guest`: the guest that the run has changed, as it is now, without its unchanged definition.
     """
 
     operation_id: Id
@@ -258,9 +256,9 @@ class Report:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Taken:
-    """What a report is answered: whether the run goes on, and how many results were stored.
+    """The answer to a report: whether the run continues, and how many results were stored.
 
-    `shown`: its guest was taken, too, and need not be shown again.
+    `shown`: its guest was stored, too, and need not be sent again.
     """
 
     goes_on: bool
@@ -287,7 +285,7 @@ class Users:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SurveyWanted:
-    """A survey that is wanted; `digest`: what the last one is called that is here."""
+    """A request for a survey; `digest`: of the last one that the ledger has."""
 
     token: Id
     digest: str | None = None
@@ -297,7 +295,7 @@ class SurveyWanted:
 class Commands:
     """Commands in order; `after` is the cursor for the next poll.
 
-    Each is a Command, and read by itself: one that is not understood keeps back no other.
+    Each is a Command, and read separately, so that one that cannot be read does not block others.
     """
 
     commands: list[Annotated[dict[str, Any], refers_to("Command")]]
@@ -309,11 +307,10 @@ class Commands:
 class Guest:
     """A guest as the hypervisor shows it; `devices` are its disk targets ("vda", ...).
 
-    `volumes` are the serials of its disks that are ids: a disk of a volume has the volume's, or
-    that of the volume it was attached with.
-    `definition` is what a host needs to define this guest anew: its inactive domain XML
-    without the disks of volumes, and without what only this host can know (hypervisor
-    type, emulator, addresses, security labels).
+    `volumes` are the serials of its disks that are ids: of the volume, or of the volume that the
+    disk had first.  `definition` is what any host needs to define this guest: its inactive domain
+    XML without the disks of volumes, and without what only this host can know (hypervisor type,
+    emulator, addresses, security labels).
     """
 
     server_id: Id
@@ -327,7 +324,7 @@ class Guest:
 
 
 class Migration(TypedDict):
-    """How a host receives live migrations: where its libvirt is, and where memory is sent."""
+    """How a host receives live migrations: its libvirt's URI, and the address for memory."""
 
     uri: Annotated[str, form(_MIGRATION_URI)]
     address: Annotated[str, form(_ADDRESS)]
@@ -335,14 +332,13 @@ class Migration(TypedDict):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Registration:
-    """What an agent says when it (re)connects: who it is, what it can, what runs here.
+    """What an agent sends when it (re)connects: its abilities, and what the host has.
 
-    `capabilities` are named booleans ("multiattach", "tag"), lists ("drivers") and, of a
-    host that can receive live migrations, "migration".
+    `capabilities` are named booleans ("multiattach", "tag"), lists ("drivers") and, for a host that
+    can receive live migrations, "migration".
     `guests` is the whole inventory: a guest that is not in it is not on the host.
-    `connections` are the attachments that this host may have connected, by its own
-    records, which it keeps to be able to disconnect what Cinder has forgotten.
-    `connector` is what storage knows this host by, of os-brick's: CONNECTOR_KEYS.
+    `connections` are the attachments of the host's connection records.
+    `connector` has the CONNECTOR_KEYS of os-brick's connector.
     """
 
     service_version: Number
@@ -364,8 +360,8 @@ class Registration:
 class Release:
     """Leftovers of a host that was fenced: servers and attachments, by their ids.
 
-    `unknown`: its records that the ledger knows nothing of.  They are let alone, and explain no
-    disk.
+    `unknown`: its records of attachments that the ledger does not know.  They stay, but do not
+    justify a disk.
     """
 
     guests: tuple[Id, ...] = ()
@@ -378,11 +374,11 @@ class Release:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Registered:
-    """What a registration is answered.
+    """The answer to a registration.
 
-    `release`: the leftovers that the host must release before it gets any command; `again`:
-    the inventory is to be sent again, because a flow is changing part of it;
-    `position`: where the log ended, so that commands after it were never given before.
+    `release`: the leftovers that the host must clear before it gets any command; `again`: the
+    inventory must be sent again, because a flow is changing part of it; `position`: the end of the
+    log, so that commands after it were never sent before.
     """
 
     host: str
@@ -395,8 +391,8 @@ class Registered:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Again:
-    """Whether the whole is wanted: of an inventory, because a flow is changing part of it; of a
-    survey, because that of its digest is not here.
+    """Whether all must be sent again: an inventory, because a flow is changing part of it; a
+    survey, because the ledger does not have the one with its digest.
     """
 
     again: bool

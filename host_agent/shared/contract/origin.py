@@ -1,8 +1,8 @@
 """The origin of a volume in Cinder, by which a volume that the ledger created is recognised.
 
 Most of it can be copied.  A restored backup has all metadata of its volume, the target of a
-migration has its other fields, too, and whoever owns a volume writes its metadata.  Who created it
-nobody can write: Cinder takes that from the token of the request, and a transfer changes it.
+migration also has its other fields, and an owner can write a volume's metadata.  Nobody can write
+the creator: Cinder takes it from the token of the request, and changes it at a transfer.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-#: A volume's metadata key for the disk that it was made for: our mark.
+#: The ledger's mark: the metadata key with the id of the disk that a volume was created for.
 MADE_FOR = "attachment_ledger"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """None where Cinder does not say it, or there is none.
+    """None: unknown, or there is none.
 
-    `user_id`: who created it.  `mark`: for which disk, if its metadata are true.  `created_at`: by
-    Cinder's clock, in seconds since the epoch.
+    `user_id`: who created it.  `mark`: for which disk, by its metadata.  `created_at`: by Cinder's
+    clock, in seconds since the epoch.
     """
 
     user_id: str | None = None
@@ -36,7 +36,7 @@ UNTOLD = Origin()
 
 @dataclass(frozen=True, kw_only=True)
 class Dependents:
-    """What was made of a volume, by ids; None: Cinder does not say."""
+    """The ids of what was created from a volume; None: unknown."""
 
     snapshots: tuple[str, ...] | None = None
     backups: tuple[str, ...] | None = None
@@ -55,7 +55,7 @@ def origin_of(data: Mapping[str, Any]) -> Origin:
 
 
 def _seconds(text: Any) -> float | None:
-    """Cinder's times are UTC and do not say so."""
+    """Cinder's times are in UTC, without a zone."""
     try:
         return datetime.fromisoformat(str(text)).replace(tzinfo=UTC).timestamp()
     except ValueError:

@@ -1,12 +1,11 @@
-"""The outputs of a step that a host reports: facts that are no secrets.
+"""The outputs of host steps: facts without secrets.
 
-Which verb says what: `attachment_update`: driver, target_digest, access_mode, connector_host (whose
-connector Cinder was given, if it was); `attachment_create`: these and attachment_id;
-`attachment_delete`: ended, others that nobody knew and that went with it, their ids with the
-volume's; `volume_connect`: device_path, access_mode, disk; `disk_plug`: device_name, bus;
-`volume_disconnect`, `connection_release`: shared (another server of this host still uses the
-connection); the undo of a pivot: passed (it is too late, it has happened); what is done with a
-whole guest: power_state; `drift_look`: shown.
+By verb: `attachment_update`: driver, target_digest, access_mode, connector_host (whose connector
+Cinder got, if it got one); `attachment_create`: these and attachment_id; `attachment_delete`: ended
+(unknown attachments that were deleted with it, each with its volume's id); `volume_connect`:
+device_path, access_mode, disk; `disk_plug`: device_name, bus; `volume_disconnect`,
+`connection_release`: shared (another server of this host still uses the connection); the undo of a
+pivot: passed (the pivot has happened); verbs of whole guests: power_state; `drift_look`: shown.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from msgspec import Meta
 from host_agent.shared.contract.wire import Id, form
 
 ENDED_MAX = 1_000
-#: Of each list in what a host has of one volume and one server.
+#: The limit of each list in HostHas.
 SHOWN_MAX = 1_000
 _HOSTS_OF_A_DISK_MAX = 64
 
 Device = Annotated[str, form("[a-z0-9]{1,32}")]
-#: Of a disk: a path, a name.  cephx's and LUKS's secrets are only named.
+#: A path or a name of a disk; secrets of cephx and LUKS are only named.
 DiskText = Annotated[str, form(r"[A-Za-z0-9_:.+/@=,\[\]-]{0,512}")]
-#: In which two copies of a disk may differ (disk_xml.DiskSeen.facts).
+#: A fact that may differ between two copies of a disk (disk_xml.DiskSeen.facts).
 Fact = Annotated[str, form("[A-Za-z0-9_ .-]{1,64}")]
 Power = Literal["running", "paused", "shutdown", "crashed", "nostate"]
 
@@ -45,7 +44,7 @@ class DiskEncryption(TypedDict, total=False):
 
 
 class DiskSource(TypedDict, total=False):
-    """Where a disk's data is, as a host sees it (ports.Disk.source)."""
+    """The source of a disk on a host (ports.Disk.source)."""
 
     type: DiskText
     path: DiskText
@@ -60,13 +59,13 @@ class DiskSource(TypedDict, total=False):
 
 
 class ConnectedDisk(DiskSource, total=False):
-    """What a host needs to know of a disk that another host has connected, and its source."""
+    """A disk that another host has connected (Lane.disk)."""
 
     source: DiskSource
 
 
 class HostHas(TypedDict):
-    """What it has of a volume and a server (verbs.drift.drift_look): a repair may delete by it."""
+    """What a host has of a volume and a server (verbs.drift.drift_look): evidence of a repair."""
 
     power_state: Power | None
     process: NotRequired[bool]  # older agents do not say
@@ -84,7 +83,7 @@ class HostHas(TypedDict):
 
 
 class Outputs(TypedDict, total=False):
-    """Facts that a report says; null is as good as not said."""
+    """The facts of a report; null means the same as a missing key."""
 
     driver: Annotated[str, form("[A-Za-z0-9_.+-]{1,64}")] | None
     target_digest: Annotated[str, form("[A-Za-z0-9_:.+/=-]{1,128}")] | None

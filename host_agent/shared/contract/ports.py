@@ -4,8 +4,8 @@ Each port has a real adapter and a simulated one, and one set of contract tests
 holds both to the same behaviour.  All calls block (os-brick, libvirt and
 cinderclient do) and are made from worker threads.
 
-Errors: every port raises `PortError` with one of the contract's three kinds and
-nothing else; adapters map what their library raises.  A time-out is UNKNOWN.
+Errors: every port raises only `PortError`, with one of the contract's three kinds; adapters map
+what their library raises.  A timeout is UNKNOWN.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from host_agent.shared.contract.survey import GuestsShown
 ConnectionInfo = dict[str, Any]
 
 GIB = 1 << 30  # Cinder's unit of size
-#: How long, in seconds, Cinder may take to begin with a request whose sender is gone: a few rows
-#: in its database.  Whoever may have such a request under way looks only after that.
+#: Seconds within which Cinder begins a request whose sender is gone (a few rows in its database).
+#: After a request with an unknown outcome, the state is read only after that.
 LATE_S = 5.0
 
 
@@ -42,9 +42,9 @@ class PortError(Exception):
 
 
 class OtherVolumeError(PortError):
-    """What connecting returned is another volume by now.
+    """Connecting has returned a device that is another volume now.
 
-    `device` is what a disconnect is given (Brick.connect), marked by OTHER.
+    `device`: for the disconnect (Brick.connect), marked by OTHER.
     """
 
     OTHER = "other"
@@ -56,12 +56,11 @@ class OtherVolumeError(PortError):
 
 @dataclass(frozen=True, kw_only=True)
 class VolumeView:
-    """A volume as Cinder shows it at the best microversion that both sides know.
+    """A volume as Cinder shows it at the highest microversion of both sides.
 
-    `shared_targets`: True and None mean take the target lock, False means none
-    is needed (S3; os-brick 1800515, cinder LP 1961102: null means "always").
-    `service_uuid` is the lock's name; a volume may be `available` before it is set.
-    "" means that this Cinder (before 3.48) names no service: do not wait for it.
+    `shared_targets`: True and None mean that the target lock is needed, False that it is not (S3;
+    os-brick 1800515, cinder LP 1961102).  `service_uuid` is the lock's name; a volume may be
+    `available` before it is set; "" in a Cinder before 3.48, which never sets it.
     """
 
     id: str
@@ -76,9 +75,9 @@ class VolumeView:
     project_id: str | None
     name: str | None
     migration_status: str | None
-    readonly: bool  # its flag (os-update_readonly_flag), which makes every attachment read-only
-    new_size_gb: int | None = None  # to have when `extending` ends, if Cinder waits for its guest
-    image_id: str | None = None  # which was written to it last (volume_image_metadata)
+    readonly: bool  # os-update_readonly_flag, which makes every attachment read-only
+    new_size_gb: int | None = None  # the target of `extending`, if Cinder waits for the guest
+    image_id: str | None = None  # of the image written to it last (volume_image_metadata)
     origin: Origin = UNTOLD
 
 
@@ -91,14 +90,14 @@ class SnapshotView:
     size_gb: int
     project_id: str | None
     status: str
-    progress: str | None  # "90%" if Cinder was told that a guest has done its part
+    progress: str | None  # "90%" after Cinder was told that the guest has done its part
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttachmentView:
-    """A Cinder attachment.  `connection_info` is empty until a connector was given.
+    """An attachment in Cinder.  `connection_info` is empty before it has a connector.
 
-    `mode`: what it was asked for with, "rw" or "ro"; None: Cinder does not say.
+    `mode`: the requested one, "rw" or "ro"; None: unknown.
     """
 
     id: str
@@ -110,7 +109,7 @@ class AttachmentView:
 
     @property
     def incomplete(self) -> bool:
-        """Whether Cinder was never told that it is in use."""
+        """Whether it was never completed."""
         return self.status in {"reserved", "attaching", "error_attaching"}
 
     def __repr__(self) -> str:  # connection_info holds secrets: never show it
@@ -119,9 +118,9 @@ class AttachmentView:
 
 @dataclass(frozen=True, kw_only=True)
 class Encryption:
-    """How a volume is encrypted, as Cinder tells it; None and "" for one that is not."""
+    """A volume's encryption in Cinder; None and "" if it is not encrypted."""
 
-    provider: str | None  # "luks", "luks2", "plain", or the path of a class, as in early days
+    provider: str | None  # "luks", "luks2", "plain", or in old releases the path of a class
     key_id: str | None  # the key manager's
     cipher: str | None
     key_size: int | None
@@ -129,7 +128,7 @@ class Encryption:
 
 @dataclass(frozen=True, kw_only=True)
 class OldAttachment:
-    """A row of `volume.attachments`: what the old calls leave in Cinder."""
+    """A row of `volume.attachments`, where Cinder shows attachments of the old calls."""
 
     id: str
     server_id: str
@@ -139,11 +138,11 @@ class OldAttachment:
 
 class Cinder(Protocol):
     """The part of the Block Storage API v3 that the flows use: from 3.44 on, and at the end the
-    calls of before, S1's old flow, which are all actions of a volume.
+    older volume actions (S1, old flow).
     """
 
     def new_flow(self) -> bool:
-        """Whether Cinder offers v3 >= 3.44; without it only volumes and the old calls work."""
+        """Whether Cinder offers 3.44; without it only volumes and the old calls work."""
 
     def reimages(self) -> bool: ...  # whether it offers 3.68
     def volume(self, volume_id: str) -> VolumeView: ...
@@ -151,7 +150,7 @@ class Cinder(Protocol):
     def encryption(self, volume_id: str) -> Encryption: ...
     def attachment(self, attachment_id: str) -> AttachmentView: ...
     def attachments(self, volume_id: str | None, server_id: str | None) -> list[AttachmentView]:
-        """All of the pair, or (None) of the server or the volume, with connection information."""
+        """All of the server and volume (None: any), with connection information."""
 
     def attachment_create(
         self,
@@ -160,43 +159,43 @@ class Cinder(Protocol):
         connector: dict[str, Any] | None = None,
         mode: str = "rw",
     ) -> AttachmentView:
-        """`mode`: "rw" or "ro", which Cinder shows from 3.54 on (before: by the connector's)."""
+        """`mode`: "rw" or "ro"; before 3.54 Cinder takes the connector's."""
 
     def attachment_update(
         self, attachment_id: str, connector: dict[str, Any]
     ) -> AttachmentView: ...
     def attachment_complete(self, attachment_id: str) -> None: ...
     def attachment_delete(self, attachment_id: str) -> list[AttachmentView] | None:
-        """The volume's other attachments, of any server, as Cinder has them afterwards; they show
-        no connection.  None: the answer does not show that this one is gone, only a look can tell.
+        """The volume's remaining attachments, of any server, without connection information.  None:
+        the answer does not show whether this one is gone.
         """
 
     def volume_create(self, wanted: dict[str, Any], key: str) -> str:
-        """Its id; `key` is in its metadata.  `wanted`: size_gb; name, volume_type, snapshot_id,
-        image_id, availability_zone, project_id may be None.  Never multi-attach (S3).
+        """Returns the id; `key` is stored in the metadata.  `wanted`: size_gb; name, volume_type,
+        snapshot_id, image_id, availability_zone, project_id may be None.  Never multi-attach (S3).
         """
 
     def volumes_made(self, key: str, project_id: str | None) -> list[VolumeView]:
-        """All with this key in their metadata, copies too, which `handlers.results.made` knows."""
+        """All with this key in their metadata, also copies (`handlers.results.made` tells them)."""
 
-    def dependents(self, volume_id: str) -> Dependents: ...  # one of each kind is enough
-    def own_user(self) -> str | None: ...  # who creates what we create; None: nobody says
+    def dependents(self, volume_id: str) -> Dependents: ...  # at most one of each kind
+    def own_user(self) -> str | None: ...  # of this client's token; None: unknown
 
     def volume_delete(self, volume_id: str) -> None:
-        """Ask for deletion; a volume that is gone, or going, is success."""
+        """Request the deletion; a volume that is missing or `deleting` is success."""
 
     def volume_reimage(self, volume_id: str, image_id: str) -> None:
         """Write it to a reserved volume: `downloading`, then `reserved` again, or `error`."""
 
     def migrate_volume_completion(self, old_id: str, new_id: str, *, error: bool) -> str:
-        """Tell Cinder how its migration ended; returns the id that the volume keeps."""
+        """Complete Cinder's migration; returns the id that the volume keeps."""
 
     def extend_volume_completion(self, volume_id: str, *, error: bool) -> None:
-        """Tell a Cinder that waits (3.71) how extending ended; told so before is success."""
+        """Complete an extension for which Cinder waits (3.71); idempotent."""
 
     def tell_snapshot(self, snapshot_id: str, status: str) -> None:
-        """Tell Cinder of a guest's part in a snapshot: done (its present status, "creating" or
-        "deleting", with progress 90%), or not ("error", "error_deleting").
+        """Report a guest's part of a snapshot: done (the present status, "creating" or "deleting",
+        with progress 90%), or failed ("error", "error_deleting").
         """
 
     def reserve(self, volume_id: str) -> None: ...
@@ -218,7 +217,7 @@ class Keys(Protocol):
     """The key manager: Barbican, or Cinder's one fixed key."""
 
     def passphrase(self, key_id: str) -> str:
-        """What unlocks the volumes of this key.
+        """The passphrase of the volumes with this key.
 
         FINAL `no_key_manager`, `no_key`, `key_forbidden`; RETRYABLE `key_manager_unavailable`.
         """
@@ -226,7 +225,7 @@ class Keys(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Disk:
-    """A disk for a guest: where its data is and how the guest shall see it.
+    """A disk for a guest: its source, and how the guest sees it.
 
     `source` is one of {"type": "block"|"file", "path": ...} or {"type":
     "network", "protocol": "rbd", "name": ..., "hosts": [[host, port], ...],
@@ -234,7 +233,7 @@ class Disk:
     "encryption": {"format": "luks", "secret_uuid": ...}, the hypervisor's secret.
     """
 
-    serial: str  # the volume's id when it was plugged first, as Nova sets it
+    serial: str  # the id of the volume that was attached first, as in Nova
     source: dict[str, Any]
     device_name: str  # target, e.g. "vdb" (virtio) or "sdb" (scsi)
     bus: str  # "virtio" or "scsi"
@@ -243,13 +242,13 @@ class Disk:
     discard: bool = False
     readonly: bool = False
     cache: str = "none"
-    boot_index: int | None = None  # the guest's firmware tries its disks in this order
+    boot_index: int | None = None  # the order in which the firmware tries the disks
 
 
 @dataclass(frozen=True)
 class Merge:
-    """As Cinder's remotefs driver names files of a disk: `file` goes into the one next below it,
-    `into`; or, `into` None, all above `file` (None: all) into the top.
+    """A merge of a disk's files, named as in Cinder's remotefs driver: `file` into the next one
+    below, `into`; or, if `into` is None, all files above `file` (None: all) into the top one.
     """
 
     file: str | None
@@ -258,16 +257,16 @@ class Merge:
 
 @dataclass(frozen=True, kw_only=True)
 class DiskState:
-    """Where a volume's disk is in a guest: None means not there."""
+    """A volume's disk in a guest; None: not there."""
 
     live: str | None  # target name in the running guest
     persistent: str | None  # target name in the guest's definition
-    running: bool  # whether there is a live guest at all
-    #: What the disk reads and writes, live, persistent, or being copied to (disk_xml.source_of).
+    running: bool  # whether the guest is live
+    #: The disk's sources: live, persistent, and the target of a copy (disk_xml.short).
     sources: tuple[str, ...] = field(default=(), compare=False)
-    #: In what the running guest and its definition differ about it (disk_xml.differences).
+    #: The facts that differ between the running guest and its definition (disk_xml.differences).
     differs: tuple[str, ...] = field(default=(), compare=False)
-    #: Whether it may only be read: live, and in the definition.
+    #: Whether it is read-only: live, and in the definition.
     readonly: tuple[bool | None, bool | None] = field(default=(None, None), compare=False)
 
 
@@ -275,187 +274,184 @@ class Brick(Protocol):
     """Host storage: os-brick."""
 
     def connector(self) -> dict[str, Any]:
-        """This host's connector properties, as Cinder's update wants them."""
+        """This host's connector properties, for Cinder's attachment update."""
 
     def connect(self, info: ConnectionInfo) -> dict[str, Any]:
-        """Make the volume visible on this host; again if it already is.
+        """Connect the volume to this host; idempotent.
 
-        Returns the `source` of a Disk (see there), plus "format" and, where there is one,
-        "device": what `disconnect` is to be given back.
+        Returns the `source` of a Disk (see there), plus "format" and, if there is one, "device":
+        the argument of `disconnect`.
         """
 
     def format_luks(self, source: dict[str, Any], passphrase: str, encryption: Encryption) -> None:
-        """Make a blank block device a LUKS volume; one that is LUKS stays as it is.
+        """Format a blank block device as LUKS; one that is LUKS already stays as it is.
 
-        Cinder leaves that to the first host (cinder LP 1739442), but for files and RBD.
+        Cinder leaves that to the first host (cinder LP 1739442), except for files and RBD.
         """
 
     def size(self, source: dict[str, Any]) -> int | None:
-        """How large the host takes a connected block device for, in bytes, all of it.
+        """The host's size of a connected block device, in bytes, including the LUKS header.
 
         None: the host has no device of it (see `extend`).
         """
 
     def extend(self, info: ConnectionInfo, source: dict[str, Any]) -> int | None:
-        """Let this host see how large a connected block device is now: what a guest has of it,
-        in bytes, which is less than all of an encrypted one.
+        """Rescan a connected block device; returns its size for a guest, in bytes, without the LUKS
+        header.
 
-        None: the host has no device of it (RBD, a file), QEMU alone knows.
+        None: the host has no device of it (RBD, a file); only QEMU knows.
         """
 
     def disconnect(self, info: ConnectionInfo, device: dict[str, Any] | None = None) -> None:
-        """Flush and remove the volume from this host; nothing to do is success.
+        """Flush and disconnect the volume from this host; idempotent.
 
-        `device`: what connecting it returned, if that is known (see `connect`).
+        `device`: what `connect` returned, if that is known.
         A failed flush is an error, never a success (os-brick LP 1502534).
         """
 
 
 class Watch(Protocol):
-    """How a long call is followed, and ended, from outside."""
+    """The progress and the cancellation of a long call."""
 
     def cancelled(self) -> bool: ...
     def progress(self, done_bytes: int, total_bytes: int) -> None: ...
 
 
 class Guests(Protocol):
-    """The hypervisor: libvirt.  `serial` is the id a guest knows a volume's disk by."""
+    """The hypervisor: libvirt.  `serial` identifies a volume's disk in a guest."""
 
     def inventory(self) -> list[GuestSeen]: ...
 
     def guest(self, server_id: str) -> GuestSeen | None:
-        """Of the inventory this guest; None if it is not on this host."""
+        """This guest, as in the inventory; None if it is not on this host."""
 
     def sizes(self) -> dict[tuple[str, str], int]:
-        """What running guests have of their disks, in bytes, by server and target.
+        """The sizes of running guests' disks, in bytes, by server and target.
 
-        Of a guest that is busy or does not answer nothing may be said.
+        A guest that is busy or does not answer may be missing.
         """
 
     def survey(self) -> GuestsShown:
         """All guests with their volumes' disks, both copies, as they are now."""
 
     def secrets(self) -> list[str]:
-        """The volumes whose secrets `keep_secret` made, in order; those of others are left out."""
+        """The volumes of the secrets that `keep_secret` made, in order."""
 
     def power(self, server_id: str) -> PowerState | None:
         """None if the guest is not on this host."""
 
     def process(self, server_id: str) -> bool:
-        """Whether the guest's process runs here, also where the hypervisor has lost sight of it."""
+        """Whether the guest's process runs here, also if the hypervisor does not know it."""
 
     def disk(self, server_id: str, serial: str) -> DiskState:
-        """Where this volume's disk is, judged by its serial in the XML re-read now."""
+        """This volume's disk, by its serial in the present XML."""
 
     def plug(self, server_id: str, disk: Disk) -> DiskState:
-        """Attach where it is missing: persistent definition, and live if running."""
+        """Attach it to the persistent definition, and live if the guest runs; idempotent."""
 
     def unplug(self, server_id: str, serial: str) -> DiskState:
-        """Detach where it is present; returns when both copies agree.
+        """Detach it; returns when both copies agree.
 
-        Success is judged by the device-removed event plus the XML re-read, never by
-        the return code.  FINAL `guest_refused` if the guest keeps the device after
-        all attempts: then the persistent definition has it (again) as well.
-        A missing disk, or a missing domain, is success (LP 1727260).
+        Success is decided by the device-removed event and the XML read again, never by the return
+        code.  FINAL `guest_refused` if the guest keeps the device after all attempts: then the
+        persistent definition has it as well.  A missing disk, or a missing domain, is success
+        (LP 1727260).
         """
 
     def keep_secret(self, volume_id: str, passphrase: str) -> str:
-        """Let the hypervisor hold what unlocks the volume; the secret's uuid.
+        """Set the hypervisor's secret of the volume, before a guest's disk needs it; its uuid.
 
-        Before any guest's disk needs it.  It is in memory only, and nobody can read it; it is
-        lost when the hypervisor's daemon ends.  The uuid is the volume's id, unless
-        somebody else's secret is there for the volume: that one gets this value.
+        It is only in memory, and nobody can read it; it is lost when the hypervisor's daemon ends.
+        The uuid is the volume's id, unless another program has defined a secret for the volume:
+        then that one gets this value.
         """
 
     def drop_secret(self, volume_id: str) -> None:
-        """Forget it; not there is success."""
+        """Remove it; a missing one is success."""
 
     def replace(self, server_id: str, disk: Disk) -> None:
-        """The disk of this serial gets this source in the guest's definition.
+        """Set the source of the disk with this serial in the guest's definition.
 
-        A running guest keeps what it has open: FINAL `refresh_needs_stop` unless its
-        live disk has just this source already.
+        FINAL `refresh_needs_stop` if the live disk has another source, which cannot be changed.
         """
 
     def grow(self, server_id: str, serial: str, room: int, *, unit: int) -> int | None:
-        """Let the running guest see its disk grow to `room` bytes: by as many whole `unit`s as
-        fit; never smaller.
+        """Grow the running guest's disk towards `room` bytes, by whole `unit`s; never smaller.
 
-        Returns what the guest has then; None if it does not run with the disk, or is not here.
-        A definition knows no sizes: what starts from it has the disk as large as it is then.
+        Returns the new size; None if no running guest here has the disk.  A definition has no
+        sizes.
         """
 
     def spawn(
         self, server_id: str, definition: str, disks: Sequence[Disk], *, running: bool
     ) -> PowerState:
-        """Define the guest with just these volumes' disks; start it if `running`.
+        """Define the guest with exactly these volumes' disks; start it if `running`.
 
-        A guest that already runs is left as it is.  One that is to be only defined and
-        runs is FINAL `guest_running`.
+        A guest that runs already stays as it is; if not `running`, that is FINAL `guest_running`.
         """
 
     def start(self, server_id: str) -> PowerState:
-        """Run it as it is defined; one that runs already is left as it is."""
+        """Start it as it is defined; one that runs already stays as it is."""
 
     def stop(self, server_id: str, *, force: bool) -> PowerState:
-        """Off, its definition kept.  Asks the guest first, unless `force`; a guest that
-        does not react in time is powered off.  Off, or not here, already is success.
+        """Stop it and keep its definition.  Requests a shutdown first, unless `force`; a guest that
+        does not react in time is powered off.  A guest that is off or missing is success.
         """
 
     def pause(self, server_id: str) -> PowerState: ...
     def resume(self, server_id: str) -> PowerState: ...
 
     def remove(self, server_id: str) -> None:
-        """Power off and undefine; not here is success."""
+        """Power off and undefine; a missing guest is success."""
 
     def migrate(
         self, server_id: str, destination: dict[str, Any], disks: Sequence[Disk], watch: Watch
     ) -> None:
-        """Move the running guest live; `disks` are its volumes as the destination sees them.
+        """Migrate the running guest live; `disks` are its volumes as the destination sees them.
 
-        Returns when it runs there and is neither running nor defined here; at once if
-        that is so already; a migration under way is followed.  FINAL (`cancelled`,
-        `migration_failed`): it still runs here and there is no job.  UNKNOWN: look again.
+        Returns when it runs there and is neither running nor defined here, at once if that is so
+        already.  A migration in progress is followed.  FINAL (`cancelled`, `migration_failed`): it
+        still runs here and there is no job.  UNKNOWN: look again.
         """
 
     def stay(self, server_id: str, destination: dict[str, Any]) -> bool:
-        """End a migration under way.  True: the guest is here; False: it has moved."""
+        """Abort a migration in progress.  True: the guest is here; False: it has moved."""
 
     def arrived(self, server_id: str) -> bool:
-        """Whether a migration has brought the guest here whose source does nothing any more."""
+        """Whether the guest has arrived here by a migration whose source is fenced."""
 
     def copy(self, server_id: str, disk: Disk, watch: Watch) -> None:
         """Mirror the disk with `disk.serial` to `disk.source` and switch the guest to it.
 
-        Live and persistent; at once if it is so already; a copy under way is followed.
-        The guest must run.  FINAL (`cancelled`, `copy_failed`, `guest_not_running`): it
-        is on its old disk, and there is no job.
+        Live and persistent; returns at once if that is so already.  A copy in progress is followed.
+        The guest must run.  FINAL (`cancelled`, `copy_failed`, `guest_not_running`): it is on its
+        old disk, and there is no job.
         """
 
     def stay_on(self, server_id: str, disk: Disk) -> bool:
-        """End a copy under way.  True: on the old disk; False: switched to `disk.source`."""
+        """Abort a copy in progress.  True: on the old disk; False: switched to `disk.source`."""
 
     def snapshot(self, server_id: str, serial: str, file: str) -> None:
-        """Let the running guest write to this file: empty, beside the present one, and above it.
+        """Have the running guest write to this empty file above the present one, in its directory.
 
         FINAL (`no_file`, `guest_not_running`, `snapshot_failed`, `other_chain`): it does not.
         """
 
     def unsnapshot(self, server_id: str, serial: str, file: str, watch: Watch) -> None:
-        """If the guest writes to this file: back to the one below it, with all that it wrote."""
+        """Undo `snapshot`: the guest writes to the file below again, with all its data."""
 
     def merge(self, server_id: str, serial: str, merge: Merge, watch: Watch) -> None:
-        """Take files out of the running guest's disk; a merge under way is followed.
+        """Merge files of the running guest's disk; a merge in progress is followed.
 
         FINAL (`cancelled`, `merge_failed`, `guest_not_running`, `other_chain`): all is as before.
         """
 
     def end_merge(self, server_id: str, serial: str, merge: Merge) -> bool:
-        """End one under way.  True: the disk has the files that it had; False: it is merged."""
+        """Abort one in progress.  True: the disk has its former files; False: it is merged."""
 
 
 class VolumeUsers(Protocol):
-    """What only the ledger knows: asked under the host's lock of the volume (S3)."""
+    """Asks the ledger, under the host's lock of the volume (S3)."""
 
     def others(self, volume_id: str, attachment_id: str) -> list[str]:
         """Servers that have the volume connected on this host by other attachments."""

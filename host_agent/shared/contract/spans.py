@@ -1,9 +1,8 @@
 """The trace of a step, in the format of W3C's Trace Context.
 
-No span is kept here: the log has every step, and the service makes the spans from it
-(`ledger.traces`).  A span's id follows from its parent's and its name, so each process that
-takes part knows it without being told, and the same step is the same span however often its
-trace is made.
+No span is stored: the log has every step, and the service makes the spans from it
+(`ledger.traces`).  A span's id follows from its parent's id and its name.  So each process can
+compute it, and a step has the same span however often its trace is made.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ import hashlib
 import re
 from typing import NamedTuple, Self
 
-#: Of the requests of one step that changed something, or failed, so many are remembered.
+#: Request ids that are kept of one step; of requests that changed something, or failed.
 REQUESTS_MAX = 20
 
 _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?\Z")
-#: What services of OpenStack take for a request's id (oslo.middleware).
+#: The form of a request id in OpenStack (oslo.middleware).
 REQUEST_ID = "[Rr][Ee][Qq]-[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}"
 _SAMPLED = 0x01
 
@@ -27,7 +26,7 @@ def is_request_id(text: str) -> bool:
 
 
 class Span(NamedTuple):
-    """A span's place: its trace (32 hexadecimal digits), itself (16); `sampled`: is it kept?"""
+    """A span's context: trace id (32 hexadecimal digits), span id (16), whether it is sampled."""
 
     trace_id: str
     span_id: str
@@ -35,7 +34,7 @@ class Span(NamedTuple):
 
     @classmethod
     def parse(cls, traceparent: str | None) -> Self | None:
-        """From the header `traceparent`; None if it says nothing (W3C: then it is ignored)."""
+        """From the header `traceparent`; None if it is invalid (W3C: then it is ignored)."""
         found = _TRACEPARENT.match(traceparent or "")
         if found is None or (found[4] and traceparent and traceparent.startswith("00")):
             return None
@@ -48,17 +47,17 @@ class Span(NamedTuple):
         return f"00-{self.trace_id}-{self.span_id}-{self.sampled:02x}"
 
     def child(self, name: str) -> Self:
-        """The span of this name within it."""
+        """Its child span of this name."""
         digest = hashlib.sha256(f"{self.trace_id}/{self.span_id}/{name}".encode())
         return self._replace(span_id=digest.hexdigest()[:16])
 
 
 def span_of_operation(operation_id: str, traceparent: str | None) -> Span:
-    """In the caller's trace; without one the operation's id is its trace's, so all have one."""
+    """In the caller's trace; without one, in a trace with the operation's id."""
     trace_id = operation_id.replace("-", "")
     return (Span.parse(traceparent) or Span(trace_id, trace_id[:16])).child(operation_id)
 
 
 def span_of_run(operation_id: str, traceparent: str | None, run: int) -> Span:
-    """A run's steps are its children by their names: each is tried once in it."""
+    """The span of a run; its children are the spans of its steps, by name."""
     return span_of_operation(operation_id, traceparent).child(f"run {run}")

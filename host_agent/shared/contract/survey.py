@@ -20,16 +20,16 @@ from host_agent.shared.contract.wire import Bytes, Id, Number, Word, form
 
 T = TypeVar("T")
 
-#: Parts that can be blind.
+#: The parts, each of which may be unreadable (`blind`).
 Part = Literal["guests", "connections", "storage", "secrets"]
 PARTS: tuple[Part, ...] = get_args(Part)
 GUESTS, CONNECTIONS, STORAGE, SECRETS = PARTS
-#: Of each list, and of all guests' disks together; a host has some hundred.  What is more is cut,
-#: and the part said to be blind.
+#: The limit of each list, and of all guests' disks together; a host has some hundred.  A longer
+#: list is cut, and its part is unreadable.
 ITEMS_MAX = 20_000
-#: Of a text: a path, a name, a reason.  What is longer is cut.
+#: The limit of a text: a path, a name, a reason.  A longer one is cut.
 TEXT_CHARS_MAX = 512
-#: In how many facts the copies of a disk can differ (disk_xml.differences), with room for more.
+#: The limit of facts in which the copies of a disk differ (disk_xml.differences has fewer).
 DIFFERS_MAX = 16
 #: An agent that has this capability can be asked.
 CAPABILITY = "survey"
@@ -39,14 +39,14 @@ Items = Annotated[tuple[T, ...], Meta(max_length=ITEMS_MAX)]
 
 @dataclass(kw_only=True, slots=True)
 class DiskShown:
-    """A disk of a guest whose serial is an id: by that the guest knows a volume.
+    """A disk of a guest whose serial is an id, so a volume's.
 
     `live`, `persistent`: its target in the running guest and in the definition; None: not there.
-    `readonly`: of each copy that there is; `differs`: in what the copies differ (disk_xml).
-    `source`: what it reads and writes, in short (a path, a pool and image).
-    `recorded`: whether all of that is what this host's record of its connection leads to, and the
-    device still the one that was connected; None: that cannot be said.
-    `size_bytes`: what the running guest has of it; `device_bytes`: what the host's device has.
+    `readonly_live`, `readonly_persistent`: of these copies; `differs`: the facts that differ
+    between them (disk_xml).  `source`: in short (a path, a pool and image).  `recorded`: whether
+    all its sources are those of this host's connection record, and the device is still the one that
+    was connected; None: unknown.  `size_bytes`: in the running guest; `device_bytes`: of the host's
+    device.
     """
 
     serial: Id
@@ -63,8 +63,8 @@ class DiskShown:
 
 @dataclass(kw_only=True, slots=True)
 class UnlabelledShown:
-    """A disk of a guest whose serial is no id, and whose source is a volume's all the same: by a
-    record of this host, or by the name that Cinder gives a file or an image.
+    """A disk of a guest without an id as its serial, whose source is a volume's: by a connection
+    record, or by Cinder's name of a file or an image.
     """
 
     target: Word
@@ -74,9 +74,9 @@ class UnlabelledShown:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GuestShown:
-    """A guest with its volumes' disks; `defined`: it has a definition, so outlives its stop.
+    """A guest with its volumes' disks; `defined`: it has a definition (is not transient).
 
-    `unlabelled` None: that could not be seen.
+    `unlabelled` None: unknown.
     """
 
     server_id: Id
@@ -88,9 +88,9 @@ class GuestShown:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Opened:
-    """A disk of a guest, whoever put it there.  `serial`: if it is an id.  `live`: it runs.
+    """Any disk of a guest.  `serial`: if it is an id.  `live`: in the running guest.
 
-    `sources`: what it reads and writes, live, as defined, or being copied to, in short.
+    `sources`: live, as defined, and the target of a copy, in short.
     """
 
     server_id: str
@@ -102,7 +102,7 @@ class Opened:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GuestsShown:
-    """All guests as a survey has them, and all of their disks."""
+    """All guests for a survey, and all of their disks."""
 
     guests: tuple[GuestShown, ...]
     opened: tuple[Opened, ...] = ()
@@ -114,13 +114,12 @@ class GuestsShown:
 
 @dataclass(kw_only=True, slots=True)
 class ConnectionShown:
-    """A record of what this host has connected.
+    """A connection record of this host.
 
-    `present`: whether the device that connecting returned is there, and is still that of the
-    same disk (of a file on a share: whether the share is mounted); None: that cannot be said
-    (no device is recorded, or it is none of the host's, as with RBD).
-    `used`: whether somebody holds it: a guest's disk, live or defined, a device mapper, a mount, a
-    loop device; None: that cannot be said.
+    `present`: whether the device that connecting returned exists, and is still the same disk (for a
+    file on a share: whether the share is mounted); None: unknown (no device is recorded, or there
+    is none, as with RBD).  `used`: whether a guest's disk (live or defined), a device mapper, a
+    mount or a loop device uses it; None: unknown.
     """
 
     attachment_id: Id
@@ -133,13 +132,13 @@ class ConnectionShown:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StorageShown:
-    """Something that the host's storage shows.
+    """An object of the host's storage.
 
-    `kind`: "iscsi_session", "nvme_subsystem", "multipath_map", "mount", "loop", "crypt" (what
-    dm-crypt has open above one of the first three).  `name`: the target, the NQN, the map's WWID,
-    the share, the file, the mapping; each once.  `recorded`: a record of this host explains it.
-    `used`: a guest's disk, or anything else, holds it; of a mount: a guest's disk or a loop device
-    is below it.  `faulty`: it has no working path, as far as the kernel knows.
+    `kind`: "iscsi_session", "nvme_subsystem", "multipath_map", "mount", "loop", "crypt" (a dm-crypt
+    mapping above one of the first three).  `name`: the target, the NQN, the map's WWID, the share,
+    the file, the mapping; each once.  `recorded`: a connection record explains it.  `used`: a
+    guest's disk, or anything else, uses it; for a mount: a guest's disk or a loop device is on it.
+    `faulty`: it has no working path, as far as the kernel knows.
     """
 
     kind: Word
@@ -151,10 +150,10 @@ class StorageShown:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Survey:
-    """All of a host, as of one moment of its own (`boot_id` tells its lives apart).
+    """All parts of a host at one moment; `boot_id` changes at a reboot.
 
-    Each list is in order of its ids, or of kinds and names, so equal hosts have equal surveys.  Of
-    a part that is blind the list may have some, and what is not in it may be there all the same.
+    Each list is in the order of ids, or of kinds and names, so equal hosts have equal surveys.  The
+    list of an unreadable part (`blind`) may be incomplete.
     """
 
     boot_id: Word
@@ -164,7 +163,7 @@ class Survey:
     storage: Items[StorageShown]
     secrets: Items[Id]  # the ids of the volumes they are for
     blind: tuple[Part, ...]
-    why_blind: tuple[str, ...]  # for people, in the same order
+    why_blind: tuple[str, ...]  # the reasons, in the same order
 
     def digest(self) -> str:
         """Equal for equal surveys."""
@@ -173,23 +172,23 @@ class Survey:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HostsWord:
-    """What `attachment-ledger-agent survey` prints, for who surveys a cloud without a ledger."""
+    """The output of `attachment-ledger-agent survey`, for a survey of a cloud without a ledger."""
 
     host: Word
     survey: Survey
 
 
 def disks_of(guest: GuestShown) -> int:
-    """How many disks are shown of it."""
+    """The number of its disks."""
     return len(guest.disks) + len(guest.unlabelled or ())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SurveyAnswer:
-    """What an agent answers when a survey is wanted; `token` says to which question.
+    """An agent's answer to a request for a survey; `token`: of the request.
 
-    The keys of the survey stand beside these, so that a large one is read piece by piece; without
-    them it is the one of this digest, which the ledger has.
+    The keys of the survey are beside these, so that a large one is read in pieces; without them the
+    survey is unchanged, and the ledger has it by its digest.
     """
 
     token: Id

@@ -1,11 +1,10 @@
-"""What the status of a volume in Cinder means, and how a volume is released safely.
+"""The meaning of volume statuses in Cinder, and how to delete an attachment safely.
 
-A backup or a retype keeps the status from before (`previous_status`) and writes it back at its
-end, whatever happened meanwhile; a migration keeps it `in-use`.  Cinder's attachment_delete asks
-for none of that (cinder/volume/api.py, attachment_delete): if the last attachment goes meanwhile,
-the volume is `in-use` afterwards, and nobody has it.  Nova is kept from that by
-os-begin_detaching, which takes a volume only if it is `in-use`; once it is `detaching`, Cinder
-begins nothing with it.
+A backup or a retype saves the volume's status (`previous_status`) and restores it at its end; a
+migration keeps it `in-use`.  Cinder's attachment_delete checks none of that (cinder/volume/api.py,
+attachment_delete): if the last attachment is deleted meanwhile, the volume is `in-use` afterwards
+without an attachment.  Nova avoids that by os-begin_detaching, which accepts only an `in-use`
+volume; Cinder begins no task on a `detaching` one.
 """
 
 from __future__ import annotations
@@ -18,52 +17,52 @@ from host_agent.shared.contract.lane import Lane
 from host_agent.shared.contract.messages import ErrorKind
 from host_agent.shared.contract.ports import Cinder, PortError, VolumeView
 
-#: What attachments alone make of a status, and the lack of them.
+#: Statuses that follow only from the volume's attachments.
 OF_ATTACHMENTS = frozenset({"available", "reserved", "attaching", "in-use", "detaching"})
-#: What Cinder tried with the volume went wrong; the attachments it has are as good as before.
+#: A task of Cinder failed; the volume's attachments are not affected.
 FAILED = frozenset(
     {
         *("error", "error_extending", "error_backing-up", "error_restoring"),
         *("error_deleting", "error_managing"),
     }
 )
-#: Cinder, or an administrator, works on the volume, and sets its status at the end.
+#: Cinder or an administrator works on the volume, and sets its status at the end.
 AT_WORK = frozenset(
     {"retyping", "extending", "backing-up", "restoring-backup", "downloading", "maintenance"}
 )
-#: A migration_status that says there is none (Cinder's AVAILABLE_MIGRATION_STATUS).
+#: Values of migration_status without a migration (Cinder's AVAILABLE_MIGRATION_STATUS).
 NOT_MIGRATING = frozenset({None, "", "none", "deleting", "error", "success"})
 
 
 def is_migrating(volume: VolumeView) -> bool:
-    """Whether Cinder moves the volume to another backend, or it is the target of that."""
+    """Whether Cinder migrates the volume to another backend, or it is the target of that."""
     return volume.migration_status not in NOT_MIGRATING
 
 
 def state_of(volume: VolumeView) -> str:
-    """What is said of the volume's state."""
+    """The volume's status, for messages."""
     return f"{volume.status}, migrating" if is_migrating(volume) else volume.status
 
 
 @dataclass
 class Deletion:
-    """`shown`: whether Cinder's answer shows that the attachment went with this request."""
+    """`shown`: whether Cinder's answer shows that this request deleted the attachment."""
 
     shown: bool = True
 
 
 @contextmanager
 def letting_go(cinder: Cinder, lane: Lane, *, first: bool = False) -> Iterator[Deletion]:
-    """Around the deletion of the lane's attachment; RETRYABLE `volume_busy` while that would
-    leave the volume with a wrong status.
+    """Around the deletion of the lane's attachment; RETRYABLE `volume_busy` while that would leave
+    the volume with a wrong status.
 
-    The status is looked at, and then held by `detaching`, so that Cinder cannot begin between
-    the look and the deletion.  Cinder takes that back with the deletion; if it fails, or there
-    was nothing to delete, we do (LP 880399): what cannot be taken back now is an error to be tried
-    again, for nobody else would.  Who else may have it: other servers, if it is shared; and
-    the same one by another attachment, if somebody has moved it there meanwhile.
+    The status is checked and set to `detaching`, so that Cinder cannot begin a task between the
+    check and the deletion.  The deletion resets `detaching`.  If it fails, or there was nothing to
+    delete, this function does (LP 880399); if it cannot, that is an error to be retried, because
+    nobody else would reset it.  The volume may stay in use: by other servers, if it is
+    multi-attach; or by the same server, if an attachment was added meanwhile.
 
-    `first`: it is held before it is looked at, for what is let go of is nearly always `in-use`.
+    `first`: `detaching` is set before the check, because the volume is nearly always `in-use`.
     """
     left = _is_left(cinder, lane)
     held = _held(cinder, lane.volume_id, first=first) if left else None
@@ -73,7 +72,7 @@ def letting_go(cinder: Cinder, lane: Lane, *, first: bool = False) -> Iterator[D
     except PortError as failed:
         if held is not None:
             with _less_than(failed):
-                cinder.roll_detaching(lane.volume_id)  # nothing, if it is not `detaching`
+                cinder.roll_detaching(lane.volume_id)  # no effect if it is not `detaching`
         raise
     if held is not None and (held.multiattach or not deletion.shown):
         cinder.roll_detaching(lane.volume_id)
@@ -82,7 +81,7 @@ def letting_go(cinder: Cinder, lane: Lane, *, first: bool = False) -> Iterator[D
 def _is_left(cinder: Cinder, lane: Lane) -> bool:
     """Whether the server loses the volume with this attachment.
 
-    Not in a move; and in a swap for Cinder's own migration Cinder waits for it.
+    Not in a move; nor in a swap for a migration of Cinder's, which waits for the deletion.
     """
     other = lane.other.volume_id if lane.other is not None else None
     if other is None:
@@ -98,10 +97,10 @@ def _is_pair(cinder: Cinder, one: str, other: str) -> bool:
 
 
 def _held(cinder: Cinder, volume_id: str, *, first: bool) -> VolumeView | None:
-    """The volume, if it is `detaching` now; else Cinder can begin nothing with it anyhow.
+    """The volume, if it is `detaching` now; None: its status needs no protection.
 
-    Of one that migrates begin_detaching says yes, which is taken back.  So whoever tries again
-    looks before: it would be `detaching` for a moment each time.
+    begin_detaching succeeds for a migrating volume, which is then rolled back.  So later attempts
+    check first, because it would be `detaching` for a moment each time.
     """
     if not first:
         volume = _shown(cinder, volume_id)
@@ -124,7 +123,7 @@ def _held(cinder: Cinder, volume_id: str, *, first: bool) -> VolumeView | None:
 
 
 def _begin_detaching(cinder: Cinder, volume_id: str) -> bool:
-    """Whether Cinder did; why it does not is seen in what it shows."""
+    """Whether Cinder accepted it; the volume's status shows why not."""
     try:
         cinder.begin_detaching(volume_id)
     except PortError as error:
@@ -136,7 +135,7 @@ def _begin_detaching(cinder: Cinder, volume_id: str) -> bool:
 
 @contextmanager
 def _less_than(failed: PortError) -> Iterator[None]:
-    """What failed first is told, if the step is then done again."""
+    """Ignore this error in favour of the first one, unless that is FINAL (it ends the retries)."""
     try:
         yield
     except PortError:

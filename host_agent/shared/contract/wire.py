@@ -1,9 +1,8 @@
-"""The wire format of ledger and agents: each message is one type, which defines all of it.
+"""The wire format of ledger and agents: one type defines each message.
 
-A type names the keys and their limits; msgspec reads a message by it and refuses what it does not
-allow, and the OpenAPI document is made of it.  A `dataclass` is an object in the code, too; a
-`TypedDict` stays a dict there, without the keys that it does not name.  Unknown keys are ignored:
-the other side may be newer.
+A type has the keys and their limits.  msgspec decodes a message by it and refuses invalid ones; the
+OpenAPI document is made from it.  A `dataclass` becomes an object; a `TypedDict` a dict with only
+its own keys.  Unknown keys are ignored, because the other side may be newer.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ class WireError(ValueError):
 
 
 def read(data: Any, kind: type[T]) -> T:
-    """The message in what JSON holds.  Raises WireError, which says what is wrong at which key."""
+    """The message from decoded JSON.  Raises WireError, which names the key and the problem."""
     try:
         return msgspec.convert(data, kind)
     except msgspec.ValidationError as error:
@@ -32,8 +31,8 @@ def read(data: Any, kind: type[T]) -> T:
 
 
 def read_in_turns(data: dict[str, Any], kind: type[T]) -> T:
-    """The same of a large message: msgspec lets no other thread run, so it is given the objects in
-    the message's lists one by one.
+    """As `read`, for a large message: the objects in its lists are converted one by one, because
+    msgspec holds the GIL.
     """
     return read({**data, **dict(_pieces(data, kind))}, kind)
 
@@ -50,29 +49,29 @@ def _pieces(data: dict[str, Any], kind: type) -> Iterator[tuple[str, list[Any]]]
 
 @cache
 def _lists(kind: type) -> list[tuple[str, type]]:
-    """The lists of objects in a message, each with their type."""
+    """The names of a message's lists of objects, with the type of their items."""
     about: Any = msgspec.inspect.type_info(kind)
     items = ((field.name, getattr(field.type, "item_type", None)) for field in about.fields)
     return [(name, item.cls) for name, item in items if isinstance(item, DataclassType)]
 
 
 def plain(message: Any) -> Any:
-    """What JSON holds of a message: objects, lists, texts, numbers."""
+    """The message as decoded JSON."""
     return msgspec.json.decode(msgspec.json.encode(message))
 
 
 def form(pattern: str) -> Meta:
-    """A text that is all of this; for Python and for JSON Schema, whose `$` differ at a newline."""
+    """A text that matches entirely, in Python and in JSON Schema, whose `$` differ at a newline."""
     return Meta(pattern=rf"^(?:{pattern})$(?!\n)")
 
 
 def refers_to(name: str) -> Meta:
-    """What the OpenAPI document says of a part that is read by itself, later."""
+    """The schema of a part that is decoded separately, for the OpenAPI document."""
     return Meta(extra_json_schema={"$ref": f"#/components/schemas/{name}"})
 
 
 NUMBER_MAX = 2**31 - 1
-#: What JSON and PostgreSQL count exactly.
+#: The largest integer that is exact in JSON (a double).
 BYTES_MAX = 2**53 - 1
 
 Id = Annotated[

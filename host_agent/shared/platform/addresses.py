@@ -14,7 +14,7 @@ from urllib.parse import SplitResult, urlsplit
 
 
 class Endpoint(NamedTuple):
-    """One of a URL's; `address` None: whatever its name turns out to be."""
+    """One process of a URL; `address` None: resolved at each connection."""
 
     url: str
     address: str | None = None
@@ -25,12 +25,12 @@ class Endpoint(NamedTuple):
 
     @property
     def authority(self) -> str:
-        """As `Host` has it."""
+        """The value of the `Host` header."""
         return urlsplit(self.url).netloc.rpartition("@")[2]
 
     @property
     def literal(self) -> str:
-        """The address as a URL has it, or the name."""
+        """The address in the form for a URL, or the name."""
         host = self.address or self.name
         return f"[{host}]" if ":" in host else host
 
@@ -43,7 +43,7 @@ class Endpoint(NamedTuple):
 
 
 def is_http(url: str) -> bool:
-    """Whether it is a URL of HTTP, with a host, and a port that there can be."""
+    """Whether it is an HTTP URL with a host and a valid port."""
     try:
         parts = urlsplit(url)
         return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
@@ -52,7 +52,7 @@ def is_http(url: str) -> bool:
 
 
 def endpoints(urls: Iterable[str]) -> tuple[Endpoint, ...]:
-    """All that there are now, at least one of each URL."""
+    """All present addresses, at least one endpoint for each URL."""
     return tuple(dict.fromkeys(each for url in urls for each in _endpoints(url)))
 
 
@@ -61,7 +61,7 @@ def _endpoints(url: str) -> Iterator[Endpoint]:
         addresses = _addresses(urlsplit(url))
     except (OSError, ValueError):
         addresses = []
-    if not addresses:  # whoever connects to it says why
+    if not addresses:  # the connection will fail with the reason
         yield Endpoint(url)
     for address in addresses:
         yield Endpoint(url, address)
@@ -75,10 +75,10 @@ def _addresses(parts: SplitResult) -> list[str]:
 
 
 class Ring:
-    """Of several one is asked, the first, until it is left; for threads.
+    """Several endpoints, of which the first is used until `leave`; thread-safe.
 
-    Names are looked up anew whenever one is left, so that processes come and go.  Of a name that
-    is not found then, the former addresses stay: its name server may be away as well.
+    Names are resolved again at each `leave`, so that processes can come and go.  If a name cannot
+    be resolved, its former addresses stay.
     """
 
     def __init__(self, urls: Iterable[str]) -> None:
@@ -94,7 +94,7 @@ class Ring:
         return len(self._ring) > 1
 
     def leave(self, left: Endpoint) -> None:
-        """Ask another from now on; whoever comes late has been asking it already."""
+        """Use another endpoint from now on; no effect if `left` is not the first any more."""
         first, *others = self._ring
         if left == first:
             now = endpoints(self._urls)

@@ -19,18 +19,18 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-#: What two clocks may drift apart in a second: each is slewed by NTP at 500 ppm at most.
+#: The largest drift between two clocks, per second: NTP slews each by at most 500 ppm.
 DRIFT_MAX = 1e-3
-#: What carries the ledger's time in its answers to agents, in seconds since the epoch; and, in
-#: their requests, by how many seconds the host's clock is ahead of it, once it is known.
+#: Headers: the ledger's time in its answers to agents, in seconds since the epoch; and in their
+#: requests how many seconds the host's clock is ahead of it, once that is known.
 TIME_HEADER, AHEAD_HEADER = "Ledger-Time", "Host-Clock-Ahead"
-#: Clocks that are further apart are told of.  Those that NTP keeps differ by milliseconds.
+#: A larger skew is reported.  With NTP clocks differ by milliseconds.
 SKEW_MAX_S = 1.0
 
 
 @dataclass(frozen=True)
 class Interval:
-    """Where the other's time less ours lies, as it was at `at` of our monotonic clock."""
+    """The interval of "its time minus our monotonic time", as of `at` of our monotonic clock."""
 
     low: float
     high: float
@@ -41,7 +41,7 @@ class Interval:
         return (self.low + self.high) / 2
 
     def aged(self, at: float) -> Interval:
-        """As wide as it has become since."""
+        """Widened by the drift since."""
         drift = DRIFT_MAX * max(0.0, at - self.at)
         return Interval(self.low - drift, self.high + drift, max(at, self.at))
 
@@ -52,7 +52,7 @@ class Interval:
 
 
 class FarClock:
-    """The other's time.  Thread-safe; all times in seconds."""
+    """The other machine's time.  Thread-safe; all times in seconds."""
 
     def __init__(
         self,
@@ -65,11 +65,11 @@ class FarClock:
         self._doubted: Interval | None = None
 
     def asking(self) -> float:
-        """The moment at which a request is sent, for `heard`."""
+        """The present moment, before a request is sent, for `heard`."""
         return self._monotonic()
 
     def heard(self, time_s: float, asked_at: float) -> float:
-        """Take the time that an answer carries; by how much the other's clock was set, mostly 0."""
+        """Use the time in an answer; returns by how much the other clock was set, usually 0."""
         if not math.isfinite(time_s):
             return 0.0
         now = self._monotonic()
@@ -90,11 +90,11 @@ class FarClock:
         return self._known is not None
 
     def __call__(self) -> float:
-        """The other's time now, in seconds since the epoch, within `error_s`."""
+        """The other machine's time now, in seconds since the epoch, within `error_s`."""
         return self._now()[0]
 
     def supposed(self) -> float:
-        """The other's time; until it was heard, what our own wall clock says."""
+        """The other machine's time; our wall clock's before the first answer."""
         return self() if self.known else self._wall()
 
     @property
@@ -103,11 +103,11 @@ class FarClock:
 
     @property
     def skew_s(self) -> float:
-        """How far our own wall clock is ahead of the other's, within `error_s`."""
+        """How far our wall clock is ahead of the other's, within `error_s`."""
         return self._wall() - self()
 
     def reading(self) -> tuple[float, float, float] | None:
-        """Our wall clock, how far it is ahead of the other's just now, and the error of that."""
+        """Our wall clock, how far it is ahead of the other's now, and the error of that."""
         if not self.known:
             return None
         wall, (far, error_s) = self._wall(), self._now()
@@ -121,13 +121,13 @@ class FarClock:
 
 
 class Skewed:
-    """Whether a clock is wrong by more than SKEW_MAX_S, told when that changes."""
+    """Whether a clock is off by more than SKEW_MAX_S; reports only changes."""
 
     def __init__(self) -> None:
         self._skewed = False
 
     def has_become(self, skew_s: float) -> bool | None:
-        """True: it is wrong now, False: it is right again, None: as it was."""
+        """True: it is off now; False: it is right again; None: unchanged."""
         skewed = abs(skew_s) > SKEW_MAX_S
         if skewed == self._skewed:
             return None

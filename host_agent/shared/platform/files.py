@@ -17,11 +17,11 @@ from pathlib import Path
 
 @contextmanager
 def regular_file(path: str | Path) -> Iterator[Path]:
-    """Another name of this very file, as long as this lasts: what it names is changed by nobody.
+    """A path of this very file, valid during the block, even if the file is replaced meanwhile.
 
-    Raises OSError, also if it is no regular file.
+    Raises OSError, also if it is not a regular file.
     """
-    handle = os.open(path, os.O_PATH | os.O_CLOEXEC)  # which finds it, and does not open it
+    handle = os.open(path, os.O_PATH | os.O_CLOEXEC)  # finds the file without opening it
     try:
         mode = os.fstat(handle).st_mode
         if stat.S_ISDIR(mode):

@@ -1,12 +1,11 @@
 """One HTTP call over kept connections: how the agent calls the ledger and Cinder.
 
-urllib3's pools, without what a browser needs: a call is sent once, and nothing is followed.
-Its errors are told apart by what they say about the world: `NotConnectedError` - nothing was
-sent - or any other OSError, after which the call may have been carried out.
+urllib3's pools without retries and redirects.  There are two kinds of errors: `NotConnectedError`,
+when nothing was sent, and any other OSError, after which the call may have been carried out.
 
-A socket's time-out applies to each read, so a peer that sends a byte now and then would hold a call
-for ever.  Here the read time-out applies to the whole answer, header and body; and all calls of a
-thread `within` so many seconds share them.
+A socket's timeout applies to each read, so a peer that sends a byte now and then could block a call
+for ever.  Here the read timeout applies to the whole answer, header and body; and all calls of a
+thread in a `within` block share its seconds.
 """
 
 from __future__ import annotations
@@ -25,21 +24,21 @@ from urllib3 import BaseHTTPResponse, HTTPConnectionPool, Retry, Timeout
 from urllib3 import exceptions as errors
 
 CONNECT_S = 5.0
-#: Kept open of a pool, one for each thread that asks; beyond it they are made anew.
+#: Connections that a pool keeps open; further threads open new ones.
 CONNECTIONS_MAX = 64
 #: The largest answer read; a page of commands or of volumes is far smaller.
 ANSWER_MAX_BYTES = 16 * 1024 * 1024
 
 _ONCE = Retry(False, redirect=False)
 _UNSENT = (
-    errors.ConnectTimeoutError,  # of which a refusal is one, too
+    errors.ConnectTimeoutError,  # also the base of a refused connection's error
     errors.ProxyError,
     errors.ClosedPoolError,
 )
 
 
 _own = threading.local()
-#: By thread what it asks at the moment, and since when.
+#: By thread: its present call, and since when.
 _asking: dict[threading.Thread, tuple[str, float]] = {}
 
 
@@ -49,7 +48,7 @@ class NotConnectedError(OSError):
 
 @contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """All calls that this thread makes meanwhile end in so many seconds, taken together."""
+    """All calls of this thread in the block end within so many seconds in total."""
     outer = _until()
     end = time.monotonic() + seconds
     _own.until = end if outer is None else min(end, outer)
@@ -60,7 +59,7 @@ def within(seconds: float) -> Iterator[None]:
 
 
 def left_s() -> float | None:
-    """How many seconds this thread still has (`within`), 0 if none; None: no such end is set."""
+    """The seconds that this thread has left (`within`), at least 0; None: no limit."""
     until = _until()
     return None if until is None else max(0.0, until - time.monotonic())
 
@@ -71,7 +70,7 @@ def _until() -> float | None:
 
 
 def _bounded(timeout: Timeout) -> Timeout:
-    """What is left of it for this thread.  Raises NotConnectedError if that is nothing."""
+    """The timeout, bounded by `left_s`.  Raises NotConnectedError if nothing is left."""
     left = left_s()
     if left is None:
         return timeout
@@ -87,7 +86,7 @@ def _least(given: Any, left: float) -> float:
 
 
 class _Answering(io.RawIOBase):
-    """A socket that is read from until its time-out, as it is now, is over."""
+    """A socket's reader whose reads end together when the socket's present timeout is over."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -96,7 +95,7 @@ class _Answering(io.RawIOBase):
         self._until = time.monotonic() + min(limits) if limits else None
 
     def makefile(self, _mode: str) -> io.BufferedReader:
-        """As http.client asks a socket for what it reads the answer from."""
+        """Called by http.client for the stream of the answer."""
         return io.BufferedReader(self)
 
     def readable(self) -> bool:
@@ -121,7 +120,7 @@ class _Response(HTTPResponse):
 
 
 def whole_answers(pool: HTTPConnectionPool) -> HTTPConnectionPool:
-    """The pool, whose time-out to read is for whole answers from now on."""
+    """The pool, with its read timeout applied to whole answers."""
     kind: Any = pool.ConnectionCls
     if kind.response_class is not _Response:
         pool.ConnectionCls = type(kind.__name__, (kind,), {"response_class": _Response})
@@ -137,7 +136,7 @@ def ask(
     *,
     timeout: Timeout,
 ) -> tuple[BaseHTTPResponse, bytes]:
-    """The answer, whatever its status, and its body.  `target`: a path, or a URL for a proxy."""
+    """The answer, with any status, and its body.  `target`: a path, or a URL for a proxy."""
     timeout = _bounded(timeout)
     mine, path = threading.current_thread(), target.partition("?")[0]
     _asking[mine] = f"{method} {pool.host}:{pool.port} {path}", time.monotonic()
@@ -153,13 +152,13 @@ def ask(
             timeout=timeout,
             preload_content=False,
         )
-        raw = answer.read(ANSWER_MAX_BYTES + 1)  # the whole of it gives the connection back
+        raw = answer.read(ANSWER_MAX_BYTES + 1)  # a complete read returns the connection
     except _UNSENT as error:
         raise NotConnectedError(f"{type(error).__name__} {error}") from error
     except errors.ReadTimeoutError as error:
         raise TimeoutError(str(error)) from error
     except errors.HTTPError as error:
-        if any(isinstance(cause, CertificateError) for cause in error.args):  # of a handshake
+        if any(isinstance(cause, CertificateError) for cause in error.args):  # in the handshake
             raise NotConnectedError(f"{type(error).__name__} {error}") from error
         raise ConnectionError(f"{type(error).__name__} {error}") from error
     finally:
@@ -171,7 +170,7 @@ def ask(
 
 
 def open_calls() -> list[str]:
-    """What is asked at the moment, for people; the longest first."""
+    """The present calls, for an operator; the longest first."""
     now = time.monotonic()
     calls = sorted(_asking.copy().items(), key=lambda call: call[1][1])
     told = [f"  {what}, {now - since:.1f} s, thread {mine.name}" for mine, (what, since) in calls]

@@ -1,15 +1,13 @@
 """Logs of both programs: human lines on a terminal, one JSON object per line elsewhere.
 
-Code of ours logs an event and its fields, `structlog.get_logger(__name__)`; libraries log
-as they do.  Event names are snake_case words; sentences and values are fields: `why` says
-what went wrong, `hint` what to do.  Every record passes the same processors: what is bound to
-the context (`structlog.contextvars`) is added, secrets are masked.  Masking is the second net;
-the first is that secrets are not handed to a logger.
+Our code logs an event with fields, by `structlog.get_logger(__name__)`.  Event names are snake_case
+words; sentences and values are fields: `why` says what went wrong, `hint` what to do.  All records,
+also those of libraries, pass the same processors: the bound context (`structlog.contextvars`) is
+added, and secrets are masked.  Masking is the second safeguard; the first is not to log secrets.
 
-Texts come from tenants, Cinder and guests, too, and none of them may look like a record of
-ours.  A record is one JSON object on one line; or, for people, one line in which line ends and
-control characters are escaped, and then its traceback, indented.  So whatever begins in the
-first column is a record.
+Texts also come from tenants, Cinder and guests, and must not look like a record.  A record is one
+JSON object on one line; or, for people, one line with line ends and control characters escaped,
+followed by its traceback, indented.  So every line that begins in the first column is a record.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 from host_agent.shared.platform.masking import is_blanked, mask, masked
 from host_agent.shared.platform.text import one_line
 
-#: Libraries that tell every request: heard only at DEBUG.
+#: Libraries that log every request: only at DEBUG.
 _TALKATIVE = ("aiohttp.access", "keystoneauth", "urllib3", "asyncio")
 
 
@@ -51,7 +49,7 @@ def set_up(level: str = "info", form: str = "auto", stream: TextIO | None = None
 
 
 def through_the_standard_library() -> None:
-    """Our events go to the standard library's handlers, whichever there are, as libraries' do."""
+    """Send structlog's events to the handlers of the standard library."""
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,  # first: what is not logged costs nothing
@@ -75,7 +73,7 @@ def _shared_processors() -> list[Processor]:
 
 
 def _final_processors(*, human: bool) -> list[Processor]:
-    """Exceptions become text before masking, so that theirs is masked as well."""
+    """Exceptions become text before masking, so that they are masked as well."""
     common: list[Processor] = [
         structlog.stdlib.ProcessorFormatter.remove_processors_meta,
         structlog.processors.format_exc_info,
@@ -90,14 +88,14 @@ _one_text = structlog.dev.ConsoleRenderer(colors=False)
 
 
 def _render_for_people(logger: WrappedLogger, method: str, event: EventDict) -> str:
-    """One line, and behind it the indented lines of a stack or traceback."""
+    """One line, then the indented lines of a stack or traceback."""
     behind = [str(event.pop(key)) for key in ("stack", "exception") if event.get(key)]
     lines = [one_line(line) for text in behind for line in text.split("\n")]
     return "\n    ".join([one_line(_one_text(logger, method, event)), *lines])
 
 
 def _mask_secrets(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """Most lines hold no secret, so the texts of a line are looked at together first."""
+    """Most records have no secret, so the texts of a record are first checked together."""
     together = "\n".join(value for value in event.values() if isinstance(value, str))
     clean = mask(together) == together
 

@@ -1,13 +1,12 @@
-"""Keep secrets out of logs, errors, reports and answers, in the service as on the hosts.
+"""Keeps secrets out of logs, errors, reports and answers, in the service and on hosts.
 
-Theory of operation.  There are two nets.
-* By name: what stands under a key that names a secret is blanked, in data (`masked`) and
-  in text (`mask`: `key=value`, `"key": "value"`, a password in a URL).
-* By value: strings under such keys in a connection information, and keys of volumes, are
-  learnt when they are read (`learn`) and blanked wherever they turn up, for messages of
-  libraries that name no key.
+Theory of operation.  Secrets are recognised in two ways.
+* By name: the value of a key that names a secret is blanked, in data (`masked`) and in text
+  (`mask`: `key=value`, `"key": "value"`, a password in a URL).
+* By value: the secrets of connection information, and keys of volumes, are remembered when they are
+  read (`learn`), and blanked wherever they appear, for messages of libraries without a key.
 
-One pattern says which keys name a secret; it errs on the side of masking.
+One pattern decides which keys name a secret; in doubt it masks.
 """
 
 from __future__ import annotations
@@ -21,16 +20,16 @@ from typing import Any
 
 from host_agent.shared.platform.text import one_line
 
-#: The newest values are kept; a host has far fewer attachments under way at once.
+#: The newest values are kept; a host has far fewer attachments in progress.
 KNOWN_MAX = 1000
 #: Shorter values would blank ordinary words, and protect nothing.
 LENGTH_MIN = 6
-#: Of a message; what is longer is cut.
+#: The limit of a message; a longer one is cut.
 MESSAGE_CHARS_MAX = 1_000
 
 MASK = "***"
 
-#: These say where a secret is, of what kind, or how many there are.
+#: Keys that name the place, the kind, or the number of secrets.
 _HARMLESS = r"[\w-]*(?:[_-]?uuid|[_-](?:file|type|size|count|max|roles)|encryption_key_id)"
 _NAME = (
     rf"(?!{_HARMLESS}(?![\w-]))"
@@ -38,8 +37,8 @@ _NAME = (
     r"|token|secret|keys?(?![a-z]))[\w-]*+"
 )
 _SECRET_KEY = re.compile(_NAME, re.IGNORECASE)
-#: Texts of agents and tenants come here: no pattern looks at one character again and again.  So a
-#: word is only searched for a key if it stands before a value, and nothing is given back.
+#: Linear in the text, which may come from agents and tenants: only a word before a value is
+#: searched for a key, and the quantifiers are possessive.
 _PAIR = re.compile(
     # In JSON within JSON the quotes have backslashes.
     r"""(?P<name>(?<![\w-])(?=[\w-]++\\*+["']?\s*+[:=])"""
@@ -47,8 +46,8 @@ _PAIR = re.compile(
     r"""(?:(?:basic|bearer)\s++)?(?:\\*+(?:[bu]\\*+)?(?:"[^"]*"|'[^']*')|[^\s,;}\])"']+)""",
     re.IGNORECASE,
 )
-#: Each name of a secret has one of these, case-folded; most texts have none, and looking for these
-#: costs a tenth of looking for names (`tests/unit/test_masking.py`).
+#: Each name of a secret has one of these, case-folded; most texts have none, and this check costs a
+#: tenth of the pattern's (`tests/unit/test_masking.py`).
 _STEMS = ("pass", "cred", "author", "token", "secret", "key")
 _PASSWORD_IN_URL = re.compile(r"(?P<name>(?<![\w+.-])[\w+.-]++://[^\s:/@]*+:)[^\s/]+(?=@)")
 
@@ -58,17 +57,17 @@ _known: OrderedDict[str, None] = OrderedDict()
 
 @lru_cache(KNOWN_MAX)
 def is_secret_key(key: str) -> bool:
-    """Whether what stands under this key is a secret."""
+    """Whether the value of this key is a secret."""
     return _SECRET_KEY.fullmatch(key) is not None
 
 
 def is_blanked(key: str) -> bool:
-    """Whether nothing of what stands under this key is shown."""
+    """Whether the whole value of this key is blanked."""
     return key == "connection_info" or is_secret_key(key)
 
 
 def mask(text: str) -> str:
-    """`text` with every secret we can recognise blanked."""
+    """The text with every recognised secret blanked."""
     with _lock:
         known = [value for value in _known if value in text]
     for value in sorted(known, key=len, reverse=True):
@@ -82,20 +81,19 @@ def mask(text: str) -> str:
 
 
 def clean_message(text: object) -> str:
-    """A message fit for people and logs: bounded, one line that can be shown, secrets masked.
+    """A message for people and logs: bounded, one printable line, secrets masked.
 
-    Errors that crossed OpenStack's message bus come with the traceback behind them.
+    Errors from OpenStack's message bus have a traceback after the message, which is removed.
     """
     message, _, _ = str(text or "").partition("\nTraceback (most recent call last)")
-    # Masked first: a secret is known as it is, with all its spaces.
+    # Masked first, because a known secret may have several spaces.
     return one_line(" ".join(mask(message).split()))[:MESSAGE_CHARS_MAX]
 
 
 def masked(value: Any, key: str = "") -> Any:
-    """`value`, which stands under `key`, with every secret we can recognise blanked.
+    """The value of `key` with every recognised secret blanked.
 
-    True, False and None tell only whether there is a secret.  A `connection_info` is
-    blanked as a whole.
+    True, False and None stay.  A `connection_info` is blanked as a whole.
     """
     if value is None or isinstance(value, bool):
         return value
@@ -109,7 +107,7 @@ def masked(value: Any, key: str = "") -> Any:
 
 
 def holds_secret(value: Any, key: str = "") -> bool:
-    """Whether `value`, which stands under `key`, is or has a text that is a secret."""
+    """Whether the value of `key` is or contains a secret text."""
     if isinstance(value, Mapping):
         return any(holds_secret(item, str(name)) for name, item in value.items())
     if isinstance(value, (list, tuple)):
@@ -118,7 +116,7 @@ def holds_secret(value: Any, key: str = "") -> bool:
 
 
 def without_secrets(data: Any) -> Any:
-    """`data` without the keys, at any depth, that name a secret."""
+    """The data without keys, at any depth, that name a secret."""
     if isinstance(data, dict):
         return {k: without_secrets(v) for k, v in data.items() if not is_secret_key(str(k))}
     if isinstance(data, (list, tuple)):
@@ -130,7 +128,7 @@ def learn(data: Any) -> None:
     """Remember the secrets in `data`, so that `mask` blanks them from now on."""
     with _lock:
         for value in _secret_values(data):
-            for word in (value, *value.split()):  # a keyring holds more than its key
+            for word in (value, *value.split()):  # a keyring has more than its key
                 if len(word) >= LENGTH_MIN:
                     _known[word] = None
                     _known.move_to_end(word)
@@ -139,7 +137,7 @@ def learn(data: Any) -> None:
 
 
 def _secret_values(data: Any, *, under_secret: bool = False) -> list[str]:
-    """All strings that stand, at any depth, under a key that names a secret."""
+    """All strings, at any depth, under a key that names a secret."""
     if isinstance(data, dict):
         return [
             value

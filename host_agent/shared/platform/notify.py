@@ -1,4 +1,4 @@
-"""Tells systemd the state of this process, if systemd asks for it (sd_notify(3))."""
+"""Notifies systemd of the process's state (sd_notify(3))."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import suppress
 
 
 def tell(state: str) -> None:
-    """`READY=1`, `STOPPING=1`, or `WATCHDOG=1`.  Nothing, if nobody asked, or nobody hears."""
+    """Send `READY=1`, `STOPPING=1`, or `WATCHDOG=1`; no effect without systemd's socket."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:
         return
@@ -18,7 +18,7 @@ def tell(state: str) -> None:
 
 
 def watchdog_s() -> float | None:
-    """How often `WATCHDOG=1` has to come: twice in the time that the unit's WatchdogSec says."""
+    """The interval of `WATCHDOG=1`: half of the unit's WatchdogSec; None without a watchdog."""
     asked = os.environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
     period_us = os.environ.get("WATCHDOG_USEC", "")
     return int(period_us) / 2_000_000 if asked and period_us.isdigit() else None

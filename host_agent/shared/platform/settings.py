@@ -1,13 +1,13 @@
 """Settings of a program: one frozen tree of dataclasses, read once.
 
-Later wins: defaults, the file (TOML), credentials, the environment, the command line.  The file
-is the one named on the command line or by the variable <PREFIX>CONFIG, else the usual one if it
-is there.  A variable is the prefix and the key in upper case; two underscores enter a
-section: LEDGER_LISTEN__PORT.  Its value is the text itself for a text, and TOML otherwise.
-A credential is a file named as a variable, in systemd's directory (LoadCredential=).
+Later sources win: defaults, the file (TOML), credentials, the environment, the command line.  The
+file is the one named on the command line or by the variable <PREFIX>CONFIG, else the default one if
+it exists.  A variable is the prefix and the key in upper case; two underscores enter a section:
+LEDGER_LISTEN__PORT.  Its value is a plain text for a text, and TOML otherwise.  A credential is a
+file named as a variable, in systemd's directory (LoadCredential=).
 
-All that is wrong is told at once, a line each: where it stands, the key, what is expected.
-These lines repeat numbers, and no texts: a text may be a secret.
+All problems are reported at once, one line each: the source, the key, what is expected.  The lines
+repeat numbers, but no texts, which may be secrets.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ S = TypeVar("S")
 
 
 class ConfigError(ValueError):
-    """Settings that cannot be used; a line each says where, which key, what is expected."""
+    """Settings that cannot be used; one line for each problem."""
 
 
 class NotNowError(ConfigError):
-    """What they name cannot be used now, and may be a moment later: a file that is being replaced,
-    a port that is taken.  Whoever starts the program is to try again.
+    """A file or a port that the settings name cannot be used now, but may be later: it is being
+    replaced, or in use.  systemd restarts the program.
     """
 
 
 class Must(NamedTuple):
-    """For `Annotated`: what a value has to fulfil, as words behind "expected a number"."""
+    """For `Annotated`: a condition of a value, and its words after "expected a number"."""
 
     holds: Callable[[Any], bool]
     words: str
@@ -51,21 +51,21 @@ Seconds = Annotated[float, Must(lambda value: value > 0, "above 0")]
 
 
 class Source(NamedTuple):
-    """Where the settings of a program are, unless the command line says."""
+    """The default sources of a program's settings."""
 
     prefix: str  # of environment variables
     file: Path
 
 
 class _Node(NamedTuple):
-    """What was given: a value, or for a table its nodes by their keys."""
+    """A value with its source; the value of a table is a dict of nodes."""
 
     value: Any
     where: str
 
 
 class _Text(str):
-    """What came as text, from a variable or an option, and may stand for another type."""
+    """A text from a variable or an option, which may have to be parsed as TOML."""
 
     __slots__ = ()
 
@@ -131,9 +131,9 @@ def _from_file(source: Source, file: Path | None, environ: Mapping[str, str]) ->
 
 
 def refuse_readable(path: Path, status: os.stat_result) -> None:
-    """Raises ConfigError if every user of this machine may read, or change, a file with a secret.
+    """Raises ConfigError if every user of this machine may read or change a file with a secret.
 
-    Its group may: services are commonly given root's files by their group.
+    The group may, because services often read root's files by their group.
     """
     if status.st_mode & (stat.S_IROTH | stat.S_IWOTH):
         raise ConfigError(
@@ -143,7 +143,7 @@ def refuse_readable(path: Path, status: os.stat_result) -> None:
 
 
 def secret_in(path: Path) -> str:
-    """The one secret that a file holds.  Raises ConfigError."""
+    """The secret in a file.  Raises ConfigError."""
     try:
         with regular_file(path) as same, same.open() as opened:
             refuse_readable(path, os.fstat(opened.fileno()))
@@ -158,7 +158,7 @@ def secret_in(path: Path) -> str:
 
 
 def _credentials(prefix: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """What systemd gives this process alone (systemd.exec(5), CREDENTIALS_DIRECTORY)."""
+    """systemd's credentials (systemd.exec(5), CREDENTIALS_DIRECTORY)."""
     given = environ.get("CREDENTIALS_DIRECTORY")
     paths = sorted(Path(given).glob(f"{prefix}*")) if given else []
     return {path.name: secret_in(path) for path in paths}
@@ -167,7 +167,7 @@ def _credentials(prefix: str, environ: Mapping[str, str]) -> dict[str, str]:
 def _from_names(
     kind: type, prefix: str, given: Mapping[str, str], what: str, problems: list[str]
 ) -> Iterator[_Node]:
-    """Others with the prefix are other programs', unless they look like a key of ours."""
+    """Unknown names with the prefix belong to other programs, unless they look like a key."""
     top = get_type_hints(kind).keys()
     flat = {key.replace("__", "_"): key for key in _variables(kind)}
     for name, text in given.items():
@@ -190,7 +190,7 @@ def _variables(kind: type, section: str = "") -> Iterator[str]:
 
 
 def _at(key: str, value: Any, where: str) -> _Node:
-    """A tree with this one value, or with none."""
+    """A tree with this value; an empty one for None."""
     if value is None:
         return _Node({}, where)
     node = _Node(_Text(value) if isinstance(value, str) else value, where)
@@ -206,7 +206,7 @@ def _node(value: Any, where: str) -> _Node:
 
 
 def _over(old: _Node, new: _Node) -> _Node:
-    """`new` wins; tables are laid over each other key by key."""
+    """`new` wins; tables are merged key by key."""
     if not (isinstance(old.value, dict) and isinstance(new.value, dict)):
         return new
     both = {key: _over(old.value[key], new.value[key]) for key in old.value.keys() & new.value}
@@ -216,7 +216,7 @@ def _over(old: _Node, new: _Node) -> _Node:
 
 # --- values ---------------------------------------------------------------------------------------
 
-#: How types are written in TOML, and what that is called.
+#: For each type: the Python type from TOML, and its name in messages.
 _TOML: dict[Any, tuple[type, str]] = {
     str: (str, "a text"),
     bool: (bool, "true or false"),
@@ -228,7 +228,7 @@ _TOML: dict[Any, tuple[type, str]] = {
 
 
 def _section(kind: type[S], node: _Node, key: str, problems: list[str]) -> Any:
-    """The dataclass with these values; of no use if a problem was added."""
+    """The dataclass with these values; invalid if a problem was added."""
     begun = len(problems)
     hints = get_type_hints(kind, include_extras=True)
     found = {}
@@ -254,9 +254,9 @@ def _meant(name: str, known: list[str]) -> str:
 
 
 def _read(hint: Any, node: _Node, key: str, problems: list[str]) -> Any:
-    """The node as a value of this type; of no use if a problem was added."""
+    """The node as a value of this type; invalid if a problem was added."""
     hint, *musts = get_args(hint) if get_origin(hint) is Annotated else (hint,)
-    if isinstance(hint, UnionType):  # with None, which TOML has no word for
+    if isinstance(hint, UnionType):  # with None, which TOML does not have
         hint = get_args(hint)[0]
     kind = get_origin(hint) or hint
     value = _as_in_a_file(kind, node)
@@ -273,7 +273,7 @@ def _read(hint: Any, node: _Node, key: str, problems: list[str]) -> Any:
 
 
 def _as_in_a_file(kind: type, node: _Node) -> Any:
-    """The value as a file would have it: what came as text may stand for something else."""
+    """The value as from a file: a text from elsewhere is parsed as TOML."""
     if not isinstance(node.value, _Text) or issubclass(kind, str):
         return node.value
     try:
@@ -283,7 +283,7 @@ def _as_in_a_file(kind: type, node: _Node) -> Any:
 
 
 def _wrong(kind: type, value: Any, musts: list[Must]) -> str:
-    """What is expected instead of this value, or nothing."""
+    """The problem with this value; "" if there is none."""
     if issubclass(kind, StrEnum):
         return "" if value in list(kind) else f"expected one of {', '.join(kind)}"
     written, name = _TOML[Mapping if dataclasses.is_dataclass(kind) else kind]

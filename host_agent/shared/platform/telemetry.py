@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from prometheus_client import Histogram, disable_created_metrics
 
-#: When a series began would be a second series for each, that nobody asks for.
+#: Without `_created`, a second series for each.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 #: Calls of Cinder and Keystone, in seconds; an update waits for the storage backend.
 CALL_BOUNDS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0)
-#: Steps of flows: from a question to Cinder up to the copy of a volume.
+#: Steps of flows, in seconds: from a read of Cinder to the copy of a volume.
 STEP_BOUNDS_S = (0.05, 0.25, 1.0, 2.5, 5.0, 15.0, 60.0, 300.0, 1800.0)
-#: The outcome of a call that nobody answered in time, or that could not be sent.
+#: The outcome of a call without an answer in time, or that could not be sent.
 NO_ANSWER = "no_answer"
 
 
 def call_seconds(name: str = "ledger_call_seconds") -> Histogram:
-    """A histogram of calls by neighbour and outcome; it is in no registry yet."""
+    """A histogram of calls by neighbour and outcome, not registered."""
     return Histogram(
         name,
         "Duration of calls of Cinder, Keystone and Glance, each attempt; "

@@ -1,10 +1,10 @@
 """The characters that a text may contain: valid in XML 1.0, and harmless on a terminal.
 
-Names, tags, reasons and error messages come from tenants, agents and other programs.  They end
-in domain XML, in lists, in log lines, and on an operator's terminal, where an escape sequence is
-an order and a bidirectional control makes one text look like another (CVE-2021-42574).  At the
-door such characters are refused, or escaped where a refusal would cost more than it protects
-(one guest's odd name must not keep its host away); on the way out they are always escaped.
+Names, tags, reasons and error messages come from tenants, agents and other programs.  They end in
+domain XML, in lists, in log lines, and on an operator's terminal, which executes escape sequences;
+and a bidirectional control makes one text look like another (CVE-2021-42574).  On input such
+characters are refused, or escaped where a refusal would do more harm (one guest's odd name must not
+prevent the registration of its host); on output they are always escaped.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ _NOT_IN_A_LINE = re.compile(f"[{_CONTROLS}{_NO_CHARACTERS}\\t\\n\\r]")
 
 
 def is_showable(text: str) -> bool:
-    """Whether the text holds only what can be stored and shown; it may have several lines."""
+    """Whether all characters can be stored and shown; the text may have several lines."""
     return _UNSHOWABLE.search(text) is None
 
 
 def visible(text: str) -> str:
-    """The text with an escape in the place of each character that cannot be shown."""
+    """The text with unprintable characters escaped."""
     return _UNSHOWABLE.sub(_escaped, text)
 
 
 def one_line(text: str) -> str:
-    """The same, with tabs and line ends escaped as well."""
+    """As `visible`, with tabs and line ends escaped as well."""
     return _NOT_IN_A_LINE.sub(_escaped, text)
 
 
@@ -56,6 +56,6 @@ def texts_in(data: Any) -> Iterator[str]:
 
 
 def _escaped(match: re.Match[str]) -> str:
-    r"""As JSON has it, `\u001b`, so that what stands in a JSON text is still the same."""
+    r"""JSON's escape, `\u001b`, so that the value of a JSON text does not change."""
     units = match[0].encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))

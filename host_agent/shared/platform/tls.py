@@ -20,43 +20,43 @@ from host_agent.shared.platform.files import regular_file
 from host_agent.shared.platform.settings import ConfigError, NotNowError, refuse_readable
 
 MINIMUM = ssl.TLSVersion.TLSv1_2
-#: How long before its end a certificate is to be renewed ...
+#: A certificate should be renewed so long before its end ...
 RENEW_BEFORE = timedelta(days=7)
-#: ... or when less than this share of its time is left, for those that are made for a few days.
+#: ... or when less than this share of its validity is left, for short-lived ones.
 RENEW_SHARE = 1 / 3
-#: How often files are looked at, to be read again when they have changed.
+#: How often files are checked for changes, in seconds.
 LOOK_S = 5.0
 
 _PEM = re.compile(r"-----BEGIN (CERTIFICATE|X509 CRL)-----\s(.+?)-----END \1-----", re.DOTALL)
 _CERTIFICATE, _CRL = "CERTIFICATE", "X509 CRL"
-#: Tags of DER (X.690): what has parts, and the two forms of a time.
+#: Tags of DER (X.690): a sequence, and the two forms of a time.
 _SEQUENCE, _UTC_TIME, _GENERALIZED_TIME = 0x30, 0x17, 0x18
 _LONG_FORM = 0x80
 
 
 class Validity(NamedTuple):
-    """From when to when something may be used."""
+    """The period of validity of a certificate or CRL."""
 
     begins: datetime
     ends: datetime
 
     def is_ending(self, now_s: float) -> bool:
-        """Whether it should have been renewed, in seconds since 1970."""
+        """Whether it should be renewed by now, in seconds since the epoch."""
         before = min(RENEW_BEFORE, (self.ends - self.begins) * RENEW_SHARE)
         return now_s >= (self.ends - before).timestamp()
 
     def trouble(self, now_s: float) -> str | None:
-        """Why it may not be used now, in seconds since 1970."""
+        """Why it is not valid now, in seconds since the epoch; None: it is."""
         if now_s >= self.ends.timestamp():
             return f"it ended at {moment(self.ends)}"
         return f"it begins at {moment(self.begins)}" if now_s < self.begins.timestamp() else None
 
 
 class Watched:
-    """Files that are to be read again when they have changed, and are changing no more.
+    """Files that must be read again after a change.
 
-    A look comes at most every `every_s`; a file that differs from the look before may be half
-    written, and waits for the next one.  `clock` is monotonic.
+    Checked at most every `every_s`.  A file that differs from the check before may be half written,
+    so it counts as changed only when two checks agree.  `clock` is monotonic.
     """
 
     def __init__(
@@ -65,14 +65,14 @@ class Watched:
         every_s: float = LOOK_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Before the files are read for the first time."""
+        """Create it before the files are read for the first time."""
         self._paths = [Path(path) for path in paths if str(path)]
         self._every_s, self._clock = every_s, clock
         self._looked_at = clock()
         self._seen = self._in_use = self._states()
 
     def changed(self) -> bool:
-        """Whether they are to be read now: true once for each change."""
+        """Whether to read them again now: true once for each change."""
         now = self._clock()
         if now - self._looked_at < self._every_s:
             return False
@@ -96,9 +96,9 @@ def _state(path: Path) -> tuple[int, ...] | None:
 
 
 def show(context: ssl.SSLContext, certificate_file: str, key_file: str) -> Validity:
-    """Have `context` show this certificate; how long it may.  Raises ConfigError.
+    """Load this certificate into `context`; its validity.  Raises ConfigError.
 
-    The file has the certificate, then those that lead to its authority.
+    The file has the certificate, then its chain.
     """
     validity = min(validities(certificate_file), key=lambda each: each.ends)
     try:
@@ -119,11 +119,9 @@ def show(context: ssl.SSLContext, certificate_file: str, key_file: str) -> Valid
 
 
 def trust(context: ssl.SSLContext, ca_file: str) -> None:
-    """Have `context` take what these authorities have signed, and they have not revoked.
+    """Have `context` trust these authorities, and check their CRLs.
 
-    Where the file has lists of what is revoked (CRL), each authority needs one.
-
-    Raises ConfigError.
+    If the file has a CRL, each authority needs one.  Raises ConfigError.
     """
     kinds = {kind for kind, _ in _PEM.findall(_text(ca_file))}
     try:
@@ -138,7 +136,7 @@ def trust(context: ssl.SSLContext, ca_file: str) -> None:
 
 
 def validities(file: str) -> list[Validity]:
-    """Of each certificate and list (CRL) of a file.  Raises ConfigError if there is none."""
+    """Of each certificate and CRL in a file.  Raises ConfigError if there is none."""
     text = _text(file)
     try:
         found = [_validity(kind, body) for kind, body in _PEM.findall(text)]
@@ -154,7 +152,7 @@ def moment(at: datetime) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a name or an address means the machine itself, whatever a name server says."""
+    """Whether a name or an address is the machine itself, without a name server."""
     if host == "localhost":  # RFC 6761, 6.3
         return True
     try:
@@ -164,7 +162,7 @@ def is_loopback(host: str) -> bool:
 
 
 class _EncryptedError(Exception):
-    """A key with a passphrase, for which OpenSSL would ask the terminal."""
+    """A key with a passphrase, which OpenSSL would read from the terminal."""
 
 
 def _refuse_passphrase() -> str:
@@ -181,7 +179,7 @@ def _readable(file: str) -> Iterator[Path]:
     try:
         with regular_file(file) as same:
             yield same
-    except ssl.SSLError:  # an OSError: of what is in it
+    except ssl.SSLError:  # an OSError, but about the content
         raise
     except OSError as error:
         raise NotNowError(f"{file}: cannot be read: {error.strerror}") from None
@@ -191,7 +189,7 @@ def _readable(file: str) -> Iterator[Path]:
 
 
 def _validity(kind: str, body: str) -> Validity:
-    """RFC 5280, 4.1.2.5 and 5.1.2.4.  A list need not say when the next comes."""
+    """RFC 5280, 4.1.2.5 and 5.1.2.4.  A CRL need not have nextUpdate."""
     der = ssl.PEM_cert_to_DER_cert(f"{ssl.PEM_HEADER}\n{body.strip()}\n{ssl.PEM_FOOTER}")
     signed = _parts(_parts(der)[0][1])[0][1]
     parts = _parts(signed)
@@ -213,7 +211,7 @@ def _times(parts: Sequence[tuple[int, bytes]]) -> list[datetime]:
 
 
 def _parts(der: bytes) -> list[tuple[int, bytes]]:
-    """Tag and content of each value that stands in `der`."""
+    """Tag and content of each value in `der`."""
     found, at = [], 0
     while at < len(der):
         tag, length, at = der[at], der[at + 1], at + 2

@@ -23,7 +23,7 @@ _doing: ContextVar[_Doing | None] = ContextVar("doing", default=None)
 
 @contextmanager
 def doing(span: Span, request_id: str) -> Iterator[list[str]]:
-    """What this thread asks inside belongs to the span; gives the ids of what it changed."""
+    """Calls in the block belong to the span; yields the request ids of changes."""
     request_ids: list[str] = []
     token = _doing.set(_Doing(span, request_id, request_ids))
     try:
@@ -34,7 +34,7 @@ def doing(span: Span, request_id: str) -> Iterator[list[str]]:
 
 
 def headers() -> dict[str, str]:
-    """For a service of OpenStack: our span, and whose request it serves (oslo.middleware)."""
+    """For a service of OpenStack: the span, and the request id (oslo.middleware)."""
     now = _doing.get()
     if now is None:
         return {}
@@ -42,7 +42,7 @@ def headers() -> dict[str, str]:
 
 
 def answered(method: str, status: int, answer: Mapping[str, str]) -> None:
-    """Remember under which id a service did, or refused, what it was asked to change."""
+    """Remember the service's request id of a change, also of a failed request."""
     now = _doing.get()
     if now is None or (method == "GET" and status < 400):  # noqa: PLR2004 - HTTP's
         return

@@ -169,11 +169,11 @@ def _say_size(seen: Cloud, apart: timedelta) -> None:
 
 def row_of(each: Difference) -> tuple[Any, ...]:
     """A finding, in `COLUMNS`."""
-    from handlers.drift.beside_words import mend_of
+    from handlers.drift.beside_words import remedy_of
     from ledger.cli.operations.plan import Lines
 
     about, kind = each.about, each.kind
-    command, why = mend_of(kind, each.case, about)
+    command, why = remedy_of(kind, each.case, about)
     return (
         *(kind.name, kind.severity.value, about.volume_id, about.server_id),
         *(about.attachment_id, about.host, clock(each.since), Lines(each.says, _said(each.says))),

@@ -1,6 +1,6 @@
 s.from_at <= coalesce(%(known)s::timestamptz, %(at)s::timestamptz)
    AND (s.to_at IS NULL OR s.to_at > %(since)s)
-   -- What was seen may have been so since before it was known, and over before that was.
+   -- An observed begin or end may have happened earlier than it was recorded.
    AND (%(known)s::timestamptz IS NULL
         OR (CASE WHEN s.from_seen IS NULL THEN s.from_at
                  ELSE coalesce((s.from_seen->>'after')::timestamptz, '-infinity') END <= %(at)s

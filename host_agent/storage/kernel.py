@@ -1,13 +1,13 @@
 """What the kernel shows of host storage: sessions, subsystems, maps, mounts, loops, dm-crypt.
 
-A look reads sysfs and procfs, names from /dev, and of a map's paths the device mapper: nothing is
-forked, no daemon is asked, no lock is taken, and no file of a share is touched, for a share whose
-server is gone would keep whoever does that.  So a file on a share counts as there while its share
-is mounted.  Only `others` sends something to storage (identity.py).
+A look reads sysfs, procfs, the names in /dev, and the device mapper's status of maps.  It forks
+nothing, asks no daemon, takes no lock, and touches no file of a share, because that would block if
+the share's server is gone.  So a file on a share counts as present while its share is mounted.
+Only `others` sends something to storage (identity.py).
 
-A session says "logged in" for as long as the kernel tries (democratic-csi #536), and the numbers of
-LUNs, namespaces and device mapper devices are used again for others (kubernetes #59946, lxd
-#18332): so a path has to be that of the same disk, by its WWID or UUID, where both sides have one.
+A session stays "logged in" while the kernel retries (democratic-csi #536), and the numbers of LUNs,
+namespaces and device mapper devices are reused (kubernetes #59946, lxd #18332).  So a path must be
+of the same disk, by its WWID or UUID, if both sides have one.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from host_agent.storage.port import StorageThing
 
 #: The file systems that os-brick mounts for volumes that are files.
 SHARES = frozenset({"nfs", "nfs4", "fuse.glusterfs", "fuse.quobyte", "fuse.vstorage"})
-#: What the kernel says of a path that works: of SCSI, and of NVMe.
+#: The kernel's states of a working path: SCSI, and NVMe.
 WORKING = frozenset({"running", "live"})
 LOGGED_IN = "LOGGED_IN"
-SECTOR_BYTES = 512  # in which sysfs tells sizes, whatever the device's own are
+SECTOR_BYTES = 512  # the unit of sizes in sysfs, whatever the device's sector size is
 DISCOVERY_NQN = "nqn.2014-08.org.nvmexpress.discovery"
-#: Of a multipath map, and of a partition of one, as multipath-tools and kpartx name them.
+#: UUIDs of multipath maps, and of partitions of one, by multipath-tools and kpartx.
 _MAP = "mpath-"
 _OF_A_MAP = re.compile(r"(part\d+-)?mpath-")
-#: Of a mapping of dm-crypt, as cryptsetup names it.
+#: UUIDs of dm-crypt mappings, by cryptsetup.
 _CRYPT = "CRYPT-"
 _NAMESPACE = re.compile(r"nvme\d+n\d+\Z")
 _CONTROLLER = re.compile(r"nvme\d+\Z")
 _DELETED = " (deleted)"
 _OCTAL = re.compile(r"\\([0-7]{3})")
-#: How udev's scsi_id writes a WWID of the NAA kind, and how the kernel does.
+#: The prefix of an NAA WWID by udev's scsi_id, and by the kernel.
 _NAA_UDEV, _NAA_KERNEL = "3", "naa."
 
 
-#: What the device mapper says of the device with a UUID (device_mapper.status).
+#: The device mapper's status of the device with a UUID (device_mapper.status).
 Status = Callable[[str], bytes | None]
 
 
@@ -58,7 +58,7 @@ class Mount(NamedTuple):
 
     @property
     def is_remote(self) -> bool:
-        """Whether a server elsewhere has the files, and may keep whoever touches one."""
+        """Whether another server has the files, so that touching one may block."""
         network = ":" in self.source or self.source.startswith("//")
         return network or self.kind.startswith("fuse") or self.kind in SHARES
 
@@ -66,7 +66,7 @@ class Mount(NamedTuple):
 class KernelStorage:
     """The Storage port over the kernel of this machine.
 
-    In tests `root` is another one's, `status` of its device mapper, and `ask` asks its disks.
+    Tests replace `root`, the device mapper's `status`, and `ask`, which reads a disk's identity.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class KernelStorage:
         self._ask = ask
 
     def look(self) -> KernelView:
-        """Raises OSError where sysfs or procfs cannot be read."""
+        """Raises OSError if sysfs or procfs cannot be read."""
         return KernelView(self._root, self._status)
 
     def others(self, paths: Iterable[str]) -> frozenset[str]:
@@ -90,7 +90,7 @@ class KernelStorage:
 
 
 class KernelView:
-    """What there is of each kind, and how it hangs together, read once."""
+    """All objects and how they depend on each other, read once."""
 
     def __init__(self, root: Path, status: Status) -> None:
         self._root = Path(os.path.realpath(root))
@@ -112,14 +112,14 @@ class KernelView:
     # --- places -----------------------------------------------------------------------------
 
     def place(self, path: str) -> str:
-        """The kernel's name of a device, whichever of its names in /dev this is."""
+        """The kernel's name of a device, from any of its names in /dev."""
         if not path.startswith("/dev/"):
             return path
         real = os.path.realpath(self._root / path[1:])
         return f"/{os.path.relpath(real, self._root)}"
 
     def names(self, path: str) -> frozenset[str]:
-        """Of a device also its WWID, its paths and the maps over it; of a file also its share's."""
+        """Of a device also its WWID, its paths, the maps over it; of a file its share's name."""
         if path.startswith("/dev/"):
             name = Path(self.place(path)).name
             return frozenset(self._told_by(name)) if name in self._blocks else frozenset()
@@ -149,7 +149,7 @@ class KernelView:
         if not self._is_same(name, device, info):
             return False
         wanted = {info.get("target_iqn"), *(info.get("target_iqns") or ())} - {None}
-        target = self._targets.get(name)  # a map's paths may lead to others that were discovered
+        target = self._targets.get(name)  # a map may also have paths of other, discovered targets
         return None if target is None or not wanted else target in wanted
 
     def size(self, path: str) -> int | None:
@@ -158,7 +158,7 @@ class KernelView:
         return int(sectors) * SECTOR_BYTES if sectors.isdecimal() else None
 
     def present(self, device: Mapping[str, Any], info: ConnectionInfo) -> bool | None:
-        """Whether what connecting returned is there, and is the same disk as then."""
+        """Whether the device that connecting returned is there, and still the same disk."""
         path = path_of(device)
         if path is None or not path.startswith("/"):
             return None
@@ -168,7 +168,7 @@ class KernelView:
         return self._is_file(path)
 
     def _is_same(self, name: str, device: Mapping[str, Any], info: ConnectionInfo) -> bool:
-        """No other disk, as far as both have a WWID or a UUID that can be compared."""
+        """False only if both have a WWID or UUID of the same kind, and they differ."""
         uuid, map_id = self._uuid(name), device.get("multipath_id")
         if uuid.startswith(_MAP) and map_id:
             return uuid == f"{_MAP}{map_id}"
@@ -178,9 +178,9 @@ class KernelView:
         return _NAMESPACE.match(name) is None or self._is_namespace(name, info)
 
     def _is_namespace(self, name: str, info: ConnectionInfo) -> bool:
-        """By that of these two by which os-brick finds the namespace of a target, or of a replica.
+        """Compares what os-brick finds the namespace of a target, or of a replica, by.
 
-        Not by `vol_uuid` beside `nqn`, the older form: there os-brick does not go by it.
+        Not `vol_uuid` beside `nqn`, the older form, where os-brick does not use it.
         """
         each_target = info.get("volume_replicas") or [info]
         targets = [each for each in each_target if "target_nqn" in each]
@@ -192,7 +192,7 @@ class KernelView:
         return True
 
     def _is_file(self, path: str) -> bool:
-        """Below a share: so it is while that is mounted; else it is looked for."""
+        """On a share: whether that is mounted; else whether the file exists."""
         mount = self._mount_of(path)
         return (mount is not None and mount.is_remote) or os.path.lexists(self._root / path[1:])
 
@@ -201,7 +201,7 @@ class KernelView:
         return max(over, key=lambda mount: len(mount.at), default=None)
 
     def held(self, place: str) -> bool:
-        """By a mount, swap, a loop device, or a device above it; a map alone holds nothing."""
+        """By a mount, swap, a loop device, or a device above it; a multipath map does not count."""
         if place in self._loops.values():
             return True
         name = place.removeprefix("/dev/")
@@ -218,7 +218,7 @@ class KernelView:
         return False
 
     def _above(self, name: str) -> Iterator[str]:
-        """The devices by which its data is reached: itself, partitions, and maps over them."""
+        """All devices with its data: itself, partitions, and maps over them."""
         for part in (name, *self._partitions(name)):
             yield part
             for holder in self._children(part, "holders"):
@@ -238,7 +238,7 @@ class KernelView:
             )
 
     def _subsystems(self) -> Iterator[StorageThing]:
-        """Those of a fabric."""
+        """NVMe over fabrics only."""
         for subsystem in _entries(self._sys / "class/nvme-subsystem"):
             name, inside = _read(subsystem / "subsysnqn"), _entries(subsystem)
             controllers = [path for path in inside if _CONTROLLER.match(path.name)]
@@ -259,7 +259,7 @@ class KernelView:
                 yield self._thing("multipath_map", uuid.removeprefix(_MAP), [name], working=working)
 
     def _shares(self) -> Iterator[StorageThing]:
-        """A mount with nothing of a guest's, and no loop device on it, is held by nobody."""
+        """A mount is held if a loop device is on it."""
         for mount in self._mounts:
             if mount.kind in SHARES:
                 files = [path for path in self._loops.values() if path.startswith(f"{mount.at}/")]
@@ -278,8 +278,8 @@ class KernelView:
             )
 
     def _crypts(self, of_storage: frozenset[str]) -> Iterator[StorageThing]:
-        """Those above what sessions, subsystems and maps reach: nothing of ours opens one, as QEMU
-        decrypts.  What is above a disk of the host's own is the host's.
+        """Those above devices of sessions, subsystems and maps.  The agent never opens one, because
+        QEMU decrypts; those above the host's own disks are the host's.
         """
         for name in sorted(self._blocks):
             below = {f"/dev/{each}" for each in self._children(name, "slaves")}
@@ -308,11 +308,11 @@ class KernelView:
         return [line.split()[0] for line in lines if line.split()]
 
     def _works(self, name: str) -> bool:
-        """Whether the kernel sends requests by it; one that tells no state is believed to work."""
+        """Whether the kernel sends requests to it; True if it has no state."""
         return self._text(name, "device/state") in (*WORKING, "")
 
     def _is_map(self, name: str) -> bool:
-        """A multipath map, or a partition of one, which nobody asked for."""
+        """A multipath map, or a partition of one."""
         return _OF_A_MAP.match(self._uuid(name)) is not None
 
     def _uuid(self, name: str) -> str:
@@ -330,7 +330,7 @@ class KernelView:
 
 
 def _disks_of(session: Path) -> Iterator[str]:
-    """The disks that a session of iSCSI shows: LUNs of its targets."""
+    """The disks (LUNs) of an iSCSI session."""
     for target in _entries(session / "device"):
         for lun in _entries(target) if target.name.startswith("target") else ():
             yield from (path.name for path in _entries(lun / "block"))
@@ -354,7 +354,7 @@ def _unescaped(text: str) -> str:
 
 
 def _read(path: Path) -> str:
-    """An attribute; "" if there is none, or the device has gone meanwhile."""
+    """An attribute; "" if there is none, or the device has disappeared meanwhile."""
     with suppress(OSError):
         return _decoded(path.read_bytes()).strip()
     return ""
@@ -365,12 +365,12 @@ def _decoded(raw: bytes) -> str:
 
 
 def _entries(path: Path) -> list[Path]:
-    """What is in a directory, by name; nothing if there is none, as without a kernel module."""
+    """The entries of a directory, by name; none if it is missing (a kernel module not loaded)."""
     return [path / name for name in _names(path)]
 
 
 def _names(path: Path) -> list[str]:
     try:
-        return sorted(os.listdir(path))  # noqa: PTH208 - a Path for each costs as much again
+        return sorted(os.listdir(path))  # noqa: PTH208 - a Path for each would double the cost
     except OSError:
         return []

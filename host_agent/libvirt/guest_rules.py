@@ -23,13 +23,13 @@ from host_agent.libvirt.hypervisor import Domain, Hypervisor, HypervisorError, T
 from host_agent.shared.contract.messages import ErrorKind
 from host_agent.shared.contract.ports import PortError
 
-#: How often the world may change between look and act before we give up.
+#: How often a guest may change between look and request before the call fails.
 CHANGES_MAX = 5
 
 _KINDS = {
     Trouble.UNREACHABLE: ErrorKind.RETRYABLE,
     Trouble.BUSY: ErrorKind.RETRYABLE,
-    Trouble.SECRET_MISSING: ErrorKind.RETRYABLE,  # the daemon was restarted: it is made again
+    Trouble.SECRET_MISSING: ErrorKind.RETRYABLE,  # libvirtd was restarted; the retry sets it again
     Trouble.LOST: ErrorKind.UNKNOWN,
 }
 _CODES = {
@@ -41,7 +41,7 @@ _CODES = {
     Trouble.BUSY: "guest_busy",
     Trouble.SECRET_MISSING: "secret_missing",
 }
-#: The world moved between our look and our act: look again.
+#: The guest changed between look and request: look again.
 MOVED = frozenset(
     {
         Trouble.DOMAIN_INACTIVE,
@@ -56,9 +56,8 @@ MOVED = frozenset(
 class Patience:
     """How long a guest may take.
 
-    To let go of a disk: nova's 8 attempts of 20 s.  To shut down: nova's 60 s, asked
-    again every 10 s, for a guest that boots does not hear it.  `end_timeout_s`: for an
-    aborted job to be gone.
+    To release a disk: Nova's 8 attempts of 20 s.  To shut down: Nova's 60 s, requested again every
+    10 s, because a booting guest ignores it.  `end_timeout_s`: until an aborted job has ended.
     """
 
     detach_attempts: int = 8
@@ -83,14 +82,14 @@ class Copies:
         return live, persistent
 
     def differences(self, serial: str) -> tuple[str, ...]:
-        """In what the running guest and its definition differ about this disk."""
+        """The facts of this disk that differ between the running guest and its definition."""
         if self.live is None or self.persistent is None:  # it is off, or transient
             return ()
         return disk_xml.differences(*self.disk(serial))
 
 
 class Rules:
-    """What the rules have: a hypervisor, its host, and patience."""
+    """The base of the rules: a hypervisor, its host, and timeouts."""
 
     def __init__(
         self, hypervisor: Hypervisor, patience: Patience, host: HostCapabilities | None = None
@@ -118,7 +117,7 @@ class Rules:
         return copies
 
     def _wait_for(self, holds: Callable[[], bool], timeout_s: float) -> bool:
-        """Whether it became so in time; looks at least once, and at last once more."""
+        """Whether it holds in time; checks at least once, and once more at the end."""
         end = time.monotonic() + timeout_s
         while not holds():
             if time.monotonic() >= end:
@@ -137,7 +136,9 @@ def copies_of(domain: Domain) -> Copies:
 
 @contextmanager
 def asking(forgiven: frozenset[Trouble] = MOVED) -> Iterator[None]:
-    """Ask the hypervisor; errors become the port's, except those the next look explains."""
+    """Hypervisor errors become PortError; those in `forgiven` are ignored, and the caller looks
+    again.
+    """
     try:
         yield
     except HypervisorError as error:
@@ -148,10 +149,10 @@ def asking(forgiven: frozenset[Trouble] = MOVED) -> Iterator[None]:
 def port_error(
     error: HypervisorError, *, asked_before: bool = False, refused: str | None = None
 ) -> PortError:
-    """The port's error; `refused` is the code if the hypervisor refused."""
+    """The PortError; `refused`: its code if the hypervisor refused."""
     kind = _KINDS.get(error.trouble, ErrorKind.FINAL)
     if asked_before and kind is ErrorKind.RETRYABLE:
-        kind = ErrorKind.UNKNOWN  # an earlier request may still be granted by the guest
+        kind = ErrorKind.UNKNOWN  # the guest may still carry out the earlier request
     code = _CODES.get(error.trouble, "hypervisor_error")
     if refused is not None and kind is ErrorKind.FINAL:
         code = refused
@@ -160,7 +161,7 @@ def port_error(
 
 @contextmanager
 def once_begun(begun: Callable[[], bool]) -> Iterator[None]:
-    """After a first request an error never proves that nothing happened: RETRYABLE is UNKNOWN."""
+    """RETRYABLE becomes UNKNOWN after the first request: something may have happened."""
     try:
         yield
     except PortError as error:

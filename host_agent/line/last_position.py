@@ -16,7 +16,7 @@ import structlog
 _LOG = structlog.get_logger(__name__)
 
 
-class Told:
+class LastPosition:
     """`path`: a file of this host's agent; None: it is forgotten with the process."""
 
     def __init__(self, path: Path | None) -> None:
@@ -25,20 +25,20 @@ class Told:
 
     @property
     def header(self) -> str | None:
-        """As TOLD_HEADER has it; None: nothing was told yet."""
+        """The value of TOLD_HEADER; None: there is none yet."""
         return None if self._last is None else "{} {}".format(*self._last)
 
     def registered(self, epoch: int, position: int) -> None:
-        """The ledger has taken us in: whatever it told before that is over."""
+        """The host is registered; this replaces all earlier values."""
         self._last = (epoch, position)
         if self._path is not None:
             try:
                 _write(self._path, f"{epoch} {position}")
-            except OSError as error:  # it is only missed after a restore, and a restart of ours
+            except OSError as error:  # needed only after a restore and a restart of the agent
                 _LOG.warning("told_not_kept", path=str(self._path), why=str(error))
 
     def polled(self, position: int) -> None:
-        """A poll of the present epoch has come so far."""
+        """A poll of the present epoch has reached this position."""
         if self._last is not None:
             epoch, before = self._last
             self._last = (epoch, max(before, position))

@@ -1,4 +1,4 @@
-"""What requests led to, and those that were refused, which are beside the log for a while."""
+"""What requests led to; and refused requests, which are kept outside the log for a while."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class RequestReads(LogReads):
     async def requested(
         self, low: str, high: str, actor: Actor, *, project_id: str | None
     ) -> list[Row]:
-        """What requests led to, or that they were refused, whose ids lie between two; as `named`.
+        """What the requests with ids from `low` to `high` led to, as `named`; refused ones too.
 
-        With `project_id` only what is of its servers, and only refusals of `actor`.
+        With `project_id` only what concerns its servers, and only refusals of `actor`.
         """
         return await self._all(
             "requested",
@@ -33,8 +33,8 @@ class RequestReads(LogReads):
         )
 
     async def asker(self, actor: Actor, sender: Row) -> tuple[Actor, Row, tuple[Row, ...]]:
-        """Who asks, with what a person is known as, from where (EventContext's `sender`), as
-        events keep it, and EventContext's `persons`.  Raises psycopg.Error.
+        """The actor and the sender (EventContext) as events store them, with hashes in the place of
+        a person, and the rows for EventContext's `persons`.  Raises psycopg.Error.
         """
         if actor.user_id is None:
             return actor, sender, ()
@@ -46,11 +46,11 @@ class RequestReads(LogReads):
         return actor, sender, tuple(row for row in rows if row["salt"] is not None)
 
     async def note_refusals(self, rows: Sequence[Row]) -> None:
-        """Each with how many seconds ago it was, `age_s`."""
+        """Each row has its age in seconds, `age_s`."""
         await self._all("note_refusals", rows=orjson.dumps(list(rows)).decode())
 
     async def trim_refusals(self, kept_s: float, asker_max: int, total_max: int) -> None:
-        """Forget those that are older, and but the newest of each asker and in all."""
+        """Delete those older than `kept_s`, and the oldest beyond the limits of asker and all."""
         await self._all("trim_refusals", kept_s=kept_s, asker_max=asker_max, total_max=total_max)
 
     async def refusal(self, request_id: str) -> Row | None:
@@ -59,8 +59,8 @@ class RequestReads(LogReads):
     async def refusals_after(
         self, after: str | None, after_id: str, late_s: float, limit: int
     ) -> list[Row]:
-        """Those refused behind a moment (ISO 8601), and an id of that moment, and no less than
-        `late_s` ago, in order.
+        """In order, those refused after a moment (ISO 8601) and an id of that moment, and at least
+        `late_s` ago.
         """
         return await self._all(
             "refusals_after", after=after, after_id=after_id, late_s=late_s, limit=limit

@@ -1,11 +1,11 @@
-"""Lines to PostgreSQL, none of which waits for ever.
+"""Connections to PostgreSQL with a client-side timeout for each statement.
 
-A server's own `statement_timeout` is no limit for who asks: it does not run while the server is
-frozen, nor while a commit waits for a synchronous standby, and a kernel answers TCP's probes for a
-process that stands still.  So the client counts.  A line that has not answered in `answer_s` is
-given up, and the error is that of a lost line: what was sent may have been done or not.  Whoever
-meets it asks again on a new line, which goes to the leader that there is by then (several hosts in
-the DSN, with `target_session_attrs=read-write`).
+The server's `statement_timeout` is not enough: it does not fire while the server process is
+stopped or a commit waits for a synchronous standby, and the kernel still answers TCP keepalives.
+So the client counts.  A connection without an answer in `answer_s` is closed, and the error is that
+of a lost connection: the statement may have been executed or not.  The caller tries again on a new
+connection, which goes to the present leader (several hosts in the DSN, with
+`target_session_attrs=read-write`).
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from psycopg.abc import PQGen
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.errors import _WaitTimeout
 
-#: For one statement, or the end of a transaction.
+#: For one statement, or a commit, in seconds.
 ANSWER_S = 12.0
-#: Statements that read whole tables: looks.
+#: The same for statements that read whole tables: looks.
 LONG_ANSWER_S = 600.0
-#: How long a pool goes on by itself to connect; after that whoever wants a line tries at once.
-#: Its own pauses double, and an outage of 35 s would be 60 s long.
+#: How long a pool reconnects in the background; after that each caller tries at once.  The pool's
+#: pauses double, which would turn an outage of 35 s into one of 60 s.
 POOL_RECONNECT_S = 2.0
-#: How often a read is sent that meets dead lines: a crash of the server leaves some in the pool,
-#: which is emptied then, and those that the pool was just making come after that.
+#: Attempts of a read that meets dead connections: after a crash of the server the pool is drained,
+#: but connections that it was just opening come after that.
 READ_ATTEMPTS = 3
-#: libpq's settings, unless the DSN has them.  A host that vanishes without a word is given up after
-#: 10 s, whether it owes an answer or not.
+#: libpq's settings, unless the DSN has them.  A vanished host is noticed after 10 s, with or
+#: without a statement in progress.
 LIMITS: dict[str, int] = {
     "connect_timeout": 5,  # s, for each host of the DSN
     "tcp_user_timeout": 10_000,  # ms
@@ -36,13 +36,13 @@ LIMITS: dict[str, int] = {
     "keepalives_interval": 2,  # s
     "keepalives_count": 3,
 }
-_INTERVAL_S = 0.1  # psycopg's, between two looks for signals
+_INTERVAL_S = 0.1  # psycopg's default interval between checks for signals
 
 R = TypeVar("R")
 
 
 def limited(dsn: str) -> str:
-    """The DSN, with those of LIMITS that it does not say itself."""
+    """The DSN, with those of LIMITS that it does not set."""
     said = conninfo_to_dict(dsn)
     return make_conninfo(dsn, **{name: LIMITS[name] for name in LIMITS if name not in said})
 
@@ -51,8 +51,8 @@ def _given_up(answer_s: float) -> psycopg.OperationalError:
     return psycopg.OperationalError(f"no answer in {answer_s:g} s: the line was given up")
 
 
-class Line(psycopg.Connection[Any]):
-    """A connection each wait of which ends after `answer_s`, with OperationalError."""
+class DbConnection(psycopg.Connection[Any]):
+    """A connection whose waits end after `answer_s` with OperationalError."""
 
     answer_s = ANSWER_S
 
@@ -70,7 +70,7 @@ class Line(psycopg.Connection[Any]):
             raise _given_up(self.answer_s) from None
 
 
-class AsyncLine(psycopg.AsyncConnection[Any]):
+class AsyncDbConnection(psycopg.AsyncConnection[Any]):
     """The same for an event loop."""
 
     answer_s = ANSWER_S

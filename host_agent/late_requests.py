@@ -42,7 +42,7 @@ def sending(sent: Sent, key: str) -> Iterator[None]:
 
 
 def let_land(sent: Sent, key: str, clock: WaitClock) -> None:
-    """Wait, if an earlier request may be under way; then look."""
+    """Wait if an earlier request may still be carried out; the caller looks after that."""
     if key in sent:
         clock.wait(LATE_S)
         sent.discard(key)
@@ -81,12 +81,12 @@ class FileMarks(MutableSet[str]):
             ) from error
 
     def discard(self, key: str) -> None:
-        """One that cannot be removed costs the next who looks a wait, and no more."""
+        """A mark that cannot be removed only costs the next `let_land` a wait."""
         try:
             self._file(key).unlink(missing_ok=True)
         except OSError:
             return
 
     def _file(self, key: str) -> Path:
-        """Ids come from another service: nothing but a plain file name may result."""
+        """Ids come from another service, so they are checked: the result is a plain file name."""
         return self._path / "+".join(str(UUID(part)) for part in key.split("+"))

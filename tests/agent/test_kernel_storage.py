@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from host_agent.storage import device_mapper
+from host_agent.storage.kernel import DISCOVERY_NQN, KernelStorage, KernelView
 from host_agent.storage.port import StorageThing
-from host_agent.storage.shown import DISCOVERY_NQN, KernelStorage, KernelView
 from tests.agent.kernel_tree import Kernel
 
 IQN, NQN = "iqn.2010-10.org.openstack:volume-1", "nqn.2014-08.org.example:volume-1"
