@@ -24,6 +24,9 @@ LONG_ANSWER_S = 600.0
 #: How long a pool reconnects in the background; after that each caller tries at once.  The pool's
 #: pauses double, which would turn an outage of 35 s into one of 60 s.
 POOL_RECONNECT_S = 2.0
+#: The first and the longest pause of a thread that reconnects.  Requests wait for these threads, so
+#: an outage is longer by the longest.
+RECONNECT_FIRST_S, RECONNECT_MAX_S = 0.1, 1.0
 #: Attempts of a read that meets dead connections: after a crash of the server the pool is drained,
 #: but connections that it was just opening come after that.
 READ_ATTEMPTS = 3

@@ -27,15 +27,17 @@ import structlog
 
 import sql
 from ledger.log.clock import DatabaseClock
-from projections.database_connections import AsyncDbConnection
+from projections.database_connections import (
+    RECONNECT_FIRST_S,
+    RECONNECT_MAX_S,
+    AsyncDbConnection,
+)
 from projections.running.news import Moved, News
 from projections.running.tables import prepare
 
 log = structlog.get_logger(__name__)
 
 POLL_INTERVAL_S = 1.0
-RECONNECT_FIRST_S = 0.1
-RECONNECT_MAX_S = 5.0
 
 
 def host_key(name: str) -> str:

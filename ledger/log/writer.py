@@ -46,7 +46,7 @@ from psycopg.types.json import Json
 
 import sql
 from aggregates.base import NOBODY, EventContext
-from projections.database_connections import DbConnection
+from projections.database_connections import RECONNECT_MAX_S, DbConnection
 from projections.reads.database_trouble import DatabaseTrouble, is_lost
 
 log = structlog.get_logger(__name__)
@@ -57,7 +57,6 @@ APPEND_EVENTS_MAX = 10_000
 APPEND_DEADLINE_S = 60.0  # a failover of Patroni: its ttl, and the promotion
 CLOSE_DEADLINE_S = 10.0
 RETRY_PAUSE_FIRST_S = 0.02
-RETRY_PAUSE_MAX_S = 2.0
 STATEMENT_TIMEOUT_S = 10  # then the server cancels, and the batch is sent again
 
 #: SQLSTATE classes and codes after which the same batch may well succeed: lost connection,
@@ -285,7 +284,7 @@ class Writer:
                 log.warning("append_retried", wait_s=pause_s, why=str(error))
                 self._disconnect()
                 self._pause(pause_s)
-                pause_s = min(pause_s * 2, RETRY_PAUSE_MAX_S)
+                pause_s = min(pause_s * 2, RECONNECT_MAX_S)
             else:
                 self.trouble.end()
                 return

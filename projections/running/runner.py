@@ -23,7 +23,7 @@ import structlog
 
 import sql
 from projections.base import Projection
-from projections.database_connections import DbConnection
+from projections.database_connections import RECONNECT_FIRST_S, RECONNECT_MAX_S, DbConnection
 from projections.reads.database_trouble import in_words
 from projections.running.projector import Projector, lags
 
@@ -31,8 +31,6 @@ log = structlog.get_logger(__name__)
 
 POLL_INTERVAL_S = 0.5
 REPLAYED_INTERVAL_S = 0.2
-RECONNECT_FIRST_S = 0.1
-RECONNECT_MAX_S = 5.0
 WAITERS_MAX = 100_000
 _PROJECTED = "ledger_projected"
 

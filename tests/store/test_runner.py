@@ -76,6 +76,27 @@ def test_a_lost_connection_is_made_anew(
     runner.projected(register(ledger, "i")).result(10)
 
 
+def test_an_outage_is_not_longer_by_more_than_a_second(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Requests wait for the projections: their pauses may not grow with the outage."""
+    runner, pauses = ProjectionRunner(database_url, ALL), list[float]()
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 10:
+            runner._stopping.set()
+
+    def refused(_: str) -> None:
+        raise psycopg.OperationalError("connection refused")
+
+    monkeypatch.setattr(runner_module, "connect", refused)
+    monkeypatch.setattr(runner._stopping, "wait", pause)
+    runner._run()
+    assert len(pauses) == 10
+    assert max(pauses) <= 1
+
+
 def test_a_held_projection_is_not_waited_for(ledger: Ledger, database_url: str) -> None:
     others = [projection for projection in ALL if projection is not HOSTS]
     runner = ProjectionRunner(database_url, [*others, poisoned(1)])
