@@ -65,6 +65,10 @@ def _final(code: str, message: str) -> StepError:
     return StepError(kind=ErrorKind.FINAL, code=code, message=message)
 
 
+def _refused(refusal: errors.DomainError, kind: ErrorKind = ErrorKind.RETRYABLE) -> StepError:
+    return StepError(kind=kind, code=refusal.code, message=str(refusal))
+
+
 class Execution:
     """One operation, in one transaction; `book` has all other aggregates that it concerns."""
 
@@ -177,8 +181,7 @@ class Execution:
         for name in sorted({each for each in self.plan.hosts.values() if each} - {own}):
             back = self.book.get(Host, name)
             if back.suspect and not back.fenced:
-                refusal = errors.HostAwaitedError(host=name)
-                return StepError(kind=ErrorKind.RETRYABLE, code=refusal.code, message=str(refusal))
+                return _refused(errors.HostAwaitedError(host=name))
         return None
 
     def _shown_elsewhere(self, steps: Iterable[str], *, undo: bool) -> StepError | None:
@@ -192,9 +195,8 @@ class Execution:
         question = presence.Question.of(self.plan, self.started.server_id, self.book)
         if not (found := list(presence.signs(question, self.book))):
             return None
-        refusal = presence.refusal(question, found)
         kind = ErrorKind.RETRYABLE if self.plan.patient else ErrorKind.FINAL
-        return StepError(kind=kind, code=refusal.code, message=str(refusal))
+        return _refused(presence.refusal(question, found), kind)
 
     def hold_up(self, run: ActiveRun, done: str, now: float) -> None:
         """End a run whose host waits for the ledger before its next step, if that step frees or
@@ -291,12 +293,11 @@ class Execution:
         """
         if host.hooked or not self.plan.hooked:
             return None
-        refusal = errors.HookAwaitedError(host=host.name, failures=host.hook_failures)
-        return StepError(kind=ErrorKind.RETRYABLE, code=refusal.code, message=str(refusal))
+        return _refused(errors.HookAwaitedError(host=host.name, failures=host.hook_failures))
 
     def _too_old(self, host: str) -> StepError:
         refusal = errors.FenceTooOldError(host=host, server_id=self.started.server_id)
-        return _final(refusal.code, str(refusal))
+        return _refused(refusal, ErrorKind.FINAL)
 
     # --------------------------------------------------------------- results
 
