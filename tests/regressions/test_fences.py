@@ -316,16 +316,15 @@ def test_a_revert_starts_no_guest_before_a_host_that_was_unfenced_has_shown_its_
 # --- what was under way on the host ------------------------------------------------------------
 
 
-def with_a_dead_source(*, arrived: bool) -> tuple[World, str]:
-    """Its source dies in the midst of a migration, before it can tell how that went."""
-    world = attached()
-    operation_id = migrate(world)
+def source_dies(world: World, operation_id: str, *, arrived: bool) -> partial[None]:
+    """In the midst of a migration, before it can tell how that went; returns what it began."""
     guests = world.agents[HOST]["guests"]
-    real = guests.migrate
+    real, begun = guests.migrate, list[partial[None]]()
 
     def dies(*args: object) -> None:
+        begun.append(partial(real, *args))
         if arrived:
-            real(*args)
+            begun[0]()
         raise Crash
 
     guests.migrate = dies
@@ -333,6 +332,13 @@ def with_a_dead_source(*, arrived: bool) -> tuple[World, str]:
         run_until(world, operation_id, lambda: False)
     world.boot()
     world.dead.add(HOST)
+    return begun[0]
+
+
+def with_a_dead_source(*, arrived: bool) -> tuple[World, str]:
+    world = attached()
+    operation_id = migrate(world)
+    source_dies(world, operation_id, arrived=arrived)
     return world, operation_id
 
 
@@ -364,6 +370,29 @@ def test_a_source_that_was_unfenced_says_itself_where_its_guest_is(tmp_path: Pat
     host_returns(world, HOST, tmp_path)
     assert world.run(operation_id).state is OperationState.FINISHED
     assert (guests_on(world, HOST), guests_on(world, OTHER)) == ({SERVER: "running"}, {})
+
+
+def test_an_answer_that_is_of_an_earlier_fence_is_asked_for_again() -> None:
+    """Between the two fences the source ran, and brought the guest."""
+    world = attached()
+    operation_id = migrate(world)
+    goes_on = source_dies(world, operation_id, arrived=False)
+    world.fence(HOST)
+    guests = world.agents[OTHER]["guests"]
+    real = guests.arrived
+
+    def late(server_id: str) -> bool:
+        guests.arrived = real
+        answer: bool = real(server_id)
+        unfenced(world, HOST)
+        goes_on()
+        fence(world, HOST)
+        return answer
+
+    guests.arrived = late
+    operation = world.run(operation_id)
+    assert (operation.outcome, world.instance.host) == (Outcome.COMPLETED, OTHER)
+    assert (guests_on(world, HOST), guests_on(world, OTHER)) == ({}, {SERVER: "running"})
 
 
 def test_with_both_hosts_of_a_migration_dead_the_destination_is_fenced_last() -> None:
