@@ -412,6 +412,8 @@ class Link:
         told = _understood(answer, Commands)
         if told is None:
             raise LinkError("the ledger's answer to the poll is not understood")
+        if not after and not told.commands:  # the ledger waits for no result of ours
+            self._faults.discard("report")
         for data in told.commands:
             self._accept(data, runner)
         self._surveys.want(told.survey, epoch)
@@ -448,7 +450,9 @@ class Link:
 
     @contextmanager
     def _noting(self, part: str) -> Iterator[None]:
-        """Note a fault of this part until it succeeds; a ledger that is away is none of its own."""
+        """Note a fault of this part until it succeeds (of a report: or none is awaited).  A ledger
+        that is away is none of its own.
+        """
         try:
             yield
         except (LinkError, RegisterAgainError, Stopping):
