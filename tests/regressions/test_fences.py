@@ -26,6 +26,7 @@ from host_agent.shared.contract.messages import (
     Registration,
 )
 from ledger.core.requests import Accepted
+from tests.commands import registered
 from tests.doubles.host_checks import plugged
 from tests.memory import Crash
 from tests.regressions.worlds import (
@@ -43,6 +44,7 @@ from tests.regressions.worlds import (
 from tests.world import CONTEXT, HOST, NAMES, OTHER, SERVER, World, events
 
 EVACUATE = ActOnServer(server_id=SERVER, flow="evacuate", destination=HOST)
+NOTHING = Registration(service_version=SERVICE_VERSION, capabilities={}, guests=())
 
 
 def power_off(world: World, host: str) -> None:
@@ -492,14 +494,25 @@ def test_a_host_whose_list_lacks_a_guest_is_not_let_in_before_its_evacuation_is_
     operation_id = world.act("evacuate", destination=OTHER)
     crash_at(world, operation_id, "guests.spawn")
     world.service.change_host(HOST, methodcaller("unfence", "it is back"), CONTEXT)
-    nothing = Registration(service_version=SERVICE_VERSION, capabilities={}, guests=())
-    told, _ = world.service.register(HOST, nothing, CONTEXT, world.open_ids)
+    told = registered(world.service, HOST, NOTHING, CONTEXT, world.open_ids)
     assert (told.host.suspect, told.host.leftovers, told.again) == (True, ((), ()), True)
     run_until(world, operation_id, lambda: world.instance.host == OTHER)
     assert guests_on(world, HOST) == guests_on(world, OTHER) == {SERVER: "running"}
     host_returns(world, HOST, tmp_path)
     assert guests_on(world, HOST) == {}
     assert not world.store.load(Host, host_uuid(HOST)).suspect
+
+
+def test_a_host_that_has_changed_since_its_evacuations_were_read_has_to_register_again() -> None:
+    """An evacuation that has begun since could start its guest a second time."""
+    world = attached()
+    world.fence(HOST)
+    known = world.service.register(HOST, NOTHING, CONTEXT)
+    world.act("evacuate", destination=OTHER)
+    unfenced(world, HOST)
+    with pytest.raises(errors.StaleEpochError):
+        world.service.decide_leftovers(HOST, NOTHING, CONTEXT, known, [])
+    assert world.store.load(Host, host_uuid(HOST)).suspect
 
 
 def test_a_guest_that_a_move_may_have_brought_is_not_cleared_before_that_is_known(
