@@ -13,7 +13,7 @@ Any other new form of the same meaning raises `class_version` and adds
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from functools import cache, lru_cache
 from itertools import count
@@ -126,6 +126,8 @@ class EventContext:
 
     `sender`: the client of the request, {"address", "agent"}; None: the ledger itself, or a host.
     `persons`: the rows of persons without an event yet; stored with their first, outside the log.
+    `in_time`: of a request that shows guests: raises once its agent has stopped waiting, because a
+    newer list may have been taken since.
     """
 
     actor: Actor
@@ -137,6 +139,7 @@ class EventContext:
     passes_locks: bool = False  # of servers; this one is not stored
     sender: dict[str, Any] | None = None
     persons: tuple[dict[str, Any], ...] = ()  # this one is not stored in events
+    in_time: Callable[[], None] | None = None  # nor is this one
 
     @property
     def stored_sender(self) -> dict[str, Any] | None:

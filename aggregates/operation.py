@@ -97,6 +97,7 @@ class ActiveRun(NamedTuple):
     epoch: int
     cancelled: bool = False  # to end where it is: somebody wants the operation undone
     verb: str | None = None  # if it is not the steps' own: another host answers for a fenced one
+    fence: int | None = None  # then: the epoch of that fence; None: not known
 
 
 @dataclass
@@ -180,6 +181,7 @@ class Operation(Aggregate):
         """The intent: these steps are about to be done, or undone (`undo`), in this order.
 
         `creates_at`: the time by the database's clock, if one of them creates a volume.
+        `verb`: that of a host that answers for a fenced one; `fence`: the epoch of that fence.
         """
 
         run: int
@@ -188,8 +190,9 @@ class Operation(Aggregate):
         undo: bool
         host: str | None
         epoch: int
-        verb: str | None = None  # see ActiveRun
+        verb: str | None = None
         creates_at: float | None = None
+        fence: int | None = None
 
     class StepSucceeded(Event):
         """The step is done; its domain events are in the same transaction.
@@ -352,7 +355,7 @@ class Operation(Aggregate):
     def _run_started(self, event: RunStarted) -> None:
         self.history.runs, steps = event.run, tuple(event.steps)
         facts = (event.run, event.lane, steps, event.undo, event.host, event.epoch)
-        self.history.active[event.lane] = ActiveRun(*facts, verb=event.verb)
+        self.history.active[event.lane] = ActiveRun(*facts, verb=event.verb, fence=event.fence)
         if (at := event.creates_at) is not None:
             self.asked[event.lane] = (self.asked.get(event.lane, (at,))[0], at)
 

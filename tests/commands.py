@@ -6,16 +6,26 @@ what host_agent.executor does with it.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
+from aggregates.base import EventContext
 from aggregates.operation import SERVER, ActiveRun, Operation
 from handlers.engine.plan import is_first, lane_of, order_of, plan_of
 from host_agent import verbs
 from host_agent.executor import _learn
 from host_agent.reporting import Reporting, Verdict
-from host_agent.shared.contract.messages import Command, CommandStep, StepError, StepResult, Verb
+from host_agent.shared.contract.messages import (
+    Command,
+    CommandStep,
+    Registration,
+    StepError,
+    StepResult,
+    Verb,
+)
 from host_agent.shared.contract.ports import PortError
 from host_agent.verbs.context import RunContext
+from ledger.core.service import RegistrationResult, Service
 from tests.guards import check_outputs
 
 
@@ -44,6 +54,20 @@ def command_of(operation: Operation, run: ActiveRun, position: int) -> Command:
         guest=order_of(operation, todo[0]) if whole else None,
         first=is_first(operation, run),
     )
+
+
+def registered(
+    service: Service,
+    name: str,
+    said: Registration,
+    context: EventContext,
+    evacuating: Callable[[], Iterable[str]],
+) -> RegistrationResult:
+    """The result of an agent's registration; what a suspect host has to release is decided, too."""
+    known = service.register(name, said, context)
+    if not known.host.suspect:
+        return known
+    return service.decide_leftovers(name, said, context, known, evacuating())
 
 
 def run_command(

@@ -59,7 +59,7 @@ from ledger.core.requests import Fleet, Requests
 from ledger.core.service import Service
 from ledger.trial.cinder.model.model import CinderModel
 from tests.agreement import disagreements
-from tests.commands import command_of, run_command
+from tests.commands import command_of, registered, run_command
 from tests.doubles.direct_cinder import DirectCinder
 from tests.doubles.host_checks import broken_invariants, connected_paths, plugged, read_only
 from tests.memory import Clock, Crash, MemoryStore, Tripwire, Trouble
@@ -181,12 +181,12 @@ class World:
             guests=tuple(guests),
             connections=tuple(self.records[name]),
         )
-        told, position = self.service.register(name, said, CONTEXT, self.open_ids)
+        told = registered(self.service, name, said, CONTEXT, self.open_ids)
         shown = {guest.server_id for guest in guests}
         instance = self.instance
         if name in instance.places | set(instance.elsewhere) and self.server_id not in shown:
             self.service.lost_guest(self.server_id, name, CONTEXT)
-        return {"position": position, "unknown": told.unknown, "again": told.again}
+        return {"unknown": told.unknown, "again": told.again}
 
     @property
     def fleet(self) -> Fleet:

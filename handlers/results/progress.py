@@ -58,11 +58,15 @@ def fenced_error(host: str) -> StepError:
 
 
 def _fence_over(host: str) -> StepError:
-    return _final("fence_over", f"Host {host} was unfenced; the guest may run there.")
+    return _final("fence_over", f"The fence of host {host} has ended; the guest may run there.")
 
 
 def _final(code: str, message: str) -> StepError:
     return StepError(kind=ErrorKind.FINAL, code=code, message=message)
+
+
+def _refused(refusal: errors.DomainError, kind: ErrorKind = ErrorKind.RETRYABLE) -> StepError:
+    return StepError(kind=kind, code=refusal.code, message=str(refusal))
 
 
 class Execution:
@@ -149,7 +153,7 @@ class Execution:
                 error or self._unsure(run, host) or self._shown_elsewhere(run.steps, undo=run.undo)
             )
             own = self.plan.host_of(run.lane, run.place)
-            handed_over = host is not None and host.name != own
+            asked_for = self.book.get(Host, own) if host and own and host.name != own else None
             self.operation.record(
                 Operation.RunStarted,
                 run=self.history.runs + 1,
@@ -158,7 +162,8 @@ class Execution:
                 undo=run.undo,
                 host=host.name if host else None,
                 epoch=host.epoch if host else 0,
-                verb=Verb.GUEST_FIND.value if handed_over else None,
+                verb=Verb.GUEST_FIND.value if asked_for else None,
+                fence=asked_for.epoch if asked_for else None,
                 creates_at=now if self._creates(run) else None,
             )
             if error is not None:
@@ -177,8 +182,7 @@ class Execution:
         for name in sorted({each for each in self.plan.hosts.values() if each} - {own}):
             back = self.book.get(Host, name)
             if back.suspect and not back.fenced:
-                refusal = errors.HostAwaitedError(host=name)
-                return StepError(kind=ErrorKind.RETRYABLE, code=refusal.code, message=str(refusal))
+                return _refused(errors.HostAwaitedError(host=name))
         return None
 
     def _shown_elsewhere(self, steps: Iterable[str], *, undo: bool) -> StepError | None:
@@ -192,9 +196,8 @@ class Execution:
         question = presence.Question.of(self.plan, self.started.server_id, self.book)
         if not (found := list(presence.signs(question, self.book))):
             return None
-        refusal = presence.refusal(question, found)
         kind = ErrorKind.RETRYABLE if self.plan.patient else ErrorKind.FINAL
-        return StepError(kind=kind, code=refusal.code, message=str(refusal))
+        return _refused(presence.refusal(question, found), kind)
 
     def hold_up(self, run: ActiveRun, done: str, now: float) -> None:
         """End a run whose host waits for the ledger before its next step, if that step frees or
@@ -291,22 +294,25 @@ class Execution:
         """
         if host.hooked or not self.plan.hooked:
             return None
-        refusal = errors.HookAwaitedError(host=host.name, failures=host.hook_failures)
-        return StepError(kind=ErrorKind.RETRYABLE, code=refusal.code, message=str(refusal))
+        return _refused(errors.HookAwaitedError(host=host.name, failures=host.hook_failures))
 
     def _too_old(self, host: str) -> StepError:
         refusal = errors.FenceTooOldError(host=host, server_id=self.started.server_id)
-        return _final(refusal.code, str(refusal))
+        return _refused(refusal, ErrorKind.FINAL)
 
     # --------------------------------------------------------------- results
 
     def believed(self, run: ActiveRun, result: StepResult) -> StepResult:
         """The result, or an error in its place.  A destination that says in a fenced source's
-        place that the guest has not arrived (`GUEST_FIND`) is believed while that fence stands;
-        afterwards the source is asked itself (decision 0039).
+        place that the guest has not arrived (`GUEST_FIND`) is believed while the fence stands under
+        which it was asked; afterwards the source is asked itself, or the destination again
+        (decision 0039).
         """
+        if run.verb is None or result.outputs.get("passed"):
+            return result
         own = self.plan.host_of(run.lane, self.plan.stage_of(result.step).place) or ""
-        if run.verb is None or result.outputs.get("passed") or self.book.get(Host, own).fenced:
+        source = self.book.get(Host, own)
+        if source.fenced and run.fence in {None, source.epoch}:
             return result
         error = replace(_fence_over(own), kind=ErrorKind.RETRYABLE)
         return replace(result, error=result.error or error)

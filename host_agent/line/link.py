@@ -410,6 +410,8 @@ class Link:
         told = _understood(answer, Commands)
         if told is None:
             raise LinkError("the ledger's answer to the poll is not understood")
+        if not after and not told.commands:  # the ledger waits for no result of ours
+            self._faults.discard("report")
         for data in told.commands:
             self._accept(data, runner)
         self._surveys.want(told.survey, epoch)
@@ -446,7 +448,9 @@ class Link:
 
     @contextmanager
     def _noting(self, part: str) -> Iterator[None]:
-        """Keep a fault of this part until it succeeds; an unreachable ledger is not one."""
+        """Keep a fault of this part until it succeeds; that of a report also until none is awaited.
+        An unreachable ledger is no fault.
+        """
         try:
             yield
         except (LinkError, RegisterAgainError, Stopping):

@@ -39,15 +39,13 @@ _log = structlog.get_logger(__name__)
 @dataclass(frozen=True)
 class PendingRegistration:
     """A registration that waits for its turn.  `told`: the epoch and the position of the log that
-    its agent was told last, if it says so.  `in_time` raises once nobody waits for the answer.
-
+    its agent was told last, if it says so.
     """
 
     host: str
     registration: Registration
     context: EventContext
     told: tuple[int, int] | None = None
-    in_time: Callable[[], object] = lambda: None
 
 
 class AgentBatcher:
@@ -98,10 +96,9 @@ class AgentBatcher:
         registration: Registration,
         context: EventContext,
         told: tuple[int, int] | None = None,
-        in_time: Callable[[], object] = lambda: None,
     ) -> RegistrationResult:
         """Take a registration; returns when all of it can be read, the contact too."""
-        asked = PendingRegistration(host, registration, context, told, in_time)
+        asked = PendingRegistration(host, registration, context, told)
         return await self._registrations.ask(asked)
 
     async def _look(self, wanted: Sequence[tuple[str, int]]) -> Sequence[Row]:
@@ -168,22 +165,17 @@ class AgentBatcher:
             raise known
         if known is not None:
             return known
-        register, loop = self._components.service.register, asyncio.get_running_loop()
-        told = (asked.host, asked.registration, asked.context)
-
-        def evacuating() -> list[str]:
-            found = asyncio.run_coroutine_threadsafe(self._evacuating(asked.host), loop).result()
-            asked.in_time()
-            return found
-
-        shown: RegistrationResult
-        shown, _ = await self._in_thread(register, *told, evacuating, asked.in_time)
-        return shown
-
-    async def _evacuating(self, host: str) -> list[str]:
-        """From the log as it is now: no evacuation begins after its host was unfenced."""
+        service, told = self._components.service, (asked.host, asked.registration, asked.context)
+        shown: RegistrationResult = await self._in_thread(service.register, *told)
+        if not shown.host.suspect:
+            return shown
+        # On the loop: no thread is held while the projections are late.
         await projected(self._components, (await self._components.inner.head())["position"])
-        return await self._components.inner.evacuating(host)
+        evacuating = await self._components.inner.evacuating(asked.host)
+        decided: RegistrationResult = await self._in_thread(
+            service.decide_leftovers, *told, shown, evacuating
+        )
+        return decided
 
     async def _lost(
         self,
@@ -201,7 +193,7 @@ class AgentBatcher:
         for server_id in sorted(
             guests.difference(guest.server_id for guest in asked.registration.guests)
         ):
-            told = (server_id, asked.host, asked.context, asked.in_time)
+            told = (server_id, asked.host, asked.context)
             lost = await self._in_thread(self._components.service.lost_guest, *told)
             position = max(position, lost)
         return position

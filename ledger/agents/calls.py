@@ -8,8 +8,7 @@ An agent acts for one host only, and everything that it sends is checked before 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import Any
 
@@ -17,6 +16,7 @@ import msgspec
 from aiohttp import web
 from keystoneauth1.exceptions import ClientException
 
+from aggregates.base import EventContext
 from handlers.engine.verbs import VERBS
 from host_agent.shared.contract.changes import Changes
 from host_agent.shared.contract.messages import (
@@ -82,14 +82,12 @@ async def register(call: Call) -> web.StreamResponse:
     was_silent = await _is_silent(call, call.host())
     name = await _own_host(call)
     async with call.inventory(name, REGISTRATION_BYTES_MAX, _registration) as registration:
-        in_time = awaited(call)
+        context = while_awaited(call, "registration")
         _refuse_foreign_connector(name, registration)
         await _refuse_two(call, name)
         batcher = _heard(call, name)
         told = checked_told(call.request.headers.get(TOLD_HEADER))
-        shown = await batcher.register(
-            name, registration, call.context("registration"), told, in_time
-        )
+        shown = await batcher.register(name, registration, context, told)
     if was_silent:
         await look_again(call, {"host": name}, "agent_back", "registration")
     return answer(_registered(name, shown))
@@ -101,23 +99,24 @@ async def guests(call: Call) -> web.StreamResponse:
     changed = call.components.service.changed
     async with call.inventory(name, REGISTRATION_BYTES_MAX, _changes) as changes:
         _heard(call, name)
-        in_time, context = awaited(call), call.context("registration")
-        again = await call.bulkheads.agents(changed, name, changes, context, in_time)
+        context = while_awaited(call, "registration")
+        again = await call.bulkheads.agents(changed, name, changes, context)
     return answer(Again(again=again))
 
 
-def awaited(call: Call) -> Callable[[], None]:
-    """Of a request that is read: raises ApiError 503 once its agent waits for the answer no more.
+def while_awaited(call: Call, cause: str) -> EventContext:
+    """The metadata of a request that is read and shows guests: what is to be stored for it raises
+    ApiError 503 once its agent has stopped waiting for the answer.
 
     This process may have stood still, and another one been shown what the host has now.
     """
     until = time.monotonic() + AGENT_WAITS_S
 
-    def check() -> None:
+    def in_time() -> None:
         if is_gone(call.request) or time.monotonic() > until:
             raise ApiError(503, "given_up", "The agent has stopped waiting: it shows itself anew.")
 
-    return check
+    return replace(call.context(cause), in_time=in_time)
 
 
 async def _refuse_two(call: Call, name: str) -> None:
@@ -275,9 +274,9 @@ async def reports(call: Call) -> web.StreamResponse:
     said = read(await call.json_object(REPORT_BYTES_MAX), Report)
     report = checked_report(said, call.components.clock())
     _heard(call, name)
-    goes_on, shown = await call.bulkheads.agents(
-        call.components.service.report, name, report, call.context("report")
-    )
+    context = while_awaited(call, "report") if report.guest else call.context("report")
+    work = call.components.service.report
+    goes_on, shown = await call.bulkheads.agents(work, name, report, context)
     # Not until it is projected: the agent reads nothing back, and its next step can begin.
     return answer(Taken(goes_on=goes_on, taken=len(report.results), shown=shown))
 

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar
 from uuid import UUID
 
 import structlog
@@ -55,8 +54,6 @@ INVENTORY_AT_ONCE = 1_000
 
 _log = structlog.get_logger(__name__)
 
-T = TypeVar("T")
-
 #: Of a host's inventory: what it shows, and the ids of the servers whose guests it does not.
 Inventory = Sequence[Guest | str]
 
@@ -64,8 +61,8 @@ Inventory = Sequence[Guest | str]
 @dataclass(frozen=True)
 class RegistrationResult:
     """The result of a registration.  `again`: a flow is changing some of it, which has to be shown
-    again.  `position`: the end of the log.  `unknown`: connections of a suspect host that the log
-    does not know.
+    again.  `position`: of the log after it, if it wrote.  `unknown`: connections of a suspect host
+    that the log does not know.
     """
 
     host: Host
@@ -103,54 +100,58 @@ class Service:
     # ---------------------------------------------------------------- hosts
 
     def register(
-        self,
-        name: str,
-        registration: Registration,
-        context: EventContext,
-        evacuating: Callable[[], Iterable[str]],
-        in_time: Callable[[], object] = lambda: None,
-    ) -> tuple[RegistrationResult, int]:
+        self, name: str, registration: Registration, context: EventContext
+    ) -> RegistrationResult:
         """Take an agent's registration: the agent itself, and every guest on its host.
 
-        `evacuating`: returns the evacuations from the host that are not over, by the log at the
-        time of the call.  `in_time`, here and below, raises once a newer list may have been taken.
-        A guest that the host no longer shows is left to `lost_guest`.
+        A guest that the host no longer shows is left to `lost_guest`, and what a suspect host has
+        to release to `decide_leftovers`.
         """
         left: Inventory = registration.guests
         again = False
         while True:
-            part = partial(self._registered, name, registration, left, context, evacuating)
-            left, more, done = run_optimistically(self._store, _while(in_time, part))
+            part = partial(self._registered, name, registration, left, context)
+            left, more, host, position = run_optimistically(self._store, part)
             again |= more
-            if done is not None:
-                result, position = done
-                return replace(result, again=again), position
+            if not left:
+                return RegistrationResult(host, again, position)
 
     def _registered(
-        self,
-        name: str,
-        agent: Registration,
-        left: Inventory,
-        context: EventContext,
-        evacuating: Callable[[], Iterable[str]],
-        unit: Unit,
-    ) -> tuple[Inventory, bool, tuple[RegistrationResult, int] | None]:
-        """Take the agent, and as many of the remaining guests as fit into one append.  Returns the
-        guests that remain then, and whether some have to be shown again.  The last append ends the
-        registration.
+        self, name: str, agent: Registration, left: Inventory, context: EventContext, unit: Unit
+    ) -> tuple[Inventory, bool, Host, int]:
+        """Take the agent, and as many of the remaining guests as fit into one append; returns the
+        rest, whether some have to be shown again, and the host at the position after it.
         """
         host = unit.get(Host, name)
         now, later = _portion(host, _inventory(host, agent, left))
         again = _show(name, agent, now, unit)
-        if later:
-            unit.save(context)
-            return [each for each in later if not isinstance(each, str)], again, None
-        unknown: tuple[str, ...] = ()
-        if host.suspect:
-            again = not leftovers.take(host, agent, evacuating(), unit) or again
-            unknown = leftovers.unknown(agent, unit)
-        result = RegistrationResult(host, again, unknown=unknown)
-        return (), again, (result, unit.save(context))
+        return later, again, host, unit.save(context)
+
+    def decide_leftovers(
+        self,
+        name: str,
+        registration: Registration,
+        context: EventContext,
+        known: RegistrationResult,
+        evacuating: Iterable[str],
+    ) -> RegistrationResult:
+        """Decide what a suspect host has to release (handlers.results.leftovers).
+
+        `known`: the result of its registration.  `evacuating`: the evacuations from it that are not
+        over, read after that; none has begun since while its host is as it was (decision 0027).
+        Raises StaleEpochError if it is not: the host has to register again.
+        """
+
+        def change(unit: Unit) -> RegistrationResult:
+            host = unit.get(Host, name)
+            if host.version != known.host.version:
+                raise errors.StaleEpochError(host=name, given=known.host.epoch, current=host.epoch)
+            decided = leftovers.take(host, registration, evacuating, unit)
+            unknown = leftovers.unknown(registration, unit)
+            position = unit.save(context)
+            return RegistrationResult(host, known.again or not decided, position, unknown)
+
+        return run_optimistically(self._store, change)
 
     def unchanged(
         self, asked: Sequence[tuple[str, Registration]]
@@ -177,15 +178,8 @@ class Service:
         found = zip(names, hosts, strict=True)
         return {name: host.epoch if host.version else None for name, host in found}
 
-    def changed(
-        self,
-        name: str,
-        changes: Changes,
-        context: EventContext,
-        in_time: Callable[[], object] = lambda: None,
-    ) -> bool:
+    def changed(self, name: str, changes: Changes, context: EventContext) -> bool:
         """Take the changes of a host's guests; whether some have to be shown again.
-
 
         Raises StaleEpochError if the host has to register first.
         """
@@ -193,7 +187,7 @@ class Service:
         again = False
         while True:
             part = partial(self._changed, name, changes.epoch, left, context)
-            left, more = run_optimistically(self._store, _while(in_time, part))
+            left, more = run_optimistically(self._store, part)
             again |= more
             if not left:
                 return again
@@ -218,20 +212,14 @@ class Service:
         unit.save(context)
         return later, not all(looked)
 
-    def lost_guest(
-        self,
-        server_id: str,
-        host: str,
-        context: EventContext,
-        in_time: Callable[[], object] = lambda: None,
-    ) -> int:
+    def lost_guest(self, server_id: str, host: str, context: EventContext) -> int:
         """The host no longer shows this guest."""
 
         def change(unit: Unit) -> int:
             inventory.missed(host, server_id, unit)
             return unit.save(context)
 
-        return run_optimistically(self._store, _while(in_time, change))
+        return run_optimistically(self._store, change)
 
     def report(self, name: str, report: Report, context: EventContext) -> tuple[bool, bool]:
         """Take the results of steps of a run; whether the run continues, and whether its guest was
@@ -477,16 +465,6 @@ class Service:
             return None, 0  # somebody decided the same, or better; the next call sees it
 
 
-def _while(in_time: Callable[[], object], change: Callable[[Unit], T]) -> Callable[[Unit], T]:
-    """The change, which is tried again after a conflict, as long as it is in time."""
-
-    def tried(unit: Unit) -> T:
-        in_time()
-        return change(unit)
-
-    return tried
-
-
 class _ContradictedError(Exception):
     """The reported success of a step contradicts the log (the step's name, and the refusal)."""
 
@@ -505,7 +483,7 @@ def _inventory(host: Host, registration: Registration, left: Inventory) -> Inven
     unexpected.
     """
     missed = host.shown.keys() - {guest.server_id for guest in registration.guests}
-    return (*left, *missed)
+    return (*(each for each in left if not isinstance(each, str)), *missed)
 
 
 def _portion(host: Host, what: Inventory) -> tuple[Inventory, Inventory]:

@@ -77,8 +77,10 @@ class Unit:
 
     def save(self, context: EventContext) -> int:
         """The last position, 0 if nothing is new.  Raises ConflictError if anything that was
-        looked at has changed since.
+        looked at has changed since; whatever `context.in_time` raises.
         """
+        if context.in_time is not None:
+            context.in_time()
         position = self._store.save(*self._used.values(), context=context)
         self.stored = position > 0
         return position

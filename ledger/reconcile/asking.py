@@ -54,7 +54,7 @@ class LookRequests:
 
 def _kept(context: EventContext) -> dict[str, Any]:
     """Without the sender, which a process of 0.2.0 that begins the look could not read."""
-    left = ("sender", "persons")
+    left = ("sender", "persons", "in_time")
     kept = {name: value for name, value in asdict(context).items() if name not in left}
     return {**kept, "actor": context.actor.stored()}
 

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -380,6 +381,20 @@ def test_a_fault_that_lasts_is_told_as_no_registration_until_it_is_over(
         lasts.clear()
         finished(fake_ledger, given)
         eventually(lambda: link.registered, "nothing fails any more")
+
+
+def test_a_fault_of_a_report_is_over_when_the_ledger_awaits_none(
+    bench: Bench, fake_ledger: FakeLedger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its operation has ended without it; an idle host may have no other report for days."""
+    agent = Agent(bench, fake_ledger, tmp_path)
+    link, fails = agent.link, Mock(side_effect=RuntimeError("a bug"))
+    monkeypatch.setattr(link, "_insist", fails)
+    with agent.running():
+        given = fake_ledger.give(command(bench.lane()))
+        eventually(lambda: fails.called and not link.registered, "it fails")
+        del fake_ledger.commands[given.id]
+        eventually(lambda: link.registered, "nothing is to be reported")
 
 
 def test_a_fault_in_taking_a_command_ends_nothing(

@@ -232,7 +232,7 @@ def test_a_host_that_shows_a_volume_where_it_is_not_to_be_is_not_handed_back() -
             volumes=volumes,
         )
         said = Registration(service_version=SERVICE_VERSION, capabilities={}, guests=(guest,))
-        world.service.register(HOST, said, CONTEXT, world.open_ids)
+        world.service.register(HOST, said, CONTEXT)
 
     def goes_back() -> None:
         world.service.change_host(HOST, lambda host: host.hand_back("not yet"), CONTEXT)

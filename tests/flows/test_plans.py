@@ -96,7 +96,7 @@ def test_what_a_host_shows_of_a_guest_is_what_it_has() -> None:
         user_id="u",
     )
     said = Registration(service_version=1, capabilities={}, guests=(shown,), connections=())
-    world.service.register(HOST, said, CONTEXT, world.open_ids)
+    world.service.register(HOST, said, CONTEXT)
     assert world.store.load(Instance, UUID(SERVER)).seen == (("vda", "vdb"), (STRANGE,))
 
 

@@ -25,6 +25,7 @@ from host_agent.shared.contract.changes import Changes
 from host_agent.shared.contract.messages import SERVICE_VERSION, Guest, PowerState, Registration
 from ledger.core.requests import Fleet
 from ledger.log.application import ConflictError
+from tests.commands import registered
 from tests.flows import drifted
 from tests.flows.drifted import finding
 from tests.flows.drifts import DRIFTS
@@ -63,7 +64,7 @@ def _register(world: World, *guests: Guest, host: str = THIRD) -> None:
     said = Registration(
         service_version=SERVICE_VERSION, capabilities={}, guests=guests, connections=()
     )
-    world.service.register(host, said, CONTEXT, world.open_ids)
+    registered(world.service, host, said, CONTEXT, world.open_ids)
 
 
 def _asks(scenario: Scenario) -> tuple[Ask, str]:
@@ -382,14 +383,11 @@ def test_a_list_that_comes_too_late_is_not_taken_at_a_second_try(how: str) -> No
     said = Registration(service_version=SERVICE_VERSION, capabilities={}, guests=())
     off = Guest(server_id=world.server_id, name="vm", power_state=PowerState.SHUTDOWN)
     service, before = world.service, len(world.store.log)
+    context = replace(CONTEXT, in_time=in_time)
     acts: dict[str, Callable[[], object]] = {
-        "registers": lambda: service.register(
-            HOST, replace(said, guests=(off,)), CONTEXT, world.open_ids, in_time
-        ),
-        "changes": lambda: service.changed(
-            HOST, Changes(epoch=0, guests=(off,), gone=()), CONTEXT, in_time
-        ),
-        "loses": lambda: service.lost_guest(world.server_id, HOST, CONTEXT, in_time),
+        "registers": lambda: service.register(HOST, replace(said, guests=(off,)), context),
+        "changes": lambda: service.changed(HOST, Changes(epoch=0, guests=(off,), gone=()), context),
+        "loses": lambda: service.lost_guest(world.server_id, HOST, context),
     }
     with pytest.raises(TimeoutError):
         acts[how]()

@@ -28,7 +28,7 @@ from host_agent.shared.contract.messages import SERVICE_VERSION, Registration, R
 from host_agent.shared.contract.ports import PortError
 from host_agent.storage.keys import NO_KEYS
 from host_agent.verbs.context import RunContext, Waits
-from tests.commands import command_of, run_command
+from tests.commands import command_of, registered, run_command
 from tests.model import looking
 from tests.model.state import CONTEXT, LATER_S, Ledger, Left, Pause, State
 from tests.model.words import Order, shown
@@ -258,7 +258,7 @@ def _register(state: State, name: str, wire: Wire) -> None:
         guests=tuple(inventory(host)),
         connections=tuple(host.records),
     )
-    taken, _ = service.register(name, said, CONTEXT, lambda: _open(state))
+    taken = registered(service, name, said, CONTEXT, lambda: _open(state))
     expected = state.instance.places | set(state.instance.elsewhere)
     if name in expected and SERVER not in host.guests:
         service.lost_guest(SERVER, name, CONTEXT)

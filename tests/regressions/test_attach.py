@@ -25,7 +25,7 @@ OTHER = "11111111-2222-4333-8444-555555555555"
 def other_server(world: World) -> None:
     guest = Guest(server_id=OTHER, name="other", power_state=PowerState.RUNNING)
     said = Registration(service_version=1, capabilities={}, guests=(guest,))
-    world.service.register("compute-2", said, CONTEXT, world.open_ids)
+    world.service.register("compute-2", said, CONTEXT)
 
 
 def attach_to(

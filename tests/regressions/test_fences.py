@@ -26,6 +26,7 @@ from host_agent.shared.contract.messages import (
     Registration,
 )
 from ledger.core.requests import Accepted
+from tests.commands import registered
 from tests.doubles.host_checks import plugged
 from tests.memory import Crash
 from tests.regressions.worlds import (
@@ -43,6 +44,7 @@ from tests.regressions.worlds import (
 from tests.world import CONTEXT, HOST, NAMES, OTHER, SERVER, World, events
 
 EVACUATE = ActOnServer(server_id=SERVER, flow="evacuate", destination=HOST)
+NOTHING = Registration(service_version=SERVICE_VERSION, capabilities={}, guests=())
 
 
 def power_off(world: World, host: str) -> None:
@@ -316,16 +318,15 @@ def test_a_revert_starts_no_guest_before_a_host_that_was_unfenced_has_shown_its_
 # --- what was under way on the host ------------------------------------------------------------
 
 
-def with_a_dead_source(*, arrived: bool) -> tuple[World, str]:
-    """Its source dies in the midst of a migration, before it can tell how that went."""
-    world = attached()
-    operation_id = migrate(world)
+def source_dies(world: World, operation_id: str, *, arrived: bool) -> partial[None]:
+    """In the midst of a migration, before it can tell how that went; returns what it began."""
     guests = world.agents[HOST]["guests"]
-    real = guests.migrate
+    real, begun = guests.migrate, list[partial[None]]()
 
     def dies(*args: object) -> None:
+        begun.append(partial(real, *args))
         if arrived:
-            real(*args)
+            begun[0]()
         raise Crash
 
     guests.migrate = dies
@@ -333,6 +334,13 @@ def with_a_dead_source(*, arrived: bool) -> tuple[World, str]:
         run_until(world, operation_id, lambda: False)
     world.boot()
     world.dead.add(HOST)
+    return begun[0]
+
+
+def with_a_dead_source(*, arrived: bool) -> tuple[World, str]:
+    world = attached()
+    operation_id = migrate(world)
+    source_dies(world, operation_id, arrived=arrived)
     return world, operation_id
 
 
@@ -364,6 +372,29 @@ def test_a_source_that_was_unfenced_says_itself_where_its_guest_is(tmp_path: Pat
     host_returns(world, HOST, tmp_path)
     assert world.run(operation_id).state is OperationState.FINISHED
     assert (guests_on(world, HOST), guests_on(world, OTHER)) == ({SERVER: "running"}, {})
+
+
+def test_an_answer_that_is_of_an_earlier_fence_is_asked_for_again() -> None:
+    """Between the two fences the source ran, and brought the guest."""
+    world = attached()
+    operation_id = migrate(world)
+    goes_on = source_dies(world, operation_id, arrived=False)
+    world.fence(HOST)
+    guests = world.agents[OTHER]["guests"]
+    real = guests.arrived
+
+    def late(server_id: str) -> bool:
+        guests.arrived = real
+        answer: bool = real(server_id)
+        unfenced(world, HOST)
+        goes_on()
+        fence(world, HOST)
+        return answer
+
+    guests.arrived = late
+    operation = world.run(operation_id)
+    assert (operation.outcome, world.instance.host) == (Outcome.COMPLETED, OTHER)
+    assert (guests_on(world, HOST), guests_on(world, OTHER)) == ({}, {SERVER: "running"})
 
 
 def test_with_both_hosts_of_a_migration_dead_the_destination_is_fenced_last() -> None:
@@ -463,14 +494,25 @@ def test_a_host_whose_list_lacks_a_guest_is_not_let_in_before_its_evacuation_is_
     operation_id = world.act("evacuate", destination=OTHER)
     crash_at(world, operation_id, "guests.spawn")
     world.service.change_host(HOST, methodcaller("unfence", "it is back"), CONTEXT)
-    nothing = Registration(service_version=SERVICE_VERSION, capabilities={}, guests=())
-    told, _ = world.service.register(HOST, nothing, CONTEXT, world.open_ids)
+    told = registered(world.service, HOST, NOTHING, CONTEXT, world.open_ids)
     assert (told.host.suspect, told.host.leftovers, told.again) == (True, ((), ()), True)
     run_until(world, operation_id, lambda: world.instance.host == OTHER)
     assert guests_on(world, HOST) == guests_on(world, OTHER) == {SERVER: "running"}
     host_returns(world, HOST, tmp_path)
     assert guests_on(world, HOST) == {}
     assert not world.store.load(Host, host_uuid(HOST)).suspect
+
+
+def test_a_host_that_has_changed_since_its_evacuations_were_read_has_to_register_again() -> None:
+    """An evacuation that has begun since could start its guest a second time."""
+    world = attached()
+    world.fence(HOST)
+    known = world.service.register(HOST, NOTHING, CONTEXT)
+    world.act("evacuate", destination=OTHER)
+    unfenced(world, HOST)
+    with pytest.raises(errors.StaleEpochError):
+        world.service.decide_leftovers(HOST, NOTHING, CONTEXT, known, [])
+    assert world.store.load(Host, host_uuid(HOST)).suspect
 
 
 def test_a_guest_that_a_move_may_have_brought_is_not_cleared_before_that_is_known(

@@ -56,7 +56,7 @@ def test_as_many_guests_as_are_documented_are_taken(database_url: str) -> None:
     cinder: Any = DirectCinder.__new__(DirectCinder)
     service = Service(log, cinder, time.time)
     shown = Registration(service_version=2, capabilities={}, guests=guests(GUESTS_MAX))
-    result, _ = service.register("h", shown, CONTEXT, list)
+    result = service.register("h", shown, CONTEXT)
     assert not result.again
     [known] = service.unchanged([("h", shown)])
     assert known is not None, "all of it is stored"
@@ -79,11 +79,11 @@ def test_guests_full_of_unexpected_volumes_are_taken(database_url: str, how: str
         for each in guests(12)
     ]
     ids = tuple(each.server_id for each in full)
-    service.register("h", agent, CONTEXT, list)
+    service.register("h", agent, CONTEXT)
     if how == "registers":
-        service.register("h", replace(agent, guests=tuple(full)), CONTEXT, list)
+        service.register("h", replace(agent, guests=tuple(full)), CONTEXT)
         assert service.host("h").shown.keys() == {*ids}
-        service.register("h", agent, CONTEXT, list)
+        service.register("h", agent, CONTEXT)
     else:
         service.changed("h", Changes(epoch=0, guests=tuple(full), gone=()), CONTEXT)
         assert service.host("h").shown.keys() == {*ids}

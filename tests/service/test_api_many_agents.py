@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator
+from operator import methodcaller
 from typing import Any
 
 import pytest
@@ -13,11 +14,13 @@ from aiohttp import web
 from handlers.results import inventory
 from host_agent.shared.contract.messages import Registration
 from host_agent.shared.contract.wire import read
-from ledger.agents import calls, contacts
+from ledger.agents import batches, calls, contacts
 from ledger.agents.batches import AGENT_BATCHER, AgentBatcher
 from ledger.config import Settings
 from ledger.core.service import RegistrationResult, Service
-from ledger.http.components import is_gone
+from ledger.http.call import projected
+from ledger.http.components import Components, is_gone
+from ledger.http.limits.bulkheads import AGENT_THREADS, BULKHEADS
 from tests.service.api_world import Api, guest, running_api, so
 from tests.world import CONTEXT
 
@@ -93,7 +96,7 @@ async def test_what_is_wrong_with_one_is_answered_to_that_one(
     await register(api, "lost", lost)
     take = Service.register
 
-    def failing(self: Service, name: str, *said: Any) -> tuple[RegistrationResult, int]:
+    def failing(self: Service, name: str, *said: Any) -> RegistrationResult:
         if name == "broken":
             raise RuntimeError("a mistake of ours")
         return take(self, name, *said)
@@ -199,34 +202,85 @@ async def test_contact_is_written_when_the_service_stops(
     assert polled_at > registered_at
 
 
+async def _late(api: Api, server: dict[str, Any], how: str) -> tuple[str, str, str, Any]:
+    """What says that the guest is paused, or gone: the work that stands still, and the request."""
+    paused = {**server, "power_state": "paused"}
+    about = {"service_version": 2, "capabilities": {}, "guests": []}
+    if how == "a registration":
+        return "unchanged", "PUT", "", {**about, "guests": [paused]}
+    if how == "a registration without it":
+        return "unchanged", "PUT", "", about
+    if how == "a change":
+        return "changed", "POST", "/guests", {"epoch": 0, "guests": [paused], "gone": []}
+    await stop(api, server["server_id"])
+    [command] = (await poll(api, "host", wait_s=30))[1]["commands"]
+    report = {name: command[name] for name in ("operation_id", "run", "epoch")}
+    report["results"] = [{"step": step["name"], "took_ms": 1} for step in command["steps"]]
+    return "report", "POST", "/reports", {**report, "guest": paused}
+
+
+@pytest.mark.parametrize(
+    "how", ["a registration", "a registration without it", "a change", "a report"]
+)
 async def test_a_list_is_not_taken_whose_agent_waits_no_more(
-    api: Api, monkeypatch: pytest.MonkeyPatch
+    api: Api, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     """The process has stood still; the agent shows itself anew to another one meanwhile."""
     server = guest()
-    await register(api, "host")
-    asked, goes_on = list[web.Request](), threading.Event()
-    unchanged, awaited = Service.unchanged, calls.awaited
+    await register(api, "host", server)
+    work, method, path, body = await _late(api, server, how)
+    asked, goes_on, ended = list[web.Request](), threading.Event(), threading.Event()
+    real, while_awaited = getattr(Service, work), calls.while_awaited
 
-    def stands_still(self: Service, what: Any) -> list[RegistrationResult | None]:
+    def stands_still(self: Service, *what: Any) -> Any:
         goes_on.wait(60)
-        return unchanged(self, what)
+        try:
+            return real(self, *what)
+        finally:
+            ended.set()
 
-    def noted(call: Any) -> Any:
+    def noted(call: Any, cause: str) -> Any:
         asked.append(call.request)
-        return awaited(call)
+        return while_awaited(call, cause)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Service, "unchanged", stands_still)
-        patched.setattr(calls, "awaited", noted)
-        late = asyncio.create_task(register(api, "host"))
+        patched.setattr(Service, work, stands_still)
+        patched.setattr(calls, "while_awaited", noted)
+        late = asyncio.create_task(api.ask(method, f"/v1/hosts/host{path}", None, json=body))
         await so(lambda: bool(asked), "it has come")
         late.cancel()
         await so(lambda: is_gone(asked[0]), "nobody waits for the answer")
         said = read({"service_version": 2, "capabilities": {}, "guests": [server]}, Registration)
-        await asyncio.to_thread(api.components.service.register, "host", said, CONTEXT, list)
+        await asyncio.to_thread(api.components.service.register, "host", said, CONTEXT)
         await api.projected()
         goes_on.set()
+        await so(ended.is_set, "it has gone on")
         await register(api, "another")  # comes after it
     shown = await api.get(f"/v2.1/servers/{server['server_id']}")
     assert shown["server"]["OS-EXT-STS:power_state"] == 1
+
+
+async def test_a_suspect_host_waits_for_late_tables_in_no_thread(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts, service = HOSTS[:AGENT_THREADS], api.components.service
+    empty = Registration(service_version=2, capabilities={}, guests=())
+    for host in hosts:
+        await register(api, host)
+        await asyncio.to_thread(service.fence, host, "dead", "power is off", CONTEXT)
+        await asyncio.to_thread(service.change_host, host, methodcaller("unfence", "up"), CONTEXT)
+    waiting, come = list[int](), asyncio.Event()
+
+    async def late(components: Components, position: int) -> None:
+        waiting.append(position)
+        await come.wait()
+        await projected(components, position)
+
+    monkeypatch.setattr(batches, "projected", late)
+    desk = desk_of(api)
+    at_once = asyncio.gather(*(desk.register(host, empty, CONTEXT) for host in hosts))
+    await so(lambda: len(waiting) == len(hosts), "all of them wait")
+    async with asyncio.timeout(10):
+        assert await api.http.app[BULKHEADS].agents(list[int]) == []
+    come.set()
+    assert [shown.host.suspect for shown in await at_once] == [False] * len(hosts)

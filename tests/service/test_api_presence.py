@@ -4,6 +4,8 @@ agents' own requests, the projections and the surveys of production (decision 00
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Iterable
 from typing import Any
 from uuid import uuid4
 
@@ -55,23 +57,36 @@ async def test_a_volume_in_a_strange_guest_is_given_to_nobody(api: Api) -> None:
     assert (await api.attach(server, volume, who="member")).status == 200
 
 
+@pytest.mark.parametrize("asked", ["hosts_of_server", "unaccounted", "unfenced"])
 async def test_who_may_have_a_lost_guest_is_read_when_the_tables_have_the_loss(
-    api: Api, monkeypatch: pytest.MonkeyPatch
+    api: Api, monkeypatch: pytest.MonkeyPatch, asked: str
 ) -> None:
     """The log has it first: until then a survey of before would account for its host."""
     server, _ = await api.attached()
     await api.register(host=OTHER, **AGENT)
     await api.register(host=HOST, **AGENT)
-    waited = list[int]()
+    queries, order = api.components.queries, list[Any]()
+    real = getattr(queries, asked)
 
     async def noted(components: Any, position: int) -> None:
-        waited.append(position)
         await projected(components, position)
+        order.append(position)
+
+    def read(*of: str) -> Any:
+        order.append(asked)
+        return real(*of)
 
     monkeypatch.setattr(accepting, "projected", noted)
-    head = await api.head()
-    await _refusal(await api.ask("DELETE", f"/v2.1/servers/{server}", "member", "2.89"))
-    assert set(waited) == {head}
+    monkeypatch.setattr(queries, asked, read)
+    fleet = accepting.fleet_of(api.components, asyncio.get_running_loop())
+    asks: dict[str, tuple[Callable[[], Iterable[str]], str]] = {
+        "hosts_of_server": (lambda: fleet.had(server), HOST),
+        "unaccounted": (lambda: fleet.unaccounted(server), OTHER),
+        "unfenced": (fleet.unfenced, OTHER),
+    }
+    ask, found = asks[asked]
+    assert found in await asyncio.to_thread(ask)
+    assert order == [await api.head(), asked]
 
 
 async def test_a_lost_guest_may_be_on_every_host_until_that_has_said_no(api: Api) -> None:

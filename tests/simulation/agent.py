@@ -50,7 +50,7 @@ from host_agent.storage.keys import KeyManagers
 from host_agent.verbs.context import Ports, Waits, final
 from host_agent.verbs.context import RunContext as AgentContext
 from ledger.log.application import ConflictError
-from tests.commands import carry_out
+from tests.commands import carry_out, registered
 from tests.memory import Crash, Tripwire
 from tests.simulation.chance import Mortal
 from tests.simulation.share import PatientGuests
@@ -202,9 +202,8 @@ class Agent:
             self._show_changes(said, self._shown)
             return
         try:
-            told, _ = self.cloud.service.register(
-                self.name, said, CONTEXT, partial(self.cloud.open_on_host, self.name)
-            )
+            open_ = partial(self.cloud.open_on_host, self.name)
+            told = registered(self.cloud.service, self.name, said, CONTEXT, open_)
             shown = {guest.server_id for guest in said.guests}
             for server_id in sorted(self.cloud.guests_of_host(self.name) - shown):
                 self.cloud.service.lost_guest(server_id, self.name, CONTEXT)

@@ -468,7 +468,7 @@ def _elsewhere(world: World) -> None:
     """OTHER shows its guest, too."""
     guest = Guest(server_id=SERVER, name="copy", power_state=PowerState.RUNNING)
     said = Registration(service_version=SERVICE_VERSION, capabilities={}, guests=(guest,))
-    world.service.register(OTHER, said, CONTEXT, world.open_ids)
+    world.service.register(OTHER, said, CONTEXT)
 
 
 @pytest.mark.parametrize(
