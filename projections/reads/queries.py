@@ -324,6 +324,10 @@ class Queries(SurveyReads, DriftReads, OperationReads, ServerLists, RequestReads
         """The operations that are not over and concern this host, oldest first."""
         return [row["operation_id"] for row in await self._all("open_on_host", host=host)]
 
+    async def in_use_by(self, host: str) -> list[Row]:
+        """What keeps the host from being forgotten: `what`, the first `id` of it, its `count`."""
+        return await self._all("in_use_by", host=host)
+
     async def fenced(self) -> dict[str, int]:
         """The hosts that are fenced, and the epoch that the fence of each began."""
         return {row["host"]: row["epoch"] for row in await self._all("fenced")}

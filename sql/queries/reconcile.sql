@@ -99,7 +99,7 @@ SELECT volume_id FROM (
 -- that are to have its servers, or hold its attachments; by whose word findings about it are open;
 -- and those that showed a guest of the server last, for which the surveys of all hosts are read.
 SELECT host FROM hosts
- WHERE (%(after)s::text IS NULL OR host > %(after)s)
+ WHERE NOT deleted AND (%(after)s::text IS NULL OR host > %(after)s)
    AND (%(whole)s OR host = %(host)s OR host IN (
         SELECT unnest(ARRAY[host, resize_source]) FROM instances
          WHERE server_id = %(server)s::uuid
