@@ -222,8 +222,8 @@ class Host(Aggregate):
                 self.suspect, self.leftovers = False, ((), ())
             case self.Restored():
                 self.epoch = self.restored = event.epoch
-                self.fenced = self.suspect = self.deleted = False
-                self.unvouched, self.leftovers = True, ((), ())
+                self.fenced = self.suspect = False
+                self.unvouched, self.leftovers, self.deleted = True, ((), ()), False
             case self.Vouched():
                 self.unvouched = False
             case self.HookRan() if event.of_epoch == self.epoch:

@@ -490,7 +490,7 @@ volumes: be sure that it is powered off or cut off from the storage, and say how
         name="forget",
         of=HOST,
         title="Forget",
-        words="""Forget a host that is gone for good: you vouch that the machine never comes back.
+        words="""Forget a host that is gone for good: you vouch that nothing runs on it any more.
 
 It has to be fenced, its agent silent, and nothing on it: no server, attachment, operation, open
 remnant or finding (but ignored ones). It is then no longer listed, and its history stays. If a host

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from requests import Response
 
 from handlers.requests.adopt import ServerFacts
 from host_agent.shared.contract.messages import PowerState
@@ -311,18 +312,24 @@ def test_the_page_leads_over_and_back(
 def test_an_adopted_host_is_forgotten_once_nova_says_too_that_it_is_gone(watched: Watched) -> None:
     nova, stack = watched.nova, watched.stack
     server = nova.boot("db")
+    server.locked = True
     nova.disabled.add(HOST)
     nova.down.add(HOST)
-    on_the_host(watched, server)
+    volume = watched.volume()
+    on_the_host(watched, server, nova.attach(server, volume))
     stack.host_down_after_s = DOWN_S
     stack.start_service()
-    watched.until("servers", server.id, "Instance.ServerSeen")
+    watched.until("volumes", volume, "BlockDeviceMapping.DevicePlugged")
     act(watched, "adopt")
     stack.start_agent(HOST)
     stack.wait_for_host(HOST)
     path = stack.url(f"/v2.1/servers/{server.id}")
-    eventually(lambda: stack.http.delete(path).status_code == 204, "its guest is shown")
-    watched.until("servers", server.id, "Instance.Deleted")
+
+    def deletion() -> Response | None:
+        answer = stack.http.delete(path)
+        return answer if answer.ok else None
+
+    stack.completed(eventually(deletion, "its guest is shown"))
     _ends(watched)
     assert "Fence it first" in act(watched, "forget", code=409)["detail"]
     fence = {"reason": WHY, "evidence": "it lies in the yard"}
