@@ -130,6 +130,14 @@ class HostUnaccountedError(DomainError, code="host_unaccounted"):
     """
 
 
+class UnknownHostError(DomainError, code="host_forgotten", status=404):
+    """Host {host} has been forgotten, and no agent of it has registered since."""
+
+
+class HostInUseError(DomainError, code="host_in_use"):
+    """Host {host} cannot be forgotten: {why}"""
+
+
 class UnlockError(DomainError, code="forbidden", status=403):
     """Policy doesn't allow {rule} to be performed."""
 

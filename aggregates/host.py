@@ -111,6 +111,15 @@ class Host(Aggregate):
         to: str
         reason: str
 
+    class Deleted(Event):
+        """An operator has forgotten the host: the machine is gone for good.
+
+        It stays fenced.  `epoch`: a new one, so that the fence covers all that it has shown before.
+        """
+
+        epoch: int
+        reason: str
+
     class LeftoversFound(Event):
         """The host has returned after a fence, and has leftovers to release."""
 
@@ -164,6 +173,7 @@ class Host(Aggregate):
         self.hook_next_at = 0.0  # when it is run again
         self.disabled = False
         self.disabled_reason: str | None = None
+        self.deleted = False  # and has not registered since
         self.awaits_agent = False  # adopted, and no agent has come since
         self.suspect = False  # fenced, and has not shown since that it holds nothing of others
         self.unvouched = False  # the log may lack what became of it; see Restored
@@ -179,15 +189,17 @@ class Host(Aggregate):
                 self.name = event.name
                 self.service_version = event.service_version
                 self.capabilities, self.connector = event.capabilities, event.connector
-                self.awaits_agent = False
+                self.awaits_agent = self.deleted = False
             case self.HostSeen():
-                self.name, self.origin = event.name, event.origin
+                self.name, self.origin, self.deleted = event.name, event.origin, False
             case self.Adopted():
                 self.origin, self.came_from = None, event.came_from
                 self.awaits_agent = True
             case self.HandedBack():
                 self._forget()
                 self.origin, self.came_from = event.to, None
+            case self.Deleted():
+                self.epoch, self.deleted = event.epoch, True
             case self.Fenced():
                 self.epoch, self.fenced, self.suspect = event.epoch, True, not self.unvouched
                 self.fence_reason = f"{event.reason} ({event.evidence})"
@@ -211,7 +223,7 @@ class Host(Aggregate):
             case self.Restored():
                 self.epoch = self.restored = event.epoch
                 self.fenced = self.suspect = False
-                self.unvouched, self.leftovers = True, ((), ())
+                self.unvouched, self.leftovers, self.deleted = True, ((), ()), False
             case self.Vouched():
                 self.unvouched = False
             case self.HookRan() if event.of_epoch == self.epoch:
@@ -230,11 +242,19 @@ class Host(Aggregate):
         capabilities: dict[str, Any],
         connector: dict[str, str] | None = None,
     ) -> None:
-        """Take what the agent reports of itself; no news records nothing."""
+        """Take what the agent reports of itself; no news records nothing.  A host that was deleted
+        is known again, with the fence that it had.
+        """
         facts = {"name": name, "service_version": service_version, "capabilities": capabilities}
         facts["connector"] = connector
-        if self.awaits_agent or any(getattr(self, name) != now for name, now in facts.items()):
+        new = self.awaits_agent or self.deleted
+        if new or any(getattr(self, name) != now for name, now in facts.items()):
             self.record(self.HostRegistered, **facts)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it is a host of the ledger's, or one that it observes."""
+        return self.version > 0 and not self.deleted
 
     def refuse_observed(self) -> None:
         """Raises ObservedHostError if the host is only observed."""
@@ -242,7 +262,16 @@ class Host(Aggregate):
             raise errors.ObservedHostError(host=self.name, origin=self.origin.capitalize())
 
     def record(self, kind: type[Event], **fields: Any) -> None:
-        """On an observed host only seen events can be recorded."""
+        """On an observed host only seen events can be recorded; of a deleted one, only that it is
+        known again, or what was begun before.
+        """
+        if self.deleted and kind not in {
+            self.HostRegistered,
+            self.HostSeen,
+            self.Restored,
+            self.HookRan,
+        }:
+            raise errors.UnknownHostError(host=self.name)
         if fields.get("seen") is None and kind is not self.Adopted:
             self.refuse_observed()
         super().record(kind, **fields)
@@ -275,6 +304,13 @@ class Host(Aggregate):
         if self.shown:
             raise errors.HostUnaccountedError(host=self.name)
         self.record(self.HandedBack, to=self.came_from, reason=reason)
+
+    def delete(self, reason: str) -> None:
+        """Forget the host.  Raises HostInUseError unless it is fenced."""
+        if not self.fenced:
+            why = "it is not fenced. Fence it first, with the evidence that it is gone."
+            raise errors.HostInUseError(host=self.name, why=why)
+        self.record(self.Deleted, epoch=self.epoch + 1, reason=reason)
 
     def check_epoch(self, epoch: int) -> None:
         """Raises StaleEpochError for any epoch but the present one."""

@@ -1,7 +1,8 @@
 """The ledger's hosts: what their agents can do, their epoch, and why they are fenced.
 
 A row begins when the host's agent registers for the first time, or when the host is adopted (then
-`service_version` is None until an agent registers).  It ends when the host is handed back.
+`service_version` is None until an agent registers).  It ends when the host is handed back.  A
+deleted host keeps its row: if it registers again, it is fenced as before.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ _NEW: Row = {
     "leftovers": None,
     "disabled": False,
     "disabled_reason": None,
+    "deleted": False,
     "connector": None,
     "connector_position": None,
 }
@@ -54,6 +56,8 @@ def _fold(row: Row | None, event: LoggedEvent) -> Row | None:
             row["leftovers"] = {name: event.body[name] for name in ("guests", "attachments")}
         case Host.LeftoversCleared.TOPIC:
             row.update(suspect=False, leftovers=None)
+        case Host.Deleted.TOPIC:
+            row.update(epoch=event.body["epoch"], deleted=True)
         case _:
             _doubt(row, event)
     return row
@@ -61,8 +65,8 @@ def _fold(row: Row | None, event: LoggedEvent) -> Row | None:
 
 def _came(row: Row, event: LoggedEvent) -> None:
     """The agent has registered, or the host was adopted."""
-    if row.get("service_version") is None:
-        row["registered_at"] = event.recorded_at
+    if row.get("service_version") is None or row["deleted"]:
+        row.update(registered_at=event.recorded_at, deleted=False)
     if event.topic == Host.Adopted.TOPIC:
         row.update(epoch=event.body["epoch"], service_version=None, capabilities={})
         return
@@ -79,7 +83,7 @@ def _doubt(row: Row, event: LoggedEvent) -> None:
         row.update(unvouched=False)
     elif event.topic == Host.Restored.TOPIC:
         row.update(epoch=event.body["epoch"], unvouched=True, suspect=False, leftovers=None)
-        row.update(fenced=False, fence_reason=None, fence_evidence=None)
+        row.update(deleted=False, fenced=False, fence_reason=None, fence_evidence=None)
 
 
 HOSTS = Projection(
@@ -91,6 +95,7 @@ HOSTS = Projection(
             Host.HostRegistered.TOPIC,
             Host.Adopted.TOPIC,
             Host.HandedBack.TOPIC,
+            Host.Deleted.TOPIC,
             Host.Fenced.TOPIC,
             Host.Unfenced.TOPIC,
             Host.Disabled.TOPIC,

@@ -176,7 +176,7 @@ def state_of(seen: SeenAttachment, server: SeenServer | None) -> tuple[Attachmen
 def _server(server: SeenServer, instance: Instance, seen: Seen, book: Book) -> None:
     if server.host is not None:
         host = book.get(Host, server.host)
-        if host.version == 0:
+        if not host.is_known:
             host.record(Host.HostSeen, name=server.host, seen=seen.stored())
     now = {
         "name": server.name or "",

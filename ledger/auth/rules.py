@@ -192,6 +192,7 @@ _OTHERS_OF_NOVA = (
         f"{_NOVAS}os-services:",
         ("list", ADMIN, "list hosts as nova-compute services"),
         ("update", ADMIN, "disable a host, or enable it again"),
+        ("delete", ADMIN, "forget a host that is gone for good"),
     ),
     *_under(
         f"{_NOVAS}os-hypervisors:",

@@ -10,6 +10,7 @@ from typing import Any
 from aiohttp import web
 from keystoneauth1.exceptions import ClientException
 
+from aggregates.errors import HostInUseError
 from ledger.agents.batches import AGENT_BATCHER
 from ledger.agents.contact import is_alive, unknown_host
 from ledger.agents.looking import look_again
@@ -17,7 +18,7 @@ from ledger.http.call import Call, answer, caught_up
 from ledger.http.components import Components
 from ledger.http.problem import ApiError
 from ledger.native.schemas import ActQuery, HostObserved, HostPassed, Hosts, HostShown, HostsQuery
-from ledger.nova_beside.adopting import Adopting, AdoptionReport
+from ledger.nova_beside.adopting import Adopting, AdoptionReport, NovaAskedError
 from ledger.nova_beside.reads import CutListError
 
 Row = dict[str, Any]
@@ -79,6 +80,44 @@ async def unfence(call: Call, *, reason: str) -> web.StreamResponse:
     return await _answer_again(call)
 
 
+async def forget(call: Call, *, reason: str) -> web.StreamResponse:
+    """POST forget: it is listed no more; the answer is what it was."""
+    row = await host_row(call)
+    await forget_host(call, row, reason)
+    return answer(_shown(call.components, row))
+
+
+async def forget_host(call: Call, row: Row, reason: str) -> None:
+    """Forget a host that nothing is on.  Raises HostInUseError; ApiError 409, 502, 503."""
+    name, components = row["host"], call.components
+    if is_alive(components, row["seen_at"]):
+        text = f"The agent of host {name} is in contact: it would register again."
+        raise ApiError(409, "host_answers", text, hint="Stop the agent, then ask again.")
+    known = await call.bulkheads.users(components.service.host, name)
+    if known.came_from and components.adopting and await _runs(call, components.adopting, name):
+        why = "Nova reports its nova-compute as up or forced down. Delete it in Nova first."
+        raise HostInUseError(host=name, why=why)
+    await caught_up(call)
+    if used := await components.queries.in_use_by(name):
+        what = ", ".join(f"{each['what']}s: {each['count']} ({each['id']})" for each in used)
+        raise HostInUseError(host=name, why=f"it still has {what}. {_FREE}")
+    await call.operate(components.service.change_host, name, lambda each: each.delete(reason))
+
+
+_FREE = (
+    "Evacuate or delete its servers; repair or ignore findings, and acknowledge remnants. What is "
+    "named is the first of each kind."
+)
+
+
+async def _runs(call: Call, adopting: Adopting, name: str) -> bool:
+    """Whether Nova's nova-compute may work there.  ApiError 502."""
+    try:
+        return await call.bulkheads.users(adopting.runs, name)
+    except (ClientException, CutListError, NovaAskedError) as error:
+        raise _unread(error) from error
+
+
 async def vouch(call: Call, *, reason: str) -> web.StreamResponse:
     """POST vouch: the log may be believed of it again, and it gets work; a look sees to it."""
     row = await host_row(call)
@@ -138,11 +177,15 @@ async def _passed(
             act, reason or "", call.context("operator"), dry_run=dry_run
         )
     except (ClientException, CutListError) as error:
-        why = error.args[0] if error.args else type(error).__name__
-        text = f"What Nova and Cinder have cannot be read, so nothing was changed: {why}"
-        raise ApiError(502, "cloud_unread", text) from error
+        raise _unread(error) from error
     await call.written(done.position)
     return done, dry_run
+
+
+def _unread(error: Exception) -> ApiError:
+    why = error.args[0] if error.args else type(error).__name__
+    text = f"What Nova and Cinder have cannot be read, so nothing was changed: {why}"
+    return ApiError(502, "cloud_unread", text)
 
 
 def _in_the_way(done: AdoptionReport) -> str:

@@ -2,12 +2,13 @@
 
 A host is one service, `nova-compute`, and one hypervisor.  Both have the id of the host's aggregate
 from 2.53 on, and before a number made of it.  `forced_down` is a fence, whose evidence is the word
-of a controller that the settings name; of anybody else it is refused.  What a host could hold
-nobody tells the ledger: such fields are null, never a guess.
+of a controller that the settings name; of anybody else it is refused.  To delete one is to forget
+the host.  What a host could hold nobody tells the ledger: such fields are null, never a guess.
 """
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import Any
 
 from aiohttp import web
@@ -19,7 +20,7 @@ from ledger.http.call import Call, answer, canonical, caught_up
 from ledger.http.paging import next_page, nova_limit, page_of
 from ledger.http.parameters import boolean
 from ledger.http.problem import ApiError, not_found
-from ledger.native.hosts import let_go
+from ledger.native.hosts import forget_host, let_go
 from ledger.nova.migrations import instant
 from ledger.nova.schemas_hosts import ServiceNamed, ServiceUpdate
 from ledger.nova.servers.state import ZONE
@@ -66,6 +67,13 @@ async def service_update(call: Call) -> web.StreamResponse:
     if again is None:  # it was handed back meanwhile
         raise unknown_host(row["host"])
     return answer({"service": _service(call, again)})
+
+
+async def service_delete(call: Call) -> web.StreamResponse:
+    """DELETE /os-services/{id}: the host is gone for good, and is forgotten."""
+    row = await _host_of(call, "service_id", "Service {} not found.")
+    await forget_host(call, row, f"compute service deleted by {call.identity.actor.name}")
+    return web.Response(status=HTTPStatus.NO_CONTENT)
 
 
 async def _act(call: Call) -> web.StreamResponse:

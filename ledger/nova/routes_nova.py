@@ -267,6 +267,14 @@ _HOSTS = (
         answers={200: schemas_hosts.ServiceAnswer},
         rules=("os_compute_api:os-services:update",),
     ),
+    Route(
+        name="service_delete",
+        method="DELETE",
+        path="/v2.1/os-services/{service_id}",
+        handler=compute_hosts.service_delete,
+        answers={204: None},
+        rules=("os_compute_api:os-services:delete",),
+    ),
     read(
         "hypervisors",
         "/v2.1/os-hypervisors",

@@ -137,16 +137,22 @@ class Adopting:
 
     def _refuse_own(self, host: str) -> None:
         known_host = self._store.load(Host, Host.id_of(host))
-        if known_host.version and known_host.origin is None and known_host.came_from is None:
+        if known_host.is_known and known_host.origin is None and known_host.came_from is None:
             raise errors.NotObservedHostError(host=host)
 
     def refuse_two(self, host: str) -> None:
         """Before an agent is let in on an adopted host for the first time: NovaComputeRunsError, as
-        long as Nova's own may work there.  Raises what Reader.get raises, and NovaAskedError: its
-        cell does not answer, or a Nova that hangs has one thread, and not all those of agents.
+        long as Nova's own may work there.  Raises what `runs` raises.
         """
-        if not self._store.load(Host, Host.id_of(host)).awaits_agent:
-            return
+        if self._store.load(Host, Host.id_of(host)).awaits_agent and self.runs(host):
+            raise errors.NovaComputeRunsError(host=host)
+
+    def runs(self, host: str) -> bool:
+        """Whether Nova's nova-compute may work there.
+
+        Raises what Reader.get raises, and NovaAskedError: its cell does not answer, or a Nova that
+        hangs has one thread, and not all those of agents.
+        """
         if not self._asking.acquire(blocking=False):
             raise NovaAskedError("it is being asked for another agent")
         try:
@@ -155,8 +161,7 @@ class Adopting:
             self._asking.release()
         if isinstance(disabled, Unknown):
             raise NovaAskedError("its cell does not answer Nova")
-        if up:
-            raise errors.NovaComputeRunsError(host=host)
+        return up
 
     def _ours(self, facts: HostFacts) -> dict[str, Instance]:
         """Those of Nova's servers that the ledger has of itself, or has adopted."""
@@ -232,7 +237,7 @@ class Adopting:
         Raises what Host.check_returnable raises.
         """
         known_host = self._store.load(Host, Host.id_of(host))
-        if known_host.version == 0:
+        if not known_host.is_known:
             raise errors.NotAdoptedHostError(host=host)
         known_host.check_returnable()
         reader = reader_of(self._settings, self._clock, _at_once)
@@ -344,7 +349,7 @@ _NOT_NOVAS = (
 
 def _take_host(name: str, reason: str, seen: Seen, unit: Unit) -> None:
     host = unit.get(Host, name)
-    if host.version == 0:
+    if not host.is_known:
         host.record(Host.HostSeen, name=name, seen=seen.stored())
     host.adopt(reason)
 

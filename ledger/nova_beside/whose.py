@@ -143,6 +143,7 @@ _BY_ROUTE: dict[str, Callable[[web.Request], Awaitable[bool]]] = {
     "flavor_specs": _flavor,
     "hypervisor": _host,
     "service_update": _host,
+    "service_delete": _host,
 }
 
 

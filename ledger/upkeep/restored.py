@@ -80,7 +80,9 @@ def doubt(
     """
 
     def change(unit: Unit) -> int:
-        unit.get(Host, name).restore(int(now // _MINUTE_S), position, reason)
+        host = unit.get(Host, name)
+        if host.origin is None:  # else it was forgotten, and is a Nova's since
+            host.restore(int(now // _MINUTE_S), position, reason)
         return unit.save(context)
 
     run_optimistically(store, change)

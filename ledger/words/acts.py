@@ -487,6 +487,20 @@ volumes: be sure that it is powered off or cut off from the storage, and say how
         examples=(('hv1 --reason "repaired"', "let it work again"),),
     ),
     Act(
+        name="forget",
+        of=HOST,
+        title="Forget",
+        words="""Forget a host that is gone for good: you vouch that nothing runs on it any more.
+
+It has to be fenced, its agent silent, and nothing on it: no server, attachment, operation, open
+remnant or finding (but ignored ones). It is then no longer listed, and its history stays. If a host
+of this name registers, it is listed again, still fenced: after `host unfence` it first releases
+what is not its own. `openstack compute service delete ID` does the same.""",
+        possible=lambda host: host["fenced"] and not host["alive"],
+        then="/ui/hosts",
+        examples=(('hv1 --reason "scrapped"', "forget a host that was fenced"),),
+    ),
+    Act(
         name="vouch",
         of=HOST,
         title="Vouch",

@@ -393,6 +393,7 @@ SENTENCES: dict[str, Callable[[Body], str]] = {
     "Host.Vouched": _text("Host vouched for after the restore: {reason}"),
     "Host.HostSeen": _text("{name} has servers of Nova; the ledger changes nothing there"),
     "Host.Adopted": _text("Host {name} ADOPTED from {came_from}: {reason}"),
+    "Host.Deleted": _text("Host forgotten: {reason}"),
     "Host.HandedBack": _text("Host handed back to {to}: {reason}"),
     "Host.Disabled": _disabled,
     "Host.Enabled": _text("Host takes servers again"),

@@ -322,6 +322,10 @@ class Queries(SurveyReads, DriftReads, OperationReads, ServerLists, RequestReads
         """The unfinished operations that concern this host, oldest first."""
         return [row["operation_id"] for row in await self._all("open_on_host", host=host)]
 
+    async def in_use_by(self, host: str) -> list[Row]:
+        """What keeps the host from being forgotten: `what`, the first `id` of it, its `count`."""
+        return await self._all("in_use_by", host=host)
+
     async def fenced(self) -> dict[str, int]:
         """The fenced hosts, with the epoch that the fence began."""
         return {row["host"]: row["epoch"] for row in await self._all("fenced")}

@@ -364,8 +364,31 @@ SELECT h.*, c.seen_at, c.clock_ahead_s,
        (SELECT count(*) FROM instances AS i
          WHERE i.host = h.host AND NOT i.deleted) AS guests
   FROM hosts AS h LEFT JOIN host_contact AS c USING (host)
- WHERE %(host)s::text IS NULL OR h.host = %(host)s
+ WHERE NOT h.deleted AND (%(host)s::text IS NULL OR h.host = %(host)s)
  ORDER BY h.host;
+
+-- name: in_use_by
+-- What is on a host, or under way to it, and who else may have something there; of each kind the
+-- first.  For one host, when somebody forgets it: `instances` is read through, and
+-- attachments_open_by_host, operations_open, remnants, findings_open.
+SELECT what, min(id) AS id, count(*) AS count FROM (
+    SELECT 'server' AS what, server_id::text AS id FROM instances
+     WHERE NOT deleted AND %(host)s IN (host, resize_source)
+    UNION ALL
+    SELECT 'attachment', attachment_id::text FROM attachments
+     WHERE host = %(host)s AND state <> 'deleted'
+    UNION ALL
+    SELECT 'operation', operation_id::text FROM operations
+     WHERE state <> 'finished'
+       AND (host = %(host)s OR destination = %(host)s
+            OR steps @> jsonb_build_array(jsonb_build_object('place', %(host)s::text)))
+    UNION ALL
+    SELECT 'remnant', remnant_id::text FROM remnants WHERE state = 'open' AND host = %(host)s
+    UNION ALL
+    SELECT 'finding', finding_id::text FROM findings
+     WHERE over_position IS NULL AND state <> 'ignored'
+       AND %(host)s IN (host, differs->'cinder'->>'host')) AS used
+ GROUP BY what ORDER BY what;
 
 -- name: hosts_observed
 -- Hosts of observed servers that are not the ledger's.  instances_observed,
@@ -375,7 +398,7 @@ SELECT i.host, i.origin, count(*) AS guests,
          WHERE a.host = i.host AND a.state <> 'deleted') AS open_attachments
   FROM instances AS i
  WHERE i.origin IS NOT NULL AND NOT i.deleted AND i.host IS NOT NULL
-   AND NOT EXISTS (SELECT FROM hosts AS h WHERE h.host = i.host)
+   AND NOT EXISTS (SELECT FROM hosts AS h WHERE h.host = i.host AND NOT h.deleted)
  GROUP BY i.host, i.origin ORDER BY i.host;
 
 -- name: older_agents
@@ -387,7 +410,7 @@ SELECT EXISTS (
 -- name: contact
 -- The last contact of a host's agent (NULL: never).  Primary keys.
 SELECT c.seen_at FROM hosts AS h LEFT JOIN host_contact AS c USING (host)
- WHERE h.host = %(host)s;
+ WHERE h.host = %(host)s AND NOT h.deleted;
 
 -- name: position_at
 -- The last position recorded at or before a moment, 0 if there is none.  A binary search, because
@@ -786,7 +809,7 @@ SELECT host FROM hosts WHERE NOT fenced ORDER BY host;
 
 -- name: fenced
 -- All fenced hosts, and the epoch that the fence began.
-SELECT host, epoch FROM hosts WHERE fenced ORDER BY host;
+SELECT host, epoch FROM hosts WHERE fenced AND NOT deleted ORDER BY host;
 
 -- name: in_doubt
 -- The names of the hosts that nobody has vouched for since the ledger was restored from a backup.
@@ -813,7 +836,8 @@ SELECT count(*) FILTER (WHERE h.fenced) AS fenced,
   FROM hosts AS h
   LEFT JOIN host_contact AS c USING (host)
  CROSS JOIN LATERAL (SELECT coalesce(abs(extract(epoch FROM clock_timestamp() - c.seen_at))
-                                     < %(silent_after_s)s, false)) AS l (heard);
+                                     < %(silent_after_s)s, false)) AS l (heard)
+ WHERE NOT h.deleted;
 
 -- name: agents_by_version
 -- Counts of hosts that are not fenced, by their agents' service version.  hosts_by_version.

@@ -99,7 +99,7 @@ SELECT volume_id FROM (
 -- those that open findings about it rest on, and those whose last survey shows a guest of the
 -- server, for which all surveys are read.
 SELECT host FROM hosts
- WHERE (%(after)s::text IS NULL OR host > %(after)s)
+ WHERE NOT deleted AND (%(after)s::text IS NULL OR host > %(after)s)
    AND (%(whole)s OR host = %(host)s OR host IN (
         SELECT unnest(ARRAY[host, resize_source]) FROM instances
          WHERE server_id = %(server)s::uuid

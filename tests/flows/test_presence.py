@@ -392,3 +392,19 @@ def test_a_list_that_comes_too_late_is_not_taken_at_a_second_try(how: str) -> No
     with pytest.raises(TimeoutError):
         acts[how]()
     assert len(world.store.log) == before
+
+
+def test_what_a_forgotten_host_showed_after_its_fence_keeps_nothing() -> None:
+    """Nobody could take it back, or fence the host again."""
+    world = World(volumes=1)
+    world.done(world.attach())
+    shows_nothing(world)
+    world.service.fence(THIRD, "no answer", "it is off", CONTEXT)
+    shows(world, world.server_id, *world.volumes)
+    with pytest.raises(errors.ShownElsewhereError, match=f"on host {THIRD}"):
+        world.delete()
+    world.service.change_host(THIRD, lambda host: host.delete("scrapped"), CONTEXT)
+    world.done(world.delete())
+    shows(world, world.server_id, *world.volumes)
+    back = world.service.host(THIRD)
+    assert (back.fenced, back.leftovers[0]) == (True, (world.server_id,)), "it is to be removed"

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from aggregates import errors
+from aggregates.base import Seen
 from aggregates.host import Host, host_uuid
 from aggregates.operation import ActiveRun, Operation, OperationState
 from handlers.engine.plan import plan_of
@@ -292,3 +293,15 @@ def test_what_a_killed_command_did_not_park_is_parked_by_the_service() -> None:
     assert operation.state is OperationState.PARKED
     assert {row["error"]["code"] for row in operation.left} == {"log_restored"}
     assert not events(world, Operation.UnwindRequested)
+
+
+def test_a_forgotten_host_that_is_novas_since_is_left_to_it() -> None:
+    world = World()
+    world.fence(OTHER)
+    world.service.change_host(OTHER, lambda host: host.delete("scrapped"), CONTEXT)
+    seen = Seen(origin="nova", after=None, before="2026-11-27T12:00:00.000+00:00").stored()
+    world.service.change_host(
+        OTHER, lambda host: host.record(Host.HostSeen, name=OTHER, seen=seen), CONTEXT
+    )
+    mark(world)
+    assert [world.service.host(name).unvouched for name in (HOST, OTHER)] == [True, False]

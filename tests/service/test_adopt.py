@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from requests import Response
 
 from handlers.requests.adopt import ServerFacts
 from host_agent.shared.contract.messages import PowerState
@@ -306,3 +307,40 @@ def test_the_page_leads_over_and_back(
     assert told[back[0]].strip() == "", "Nova has it as it is"
     assert f"{server.id} db: handed_back" in told[back[1]]
     assert {each.split(" ")[0] for each in nova.asked} == {"GET"}
+
+
+def test_an_adopted_host_is_forgotten_once_nova_says_too_that_it_is_gone(watched: Watched) -> None:
+    nova, stack = watched.nova, watched.stack
+    server = nova.boot("db")
+    server.locked = True
+    nova.disabled.add(HOST)
+    nova.down.add(HOST)
+    volume = watched.volume()
+    on_the_host(watched, server, nova.attach(server, volume))
+    stack.host_down_after_s = DOWN_S
+    stack.start_service()
+    watched.until("volumes", volume, "BlockDeviceMapping.DevicePlugged")
+    act(watched, "adopt")
+    stack.start_agent(HOST)
+    stack.wait_for_host(HOST)
+    path = stack.url(f"/v2.1/servers/{server.id}")
+
+    def deletion() -> Response | None:
+        answer = stack.http.delete(path)
+        return answer if answer.ok else None
+
+    stack.completed(eventually(deletion, "its guest is shown"))
+    _ends(watched)
+    assert "Fence it first" in act(watched, "forget", code=409)["detail"]
+    fence = {"reason": WHY, "evidence": "it lies in the yard"}
+    assert stack.http.post(stack.url(f"/v1/hosts/{HOST}/fence"), json=fence).status_code == 200
+    nova.down.remove(HOST)
+    assert "Delete it in Nova first" in act(watched, "forget", code=409)["detail"]
+    nova.down.add(HOST)
+    act(watched, "forget")
+    assert stack.get("/v1/hosts").json()["hosts"] == []
+
+    act(watched, "adopt")
+    assert watched.topics("hosts", HOST)[-3:] == ["Host.Deleted", "Host.HostSeen", "Host.Adopted"]
+    [host] = stack.get("/v1/hosts").json()["hosts"]
+    assert (host["fenced"], host["epoch"]) == (True, 2), "it is what it was"

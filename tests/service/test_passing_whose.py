@@ -33,6 +33,7 @@ NAMED: dict[str, dict[str, Any]] = {
     "flavor_specs": {"flavor_id": "c2.m2048"},
     "hypervisor": {"hypervisor_id": str(host_uuid(HOST))},
     "service_update": {"service_id": str(host_uuid(HOST))},
+    "service_delete": {"service_id": str(host_uuid(HOST))},
 }
 
 

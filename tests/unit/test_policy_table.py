@@ -79,15 +79,15 @@ REQUESTS = {
         server_migration server_refresh server_convert refresh convert forget operation_act
         remnants
         remnant_acknowledge drift_ignore drift_unignore drift_repair drift_runs drift_run
-        drift_run_ask drift_run_stop drift_run_resume services service_update hypervisors
-        hypervisors_detail
+        drift_run_ask drift_run_stop drift_run_resume services service_update service_delete
+        hypervisors hypervisors_detail
         hypervisor aggregates zones_detail volume_history host_history hosts host host_fence
-        host_unfence host_vouch host_adopt host_hand_back events event_checkpoint
+        host_unfence host_forget host_vouch host_adopt host_hand_back events event_checkpoint
         event_verification event_activity event_stream
         console_checkpoint console_operation_act
         console_remnant_acknowledge console_drift_ignore console_drift_unignore console_drift_repair
         console_drift_run_ask console_drift_run_stop console_drift_run_resume console_host_fence
-        console_host_unfence console_host_vouch
+        console_host_unfence console_host_forget console_host_vouch
         console_host_adopt console_host_hand_back""",
     "in Cinder's name": "assisted_snapshot assisted_deletion external_events",
     "an agent's": """host_register host_guests host_commands host_reports host_progress host_survey

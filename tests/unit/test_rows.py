@@ -218,6 +218,7 @@ def test_the_row_of_a_host() -> None:
         "leftovers": None,
         "disabled": False,
         "disabled_reason": None,
+        "deleted": False,
     }
     changed: list[Row] = [
         first,
@@ -263,6 +264,30 @@ def test_the_row_of_a_host_after_a_restore() -> None:
         (10, True, "gone", False, True),
         (10, False, None, False, True),
         (10, False, None, False, False),
+    ]
+
+
+def test_the_row_of_a_host_that_is_forgotten_and_comes_back() -> None:
+    """What an operator said of it stands: its fence, and that it gets no servers."""
+    host = Host(ID)
+    host.register("h", 4, {}, {"ip": "1"})
+    host.disable("rack")
+    host.fence("no power", "BMC")
+    host.delete("scrapped")
+    host.register("h", 5, {}, {"ip": "1"})
+    host.delete("scrapped again")
+    host.restore(9, 7, "disk lost")
+    row, shown = None, []
+    for position, event in enumerate(host.collect_events(), 1):
+        row = HOSTS.fold(row, logged(position, event, CONTEXT, at(position)))
+        names = ("deleted", "registered_at", "epoch", "fenced", "suspect", "disabled_reason")
+        shown.append(tuple(row[name] for name in names))
+    assert shown[2:] == [
+        (False, at(1), 1, True, True, "rack"),
+        (True, at(1), 2, True, True, "rack"),
+        (False, at(5), 2, True, True, "rack"),
+        (True, at(5), 3, True, True, "rack"),
+        (False, at(5), 9, False, False, "rack"),
     ]
 
 
