@@ -200,7 +200,7 @@ async def _ends_or_parks(call: Call, operation_id: str, wait_s: float) -> bool:
     """Whether the operation ends or parks within that time: who asks again is then told more."""
 
     async def look() -> bool | None:
-        row = await call.components.queries.operation(operation_id)
+        row = await call.components.queries.operation(operation_id, named=False)
         return (row is not None and row["state"] != OperationState.RUNNING) or None
 
     return await call.until(ended_key(operation_id), look, wait_s) is not None
@@ -226,14 +226,15 @@ async def bound(call: Call, done: Accepted, wait_s: float) -> Row:
 
     The answer's position is then one behind which a standby shows that, too.
     """
+    read = partial(call.components.queries.operation, done.operation_id, named=False)
 
     async def look() -> Row | None:
-        row = await call.components.queries.operation(done.operation_id)
+        row = await read()
         settled = row is not None and (row["bound"] or row["state"] != OperationState.RUNNING)
         return row if settled else None
 
     row = await call.until(bound_key(done.operation_id), look, wait_s)
-    row = row or await call.components.queries.operation(done.operation_id)
+    row = row or await read()
     if row is None:  # repeated, and accepted just now by a process whose projections are late
         raise late()
     call.request[WRITTEN] = (await call.components.queries.head())["position"]

@@ -69,12 +69,13 @@ async def operation(call: Call) -> web.StreamResponse:
 
     async def look() -> Row | None:
         nonlocal last
-        row = await call.components.queries.operation(operation_id)
+        row = await call.components.queries.operation(operation_id, named=False)
         last = _seen(call, operation_id, row)
         return last if last["state"] != OperationState.RUNNING else None
 
     await call.hold(ended_key(operation_id), look, query.wait_s)
-    return answer(_shown(call, last))
+    [row] = await call.components.queries.with_persons([last])
+    return answer(_shown(call, row))
 
 
 #: Acts that may leave something in Cinder or on a host.

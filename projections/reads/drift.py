@@ -171,7 +171,8 @@ class DriftReads(LogReads):
 
         For one in progress: `done` of about `total` objects, at `rate` a second.
         """
-        return await self._named(await self._all("looks", state=state, limit=limit, after=after))
+        rows = await self._all("looks", state=state, limit=limit, after=after)
+        return await self.with_persons(rows)
 
     async def look(self, look_id: str) -> Row | None:
         """Also a requested one that has not begun; its `state` is "asked"."""
@@ -182,7 +183,7 @@ class DriftReads(LogReads):
 
     async def looks_asked(self, limit: int) -> list[Row]:
         """Requested looks that have not begun, oldest first, in the form of `look`."""
-        rows = await self._named(await self._all("looks_asked", limit=limit))
+        rows = await self.with_persons(await self._all("looks_asked", limit=limit))
         return [_asked(row["asked_id"], row) for row in rows]
 
     async def looks_by_outcome(self) -> dict[str, int]:

@@ -165,9 +165,9 @@ class LogReads:
             row["body"] = upcast(row["topic"], orjson.loads(row["body"]))
             row["asked_by"] = asked.get(row["operation_id"])
             row["occurred_at"] = occurred_at(row["body"])
-        return await self._named(rows)
+        return await self.with_persons(rows)
 
-    async def _named(self, rows: list[Row]) -> list[Row]:
+    async def with_persons(self, rows: list[Row]) -> list[Row]:
         """The rows with persons in the place of their hashes."""
         known_as = persons.hashes(rows)
         if known_as:
@@ -252,9 +252,9 @@ class LogReads:
     async def _one(
         self, name: str, *, group: str = "reads", named: bool = False, **parameters: Any
     ) -> Row | None:
-        """The first row; `named`: through `_named`."""
+        """The first row; `named`: through `with_persons`."""
         rows = await self._all(name, group=group, **parameters)
-        return next(iter(await self._named(rows) if named else rows), None)
+        return next(iter(await self.with_persons(rows) if named else rows), None)
 
     async def _all(
         self,

@@ -18,9 +18,11 @@ NOT_OF_A_MOMENT: Row = {"progress": [], "server_name": None}
 class OperationReads(LogReads):
     """Operations and their progress."""
 
-    async def operation(self, operation_id: str) -> Row | None:
-        """With the `progress` of its long steps, by run, and its server's project (`owner_id`)."""
-        return await self._one("operation", named=True, operation_id=operation_id)
+    async def operation(self, operation_id: str, *, named: bool = True) -> Row | None:
+        """With the `progress` of its long steps, by run, and its server's project (`owner_id`).
+        `named`: through `with_persons`.
+        """
+        return await self._one("operation", named=named, operation_id=operation_id)
 
     async def operation_at(self, operation_id: str, at: datetime) -> Row | None:
         """As of a moment, without NOT_OF_A_MOMENT; None if it had not begun.  Raises
@@ -37,7 +39,7 @@ class OperationReads(LogReads):
             months = await self._all("detached", after=row["started_position"] - 1)
             raise DetachedError(months[-1]["last_position"], [each["file"] for each in months])
         followed = reduce(OPERATIONS.fold, events, None)
-        [row] = await self._named([{**row, **followed.row(), **NOT_OF_A_MOMENT}])
+        [row] = await self.with_persons([{**row, **followed.row(), **NOT_OF_A_MOMENT}])
         return row
 
     async def operations(
@@ -62,7 +64,7 @@ class OperationReads(LogReads):
             limit=limit,
             after=after,
         )
-        return await self._named(rows)
+        return await self.with_persons(rows)
 
     async def operations_of_server(
         self,
@@ -84,7 +86,7 @@ class OperationReads(LogReads):
             limit=limit,
             after=after,
         )
-        return await self._named(rows)
+        return await self.with_persons(rows)
 
     async def moves(
         self,
@@ -106,7 +108,7 @@ class OperationReads(LogReads):
             after=after,
             limit=limit,
         )
-        return await self._named(rows)
+        return await self.with_persons(rows)
 
     async def note_progress(
         self, host: str, operation_id: str, run: int, done_bytes: int, total_bytes: int

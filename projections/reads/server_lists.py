@@ -121,7 +121,7 @@ class ServerLists(LogReads):
         }
         parts = {"order": _order(order), "after": _after(order)}
         if not any(getattr(wanted, name) for name in PATTERNS):
-            return await self._named(await self._all("page", parts, "servers", **asked))
+            return await self.with_persons(await self._all("page", parts, "servers", **asked))
         try:
             rows = await self._all("page", parts, "servers", timeout_ms=PATTERN_MS_MAX, **asked)
         except InvalidRegularExpression as error:
@@ -130,7 +130,7 @@ class ServerLists(LogReads):
         except QueryCanceled:
             text = f"to look for it took longer than {PATTERN_MS_MAX / 1000:g} s"
             raise PatternError(text) from None
-        return await self._named(rows)
+        return await self.with_persons(rows)
 
     async def sizes(self, project_id: str | None) -> list[tuple[int, int]]:
         """The different sizes (vCPUs, MiB) of a project's servers (None: all), smallest first."""
