@@ -37,6 +37,7 @@ from handlers.engine.plan import (
     volumes_of,
 )
 from handlers.engine.verbs import LedgerVerb
+from host_agent.shared.contract.lane import stored
 from host_agent.shared.contract.messages import Command, CommandStep, Verb
 from host_agent.shared.contract.spans import span_of_run
 from host_agent.shared.contract.wire import plain
@@ -149,7 +150,7 @@ class Followed:
                 "run": command.run,
                 "host": run.host,
                 "position": command.position,
-                "command": plain(command),
+                "command": _kept(command),
             }
             for run, command in commands
         ]
@@ -165,6 +166,12 @@ class Followed:
             {**about, "volume_id": _only_volume(parking), "times": times, **parking._asdict()}
             for times, parking in enumerate(self.parked, 1)
         ]
+
+
+def _kept(command: Command) -> Row:
+    """As the mailbox has it."""
+    told: Row = plain(command)
+    return {**told, "lane": told["lane"] and stored(told["lane"])}
 
 
 def _host_of(plan: Plan) -> str | None:

@@ -324,7 +324,7 @@ class Plan:
             "trusts": self.trusts,
             **({"hooked": True} if self.hooked else {}),
             "hosts": {place.value: host for place, host in self.hosts.items()},
-            "lanes": [stored(lane) for lane in self.lanes],
+            "lanes": [stored(lane) for lane in plain(self.lanes)],
             "guest": plain(self.guest),
             "stages": [
                 {

@@ -171,7 +171,6 @@ _LEARNT = ("volume_id", "attachment_id", "disk")
 _UNSAID = {each.name: plain(each.default) for each in fields(Lane) if each.default is not MISSING}
 
 
-def stored(lane: Lane) -> dict[str, Any]:
-    """The stored form: without defaults."""
-    said = plain(lane)
-    return {key: said[key] for key in said if key not in _UNSAID or said[key] != _UNSAID[key]}
+def stored(lane: dict[str, Any]) -> dict[str, Any]:
+    """The stored form of a plain lane: without defaults."""
+    return {key: lane[key] for key in lane if key not in _UNSAID or lane[key] != _UNSAID[key]}
