@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any, ClassVar
 from uuid import UUID
 
+from aggregates import errors
 from aggregates.base import About, Aggregate, Event
 
 
@@ -199,6 +200,9 @@ class BlockDeviceMapping(Aggregate):
             self.record(self.AccessModeLearned, access_mode=reported)
 
     def set_delete_on_termination(self, value: bool) -> None:
-        """Change the flag; the same value again records nothing."""
+        """Change the flag; the same value again records nothing.  Raises ObservedServerError."""
+        if self.origin is not None:
+            origin = self.origin.capitalize()
+            raise errors.ObservedServerError(server_id=str(self.server_id), origin=origin)
         if value != self.delete_on_termination:
             self.record(self.DeleteOnTerminationSet, delete_on_termination=value)
