@@ -66,7 +66,7 @@ def compared(
     now: datetime,
 ) -> Return:
     """Compare what Nova has of the server with what the ledger has.  `now`: UTC, for new rows."""
-    if why := tuple(_in_the_way(server.seen, instance, mappings, host)):
+    if why := tuple(_in_the_way(server, instance, mappings, host)):
         return Return(why=why)
     changes = tuple(_changes(server, instance, mappings, f"{now:%Y-%m-%d %H:%M:%S}"))
     if changes:
@@ -83,8 +83,9 @@ _STALE = (
 
 
 def _in_the_way(
-    seen: SeenServer, instance: Instance, mappings: Iterable[BlockDeviceMapping], host: str
+    server: ServerFacts, instance: Instance, mappings: Iterable[BlockDeviceMapping], host: str
 ) -> Iterator[str]:
+    seen = server.seen
     if instance.came_from is None:
         yield "It was never Nova's, though Nova has a server of this id."
     if instance.deleted:
@@ -98,9 +99,12 @@ def _in_the_way(
     if seen.task_state is not None or seen.mappings is None:
         yield "Nova is at it, or did not tell its mappings."
     old = set(seen.volumes) - {each.volume_id for each in seen.mappings or ()}
+    holding = {(id_, each.server_id) for id_, of in server.volumes.items() for each in of.holders}
     for each in mappings:
         if each.legacy and each.volume_id not in old:
             yield f"Volume {each.volume_id} was attached by Cinder's old calls: convert it first."
+        elif each.legacy and (each.volume_id, seen.id) not in holding:
+            yield f"Cinder did not tell by what row it has volume {each.volume_id}."
         if each.tag is not None and not PLAIN.fullmatch(each.tag):
             yield f"The tag of volume {each.volume_id} cannot be written as SQL: {each.tag!r}."
 

@@ -242,3 +242,13 @@ def test_a_host_that_shows_a_volume_where_it_is_not_to_be_is_not_handed_back() -
         goes_back()
     shows()
     goes_back()
+
+
+def test_a_server_stays_while_cinder_does_not_tell_what_its_old_calls_made() -> None:
+    world = _mixed()
+    [facts] = seen_at_nova(world).servers
+    adopted(world)
+    assert _nova_has(world, facts).why == ()
+    silent = {id_: replace(each, holders=()) for id_, each in facts.volumes.items()}
+    [why] = _nova_has(world, replace(facts, volumes=silent)).why
+    assert "Cinder did not tell" in why
