@@ -186,6 +186,8 @@ def _changed(
     differs = {name: value for name, value in now_so.items() if getattr(shown, name) != value}
     if mapping.device_name != shown.device:
         differs["device_name"] = f"/dev/{mapping.device_name}"
+    if mapping.tag not in {None, shown.tag}:  # None: the ledger may not know it
+        differs["tag"] = mapping.tag
     if differs.keys() & {"volume_id", "attachment_id"}:
         differs["connection_info"] = None
     if differs:

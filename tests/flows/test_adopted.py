@@ -252,3 +252,20 @@ def test_a_server_stays_while_cinder_does_not_tell_what_its_old_calls_made() -> 
     silent = {id_: replace(each, holders=()) for id_, each in facts.volumes.items()}
     [why] = _nova_has(world, replace(facts, volumes=silent)).why
     assert "Cinder did not tell" in why
+
+
+def test_a_disk_that_was_attached_anew_takes_its_tag_back_to_nova() -> None:
+    """A program in the guest finds its disk by it in Nova's metadata."""
+    world = World(volumes=1)
+    world.done(world.attach(tag="database"))
+    [facts] = seen_at_nova(world).servers
+    adopted(world)
+    world.done(world.detach())
+    world.done(world.attach(tag="backup"))
+    told = _nova_has(world, facts)
+    database = NovaDatabase(facts)
+    assert database.execute(script(world.server_id, told.changes)) == [1]
+    [mapping] = database.seen().mappings or ()
+    assert mapping.tag == "backup"
+    again = _nova_has(world, replace(facts, seen=database.seen()))
+    assert (again.why, again.changes) == ((), ())
