@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -14,6 +16,7 @@ from aggregates import errors
 from aggregates.host import Host
 from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
+from handlers.requests import edits
 from handlers.requests.adopt import ServerFacts, judge
 from handlers.results.adopted import adopt, hand_back
 from handlers.results.nova_rows import Return, compared
@@ -26,7 +29,9 @@ from host_agent.shared.contract.messages import (
 )
 from host_agent.shared.faults import Faults
 from host_agent.simulated.adapters import SimulatedGuests
+from ledger.config import Observe
 from ledger.log.unit import Unit
+from ledger.nova_beside import adopting, one_host
 from ledger.nova_beside.script import script
 from tests.doubles.nova_database import NovaDatabase
 from tests.flows.adopted import (
@@ -269,3 +274,32 @@ def test_a_disk_that_was_attached_anew_takes_its_tag_back_to_nova() -> None:
     assert mapping.tag == "backup"
     again = _nova_has(world, replace(facts, seen=database.seen()))
     assert (again.why, again.changes) == ((), ())
+
+
+def test_what_its_owner_changes_between_look_and_return_keeps_the_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nova would delete a volume with its server that is to be kept."""
+    world = _mixed()
+    facts = seen_at_nova(world)
+    adopted(world)
+    [mapping, *_] = world.mappings()
+    flag = partial(
+        edits.set_delete_on_termination,
+        server_id=world.server_id,
+        volume_id=str(mapping.volume_id),
+        value=not mapping.delete_on_termination,
+    )
+
+    def changed(*compare: Any) -> Return:
+        told = compared(*compare)
+        world.requests.edit(BlockDeviceMapping, str(mapping.id), flag, CONTEXT)
+        return told
+
+    monkeypatch.setattr(adopting, "compared", changed)
+    monkeypatch.setattr(adopting, "reader_of", lambda *_: None)
+    monkeypatch.setattr(one_host, "read", lambda *_: facts)
+    passing = adopting.Adopting("", world.store, Observe(), NOW.timestamp)
+    with pytest.raises(errors.ChangedSinceError):
+        passing.hand_back(HOST, "not yet", CONTEXT)
+    assert world.instance.origin is None
