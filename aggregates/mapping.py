@@ -106,7 +106,15 @@ class BlockDeviceMapping(Aggregate):
         delete_on_termination: bool
 
     class Adopted(Event):
-        """Nova managed the mapping; from now on the ledger does (decision 0114)."""
+        """Nova managed the mapping; from now on the ledger does (decision 0114).
+
+        The guest knows the disk by the volume's id.  `is_root`, `multiattach`: what the look at the
+        adoption saw, for an earlier look may have seen a server that was still being built; False
+        changes nothing.
+        """
+
+        is_root: bool = False
+        multiattach: bool = False
 
     class HandedBack(Event):
         """Nova manages the mapping again."""
@@ -179,7 +187,9 @@ class BlockDeviceMapping(Aggregate):
             case self.DeleteOnTerminationSet():
                 self.delete_on_termination = event.delete_on_termination
             case self.Adopted():
-                self.origin = None
+                self.origin, self.serial = None, self.volume_id
+                self.boot_index = 0 if event.is_root else self.boot_index
+                self.multiattach |= event.multiattach
             case self.HandedBack():
                 self.origin = event.to
 

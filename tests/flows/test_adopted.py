@@ -303,3 +303,47 @@ def test_what_its_owner_changes_between_look_and_return_keeps_the_server(
     with pytest.raises(errors.ChangedSinceError):
         passing.hand_back(HOST, "not yet", CONTEXT)
     assert world.instance.origin is None
+
+
+def _built(sight: ServerSeen) -> ServerSeen:
+    """As Nova shows it while it builds the server, and Cinder does not tell of its volumes."""
+    assert sight.server is not None
+    mappings = tuple(replace(each, device=None) for each in sight.server.mappings or ())
+    server = replace(sight.server, task_state="spawning", root_device=None, mappings=mappings)
+    return replace(sight, server=server, shared=frozenset())
+
+
+def test_what_was_seen_while_nova_built_the_server_is_adopted_as_it_is_now() -> None:
+    """Else the root of a server that runs could be detached, or a shared disk plugged as no
+    shared one.
+    """
+    rooted = next(each for each in SCENARIOS if each.name == "reimage").begin()
+    world = adopted(rooted, earlier=_built)
+    [root] = [each for each in world.mappings() if each.boot_index == 0]
+    with pytest.raises(errors.RootDeviceError):
+        world.detach(str(root.volume_id))
+    shared = World(multiattach=True, encrypted=False)
+    shared.done(shared.attach())
+    [mapping] = adopted(shared, earlier=_built).mappings()
+    assert mapping.multiattach
+
+
+def test_what_nova_swapped_is_known_by_the_volume_that_it_is_now() -> None:
+    """The guest that Nova has started since has no disk of the former volume's serial: what is
+    asked of that one finds it gone, and the present disk would lose its connection.
+    """
+
+    def before_the_swap(sight: ServerSeen) -> ServerSeen:
+        assert sight.server is not None
+        [mapping] = sight.server.mappings or ()
+        former = replace(mapping, volume_id=str(UUID(int=1)), attachment_id=str(UUID(int=2)))
+        return replace(sight, server=replace(sight.server, mappings=(former,)))
+
+    world = World()
+    world.done(world.attach())
+    adopted(world, earlier=before_the_swap)
+    [mapping] = world.mappings()
+    world.done(world.detach())
+    [guest] = SimulatedGuests(world.hosts[HOST], Faults(), HOST).inventory()
+    assert guest.volumes == (), "its disk was taken out before its connection"
+    assert mapping.serial == world.volumes[0]

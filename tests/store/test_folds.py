@@ -415,6 +415,28 @@ def test_a_mapping_row_goes_when_the_mapping_ends() -> None:
     assert fold_all(*events, *mapping.collect_events()).table(MAPPINGS.name) == []
 
 
+def test_a_mapping_row_of_what_was_adopted_says_what_the_mapping_does() -> None:
+    mapping, seen = BlockDeviceMapping(uuid4()), {"origin": "nova", "after": None, "before": "x"}
+    ids = {name: str(uuid4()) for name in ("server_id", "volume_id", "attachment_id")}
+    mapping.record(
+        BlockDeviceMapping.MappingCreated,
+        **ids,
+        device_name=None,
+        tag=None,
+        boot_index=None,
+        delete_on_termination=False,
+        multiattach=False,
+        seen=seen,
+    )
+    other = {name: str(uuid4()) for name in ("volume_id", "attachment_id")}
+    mapping.record(BlockDeviceMapping.AttachmentSwitched, **other, seen=seen)
+    mapping.record(BlockDeviceMapping.Adopted, is_root=True, multiattach=True)
+    [row] = fold_all(*mapping.collect_events()).table(MAPPINGS.name)
+    names = ("boot_index", "multiattach", "serial", "volume_id", "origin")
+    assert [row[name] for name in names] == [0, True, other["volume_id"], other["volume_id"], None]
+    assert [getattr(mapping, name) for name in names] == [row[name] for name in names]
+
+
 def test_an_answered_attach_is_bound_and_a_failed_one_is_when_it_is_over() -> None:
     bound: list[bool] = []
     world = World()
