@@ -153,10 +153,11 @@ SELECT server_id, volume_id, attachment_id, kept, device_name, access_mode, stat
  WHERE server_id = ANY(%(ids)s::uuid[]) AND volume_id IS NOT NULL;
 
 -- name: attachments_of_host
--- Open attachments of a host, and those that its records name, open or not.
+-- Our open attachments of a host, and those that its records name, open or not, anybody's.
 -- attachments_open_by_host, primary key.
 SELECT attachment_id, volume_id, server_id, host, state, access_mode, legacy FROM attachments
- WHERE (host = %(host)s AND state <> 'deleted') OR attachment_id = ANY(%(recorded)s::uuid[]);
+ WHERE (host = %(host)s AND state <> 'deleted' AND origin IS NULL)
+    OR attachment_id = ANY(%(recorded)s::uuid[]);
 
 -- name: seeing
 -- Those of some hosts whose surveys tell all of their guests.  Primary key.
