@@ -266,12 +266,13 @@ DELETE FROM look_cases WHERE look_id = %(look_id)s;
 
 -- name: unseen
 -- Findings that are not over and that a look has not seen, of these subjects, in the order of
--- their ids, after one; of a part of the cloud, if one is given.  Not those of what is Nova's: its
--- observer ends them.
+-- their ids, after one; of a part of the cloud, if one is given; and those of hosts that are no
+-- more (`host_gone`): no host tells of them.  Not those of what is Nova's: its observer ends them.
 SELECT f.finding_id, f.drift_class, f.subject, f.key, f.host, f.server_id, f.volume_id,
-       f.attachment_id
-  FROM findings AS f
- WHERE f.state <> 'over' AND f.subject = ANY(%(subjects)s) AND NOT f.differs ? 'nova'
+       f.attachment_id, f.host IS NOT NULL AND h.host IS NULL AS host_gone
+  FROM findings AS f LEFT JOIN hosts AS h USING (host)
+ WHERE f.state <> 'over' AND NOT f.differs ? 'nova'
+   AND (f.subject = ANY(%(subjects)s) OR f.host IS NOT NULL AND h.host IS NULL)
    AND (%(after)s::uuid IS NULL OR f.finding_id > %(after)s)
    AND (%(whole)s OR f.host = %(host)s OR f.server_id = %(server)s::uuid
         OR f.volume_id IN (

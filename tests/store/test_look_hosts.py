@@ -250,6 +250,17 @@ def test_what_stayed_novas_on_an_adopted_host_lacks_no_record_and_leaves_no_secr
     assert looked(cloud).found == {}
 
 
+def test_what_was_found_on_a_host_that_was_handed_back_is_over(cloud: Cloud) -> None:
+    cloud.attached()
+    looked(cloud)
+    cloud.projected()
+    assert cloud.states() == {"guest_missing": "suspected", "connection_missing": "suspected"}
+    _novas(cloud)
+    cloud.db.execute("DELETE FROM hosts")
+    cloud.look()
+    assert cloud.states() == {"guest_missing": "over", "connection_missing": "over"}
+
+
 SESSION = StorageShown(kind="iscsi_session", name="iqn.x", recorded=False, used=False)
 
 
