@@ -20,6 +20,7 @@ from typing import Any
 
 from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
+from aggregates.server import DEFAULT_DETAILS
 from handlers.drift.beside_nova import SeenMapping, SeenServer, SeenVolume
 from handlers.requests.adopt import AT_REST, ServerFacts
 
@@ -71,7 +72,10 @@ def compared(
     changes = tuple(_changes(server, instance, mappings, f"{now:%Y-%m-%d %H:%M:%S}"))
     if changes:
         return Return(why=(_DIFFERS,), changes=changes)
-    return Return(notes=(_STALE,) if mappings else ())
+    notes = [_STALE] if mappings else []
+    if (instance.name, instance.details) != (server.seen.name or "", DEFAULT_DETAILS):
+        notes.append(_DESCRIBED)
+    return Return(notes=tuple(notes))
 
 
 _DIFFERS = "Nova's database has other mappings or states of it: see the SQL."
@@ -79,6 +83,10 @@ _STALE = (
     "If its volumes changed or were connected anew since it was adopted, have Nova shelve and "
     "unshelve it before anything else. Nova keeps a connection as it was, and its hard reboot "
     "leaves out a volume that it has none of."
+)
+_DESCRIBED = (
+    "Its name, description, metadata, tags or addresses were set here, and Nova has its own: set "
+    "them in Nova, too."
 )
 
 

@@ -276,6 +276,19 @@ def test_a_disk_that_was_attached_anew_takes_its_tag_back_to_nova() -> None:
     assert (again.why, again.changes) == ((), ())
 
 
+def test_what_was_set_of_a_server_is_told_when_it_goes_back() -> None:
+    """Nova's API takes it, and nobody else would do it."""
+    world = _mixed()
+    [facts] = seen_at_nova(world).servers
+    adopted(world)
+    before = _nova_has(world, facts).notes
+    for wanted in ({"name": "new"}, {"name": "theirs", "description": "mine"}):
+        edit = partial(edits.update, wanted=wanted)
+        world.requests.edit(Instance, world.server_id, edit, CONTEXT)
+        [told] = set(_nova_has(world, facts).notes) - set(before)
+        assert "metadata" in told
+
+
 def test_what_its_owner_changes_between_look_and_return_keeps_the_server(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
