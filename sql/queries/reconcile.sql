@@ -325,11 +325,12 @@ DELETE FROM looks_asked WHERE look_id = %(look_id)s;
 
 -- name: overdue
 -- Whether the last look at everything began longer ago than that, or, if there was none yet, the
--- log did.
+-- log did; or later than now: the clock was set back since, and nobody knows how long ago it was.
 SELECT coalesce(
            (SELECT began_at FROM looks WHERE kind = 'all' ORDER BY began_position DESC LIMIT 1),
            (SELECT recorded_at FROM events WHERE position = 1))
-       < clock_timestamp() - make_interval(secs => %(interval_s)s) IS TRUE AS overdue;
+       NOT BETWEEN clock_timestamp() - make_interval(secs => %(interval_s)s) AND clock_timestamp()
+       IS TRUE AS overdue;
 
 -- name: stopped
 -- The kinds of look of which somebody has stopped the one that was begun last.
