@@ -13,7 +13,7 @@ from aggregates import errors
 from aggregates.attachment import Attachment, AttachmentState
 from aggregates.base import NovaTold, Seen
 from aggregates.instance import Instance, VmState
-from aggregates.mapping import BlockDeviceMapping
+from aggregates.mapping import BlockDeviceMapping, MappingState
 from handlers.drift.beside_nova import SeenAttachment, SeenMapping, SeenServer
 from handlers.requests import edits
 from handlers.results.observed import Notice, ServerSeen, record
@@ -265,3 +265,25 @@ def test_whether_a_volume_goes_with_its_server_is_novas_to_say(store: MemoryStor
         with pytest.raises(errors.ObservedServerError, match="Send the request to Nova"):
             edits.set_delete_on_termination(mapping, CONTEXT, server_id=S, volume_id=V, value=value)
     assert not mapping.unsaved
+
+
+def test_what_was_taken_for_gone_is_there_again_once_it_is_shown(store: MemoryStore) -> None:
+    """A database of Nova's or Cinder's was restored, or a service has said 404 in error."""
+    look(store)
+    look(store, server=None, attachments=[], gone=[A])
+    assert store.load(Instance, UUID(S)).deleted
+    assert look(store)[0] == "Instance.ServerSeen"
+    instance, attachment = store.load(Instance, UUID(S)), store.load(Attachment, UUID(A))
+    assert (instance.deleted, instance.own_state) == (False, VmState.ACTIVE)
+    assert (attachment.state, attachment.host) == (AttachmentState.ATTACHED, "hv1")
+    assert store.load(BlockDeviceMapping, UUID(B)).state is MappingState.PLUGGED
+    assert look(store) == [], "not with each look"
+
+
+def test_what_ended_of_our_own_does_not_begin_again() -> None:
+    """What is disowned must not become somebody's by an answer that comes late (decision 0033)."""
+    ids = {"volume_id": V, "server_id": S}
+    ours = Attachment(UUID(A))
+    ours.record(Attachment.Disowned, **ids, why="late")
+    with pytest.raises(errors.IllegalTransitionError):
+        ours.record(Attachment.AttachmentCreated, **ids)
