@@ -135,6 +135,7 @@ class Attachment(Aggregate):
         ),
         Deleted: (frozenset({S.RESERVED, S.CONNECTING, S.DISCONNECTED}), S.DELETED),
     }
+    OVER = S.DELETED
 
     def __init__(self, id: UUID) -> None:  # noqa: A002
         super().__init__(id)

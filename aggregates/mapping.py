@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any, ClassVar
 from uuid import UUID
 
+from aggregates import errors
 from aggregates.base import About, Aggregate, Event
 
 
@@ -105,7 +106,15 @@ class BlockDeviceMapping(Aggregate):
         delete_on_termination: bool
 
     class Adopted(Event):
-        """Nova managed the mapping; from now on the ledger does (decision 0114)."""
+        """Nova managed the mapping; from now on the ledger does (decision 0114).
+
+        The guest knows the disk by the volume's id.  `is_root`, `multiattach`: what the look at the
+        adoption saw, for an earlier look may have seen a server that was still being built; False
+        changes nothing.
+        """
+
+        is_root: bool = False
+        multiattach: bool = False
 
     class HandedBack(Event):
         """Nova manages the mapping again."""
@@ -124,6 +133,7 @@ class BlockDeviceMapping(Aggregate):
         RootAttached: (frozenset({S.VACANT}), S.BOUND),
         MappingEnded: (frozenset({S.BOUND, S.UNPLUGGED, S.VACANT}), S.ENDED),
     }
+    OVER = S.ENDED
 
     def __init__(self, id: UUID) -> None:  # noqa: A002
         super().__init__(id)
@@ -178,7 +188,9 @@ class BlockDeviceMapping(Aggregate):
             case self.DeleteOnTerminationSet():
                 self.delete_on_termination = event.delete_on_termination
             case self.Adopted():
-                self.origin = None
+                self.origin, self.serial = None, self.volume_id
+                self.boot_index = 0 if event.is_root else self.boot_index
+                self.multiattach |= event.multiattach
             case self.HandedBack():
                 self.origin = event.to
 
@@ -199,6 +211,9 @@ class BlockDeviceMapping(Aggregate):
             self.record(self.AccessModeLearned, access_mode=reported)
 
     def set_delete_on_termination(self, value: bool) -> None:
-        """Change the flag; the same value again records nothing."""
+        """Change the flag; the same value again records nothing.  Raises ObservedServerError."""
+        if self.origin is not None:
+            origin = self.origin.capitalize()
+            raise errors.ObservedServerError(server_id=str(self.server_id), origin=origin)
         if value != self.delete_on_termination:
             self.record(self.DeleteOnTerminationSet, delete_on_termination=value)

@@ -42,8 +42,12 @@ def _fold(row: Row | None, event: LoggedEvent) -> Row | None:
             row["access_mode"] = body["access_mode"]
         case BlockDeviceMapping.DeleteOnTerminationSet.TOPIC:
             row["delete_on_termination"] = body["delete_on_termination"]
-        case BlockDeviceMapping.Adopted.TOPIC | BlockDeviceMapping.HandedBack.TOPIC:
-            row["origin"] = body.get("to")
+        case BlockDeviceMapping.Adopted.TOPIC:
+            row.update(origin=None, serial=row["volume_id"])
+            row["boot_index"] = 0 if body["is_root"] else row["boot_index"]
+            row["multiattach"] |= body["multiattach"]
+        case BlockDeviceMapping.HandedBack.TOPIC:
+            row["origin"] = body["to"]
     return row
 
 

@@ -368,6 +368,7 @@ def _storage(here: Hosted, survey: Survey) -> Iterator[Row]:
             yield _storage_row(here.host, shown, wanted=False)
     if here.sees(SECRETS):
         wanted = set(_volumes(here.mappings)) | {each.volume_id for each in survey.connections}
+        wanted |= {disk.serial for guest in survey.guests for disk in guest.disks}
         for volume_id in survey.secrets:
             shown = StorageShown(kind="secret", name=volume_id, recorded=False, used=False)
             wanted_here = volume_id in wanted

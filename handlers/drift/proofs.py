@@ -36,6 +36,16 @@ class ProofFacts:
     made: Evidence | None = None
 
 
+def is_hidden(asked: ProofFacts) -> str | None:
+    """Whether QEMU runs where libvirt does not show the guest, as after libvirt was started without
+    its state: then nobody can tell which disks it has.
+    """
+    lane, shown = asked.lane, asked.shown
+    if shown.get("process") and not shown["power_state"]:
+        return f"Host {lane.host} runs a process of the guest of server {lane.server_id}."
+    return None
+
+
 def is_bare(asked: ProofFacts) -> str | None:
     if asked.bare:
         return None
@@ -216,13 +226,12 @@ def definition_can_follow(asked: ProofFacts) -> str | None:
 
 
 def has_let_go(asked: ProofFacts) -> str | None:
-    """The host has neither the guest nor its process, nobody else there uses its volume, and the
-    host has the record that a disconnect needs.
+    """The host does not have the guest, nobody else there uses its volume, and the host has the
+    record that a disconnect needs.
     """
     lane, shown = asked.lane, asked.shown
-    if shown["power_state"] or shown["process"]:
-        what = "has the guest" if shown["power_state"] else "runs a process of the guest"
-        return f"Host {lane.host} {what} of server {lane.server_id}."
+    if shown["power_state"]:
+        return f"Host {lane.host} has the guest of server {lane.server_id}."
     if lane.attachment_id is None:
         return None
     others = {id_ for id_ in shown["records"] if id_ != lane.attachment_id}

@@ -17,7 +17,7 @@ from handlers.drift import rows
 from handlers.drift.beside_words import NOVA, advice
 from handlers.drift.classes import BY_NAME, DriftClass
 from handlers.drift.judge import differs
-from handlers.drift.proofs import ProofFacts
+from handlers.drift.proofs import ProofFacts, is_hidden
 from handlers.drift.repairs import REPAIRS, RESIZED
 from handlers.drift.rows import Party
 
@@ -65,7 +65,7 @@ def refusal(flow: str, finding: Finding, asked: ProofFacts) -> tuple[str, str] |
             then = finding.differs.get(party.value)
             words = f"What the {party.value} says has changed from {then} to {now[party.value]}"
             return CHANGED, f"{words}. Nothing was changed; run `drift run` again."
-    why = REPAIRS[flow].proof(asked)
+    why = is_hidden(asked) or REPAIRS[flow].proof(asked)
     return (UNPROVEN, f"{why} Nothing was changed.") if why else None
 
 

@@ -31,7 +31,8 @@ def set_delete_on_termination(
 ) -> None:
     """Change the flag of the mapping by which the server had the volume at the time of the request.
 
-    Raises NotAttachedError if the server has released it since, or has another one instead.
+    Raises NotAttachedError if the server has released it since, or has another one instead;
+    ObservedServerError if the server is only observed.
     """
     if not mapping.live or mapping.volume_id != volume_id:
         raise errors.NotAttachedError(server_id=server_id, volume_id=volume_id)

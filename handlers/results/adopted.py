@@ -48,7 +48,8 @@ def _take(taken: AdoptedVolume, instance: Instance, seen: Seen, book: Book) -> N
     through = (mapping.volume_id, mapping.attachment_id, mapping.state, mapping.device_name)
     if through != (taken.volume_id, str(attachment.id), MappingState.PLUGGED, taken.device):
         raise errors.ChangedSinceError(server_id=str(instance.id))
-    mapping.record(BlockDeviceMapping.Adopted)
+    is_root = taken.boot_index == 0
+    mapping.record(BlockDeviceMapping.Adopted, is_root=is_root, multiattach=taken.multiattach)
     if taken.readonly:
         mapping.learn_access_mode("ro")
     instance.reserve_device(str(mapping.id), taken.volume_id, taken.device)

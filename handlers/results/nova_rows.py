@@ -20,6 +20,7 @@ from typing import Any
 
 from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
+from aggregates.server import DEFAULT_DETAILS
 from handlers.drift.beside_nova import SeenMapping, SeenServer, SeenVolume
 from handlers.requests.adopt import AT_REST, ServerFacts
 
@@ -66,12 +67,15 @@ def compared(
     now: datetime,
 ) -> Return:
     """Compare what Nova has of the server with what the ledger has.  `now`: UTC, for new rows."""
-    if why := tuple(_in_the_way(server.seen, instance, mappings, host)):
+    if why := tuple(_in_the_way(server, instance, mappings, host)):
         return Return(why=why)
     changes = tuple(_changes(server, instance, mappings, f"{now:%Y-%m-%d %H:%M:%S}"))
     if changes:
         return Return(why=(_DIFFERS,), changes=changes)
-    return Return(notes=(_STALE,) if mappings else ())
+    notes = [_STALE] if mappings else []
+    if (instance.name, instance.details) != (server.seen.name or "", DEFAULT_DETAILS):
+        notes.append(_DESCRIBED)
+    return Return(notes=tuple(notes))
 
 
 _DIFFERS = "Nova's database has other mappings or states of it: see the SQL."
@@ -80,11 +84,16 @@ _STALE = (
     "unshelve it before anything else. Nova keeps a connection as it was, and its hard reboot "
     "leaves out a volume that it has none of."
 )
+_DESCRIBED = (
+    "Its name, description, metadata, tags or addresses were set here, and Nova has its own: set "
+    "them in Nova, too."
+)
 
 
 def _in_the_way(
-    seen: SeenServer, instance: Instance, mappings: Iterable[BlockDeviceMapping], host: str
+    server: ServerFacts, instance: Instance, mappings: Iterable[BlockDeviceMapping], host: str
 ) -> Iterator[str]:
+    seen = server.seen
     if instance.came_from is None:
         yield "It was never Nova's, though Nova has a server of this id."
     if instance.deleted:
@@ -98,9 +107,12 @@ def _in_the_way(
     if seen.task_state is not None or seen.mappings is None:
         yield "Nova is at it, or did not tell its mappings."
     old = set(seen.volumes) - {each.volume_id for each in seen.mappings or ()}
+    holding = {(id_, each.server_id) for id_, of in server.volumes.items() for each in of.holders}
     for each in mappings:
         if each.legacy and each.volume_id not in old:
             yield f"Volume {each.volume_id} was attached by Cinder's old calls: convert it first."
+        elif each.legacy and (each.volume_id, seen.id) not in holding:
+            yield f"Cinder did not tell by what row it has volume {each.volume_id}."
         if each.tag is not None and not PLAIN.fullmatch(each.tag):
             yield f"The tag of volume {each.volume_id} cannot be written as SQL: {each.tag!r}."
 
@@ -182,6 +194,8 @@ def _changed(
     differs = {name: value for name, value in now_so.items() if getattr(shown, name) != value}
     if mapping.device_name != shown.device:
         differs["device_name"] = f"/dev/{mapping.device_name}"
+    if mapping.tag not in {None, shown.tag}:  # None: the ledger may not know it
+        differs["tag"] = mapping.tag
     if differs.keys() & {"volume_id", "attachment_id"}:
         differs["connection_info"] = None
     if differs:

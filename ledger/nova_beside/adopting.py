@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -23,7 +23,7 @@ from uuid import UUID
 
 import sql
 from aggregates import errors
-from aggregates.base import EventContext, Seen
+from aggregates.base import Aggregate, EventContext, Seen
 from aggregates.host import Host
 from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
@@ -39,7 +39,7 @@ from handlers.requests.adopt import (
 )
 from handlers.results.adopted import adopt, hand_back
 from handlers.results.inventory import keep_disks
-from handlers.results.nova_rows import Return, compared
+from handlers.results.nova_rows import compared
 from handlers.results.observed import ServerSeen, record
 from ledger.config import Observe
 from ledger.log.unit import AggregateStore, Unit, run_optimistically
@@ -225,7 +225,10 @@ class Adopting:
 
     def _seen(self) -> Seen:
         """By now; since when, nobody knows."""
-        return seen_between(None, datetime.fromtimestamp(self._clock(), UTC).isoformat())
+        return seen_between(None, self._now().isoformat())
+
+    def _now(self) -> datetime:
+        return datetime.fromtimestamp(self._clock(), UTC)
 
     # --- and back -----------------------------------------------------------------------------
 
@@ -246,8 +249,8 @@ class Adopting:
         strange = self._with_strange_disks(known_host)
         servers = []
         for server_id, instance in self._ours(facts).items():
-            server = _server_of(facts, server_id)
-            told = self._returning(server, instance, host)
+            server, mappings = _server_of(facts, server_id), self._mappings(instance)
+            told = compared(server, instance, mappings, host, self._now())
             if server_id in strange:
                 told = replace(told, why=(*told.why, _STRANGE))
             shown = ServerReport(
@@ -259,7 +262,7 @@ class Adopting:
                 sql=script(server_id, told.changes) if told.changes else None,
             )
             if not dry_run and not told.why:
-                position = self._give(server, instance, reason, seen, context)
+                position = self._give(server, [instance, *mappings], reason, seen, context)
                 shown = replace(shown, state="handed_back")
             servers.append(shown)
         going = {each.server_id for each in servers if each.state != "stays"}
@@ -275,31 +278,33 @@ class Adopting:
             host=host, notes=list(reader.unread), servers=servers, whole=whole, position=position
         )
 
-    def _returning(self, server: ServerFacts, instance: Instance, host: str) -> Return:
+    def _mappings(self, instance: Instance) -> list[BlockDeviceMapping]:
         ids = [(BlockDeviceMapping, UUID(id_)) for id_ in instance.devices]
-        mappings: list[BlockDeviceMapping] = self._store.load_many(*ids)
-        now = datetime.fromtimestamp(self._clock(), UTC)
-        return compared(server, instance, mappings, host, now)
+        found: list[BlockDeviceMapping] = self._store.load_many(*ids)
+        return found
 
     def _give(
         self,
         server: ServerFacts,
-        instance: Instance,
+        known: Sequence[Aggregate],
         reason: str,
         seen: Seen,
         context: EventContext,
     ) -> int:
+        """`known`: its instance and mappings, as they were compared.  Raises ChangedSinceError."""
+        server_id = server.seen.id
         rows = {
             volume_id: holder.attachment_id
             for volume_id, each in server.volumes.items()
             for holder in each.holders
-            if holder.server_id == str(instance.id)
+            if holder.server_id == server_id
         }
 
         def change(unit: Unit) -> int:
-            fresh = unit.get(Instance, instance.id)
-            if fresh.version != instance.version or fresh.claims:
-                raise errors.ChangedSinceError(server_id=str(instance.id))
+            fresh = unit.get(Instance, server_id)
+            changed = any(unit.get(type(each), each.id).version != each.version for each in known)
+            if changed or fresh.claims:
+                raise errors.ChangedSinceError(server_id=server_id)
             hand_back(fresh, rows, reason, seen, unit)
             return unit.save(context)
 

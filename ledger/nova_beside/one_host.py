@@ -14,11 +14,11 @@ from typing import Any
 from handlers.drift.beside_nova import SeenAttachment, SeenServer
 from handlers.drift.rows import UNKNOWN, Unknown
 from handlers.requests.adopt import Holder, HostFacts, ServerFacts, VolumeFacts
+from host_agent.shared.platform.text import escaped
 from ledger.nova_beside.reads import (
     CloudReader,
     Json,
     bare_device,
-    host_name,
     seen_server,
     seen_volume,
 )
@@ -149,7 +149,7 @@ def _holder(row: Json) -> Holder:
     return Holder(
         attachment_id=row["attachment_id"],
         server_id=row["server_id"],
-        host=host_name(row),
+        host=escaped(row.get("host_name")),
         device=bare_device(row.get("device")),
         since=row.get("attached_at"),
     )

@@ -48,7 +48,7 @@ from handlers.drift.beside_nova import (
 )
 from handlers.drift.rows import UNKNOWN, Unknown
 from host_agent.shared.contract.survey import Survey
-from host_agent.shared.platform.text import one_line
+from host_agent.shared.platform.text import escaped
 
 #: Rows of a list that are asked for at once; Nova and Cinder give no more than 1000.
 PAGE_ROWS = 500
@@ -211,7 +211,7 @@ class CloudReader:
             volume_id=row["volume_id"],
             server_id=self._server_id(row),
             status=str(row["status"]),
-            host=host_name(attached) if attached else None,
+            host=escaped(attached.get("host_name")) if attached else None,
             since=attached.get("attached_at") if attached else None,
         )
         if seen.status in {"attached", "reserved"}:
@@ -419,12 +419,6 @@ def seen_mapping(row: Json) -> SeenMapping:
         tag=row.get("tag"),
         delete_on_termination=bool(row.get("delete_on_termination")),
     )
-
-
-def host_name(attached: Json) -> str | None:
-    """On which host Cinder says that a volume is attached: by the word of whoever attached it."""
-    name = attached.get("host_name")
-    return None if name is None else one_line(name)
 
 
 def bare_device(path: str | None) -> str | None:

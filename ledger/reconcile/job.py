@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -39,6 +40,7 @@ class Looking:
         self._looks = looks
         self._queries = queries
         self._interval_s = interval_s
+        self._asked_at = float("-inf")
         self._threads = ThreadPoolExecutor(len((WHOLE, PART)), thread_name_prefix="look")
         self._at: dict[str, asyncio.Task[None]] = {}
         #: Has it let go, of each that this process is at.
@@ -70,7 +72,10 @@ class Looking:
         await asyncio.to_thread(self._threads.shutdown)
 
     async def _waiting(self) -> list[str]:
-        if self._interval_s and await self._queries.look_overdue(self._interval_s):
+        """This process asks for one in an interval at most, whatever the database's clock says."""
+        due = self._interval_s and time.monotonic() - self._asked_at >= self._interval_s
+        if due and await self._queries.look_overdue(self._interval_s):
+            self._asked_at = time.monotonic()
             await asyncio.to_thread(self._looks.ask, {}, "schedule", own_context())
         return await self._queries.looks_waiting(WHOLE, PART)
 

@@ -257,7 +257,9 @@ class _Look:
         return self._state.suppressed(self._cases.opening())
 
     def _unseen(self) -> Iterator[list[str]]:
-        """Findings that nobody has seen: each is looked for by itself.  Hosts' are over by now."""
+        """Findings that nobody has seen: each is looked for by itself.  Hosts' are over by now, but
+        for those of hosts that were handed back: nobody will tell of them any more.
+        """
         asked = {"look_id": self._state.look_id, "subjects": _BY_IDS}
         for page in self._reads.scoped("unseen", "finding_id", self._state.last, **asked):
             self._miss([row for row in page if self._is_over(row)])
@@ -269,7 +271,9 @@ class _Look:
 
     def _is_over(self, finding: Row) -> bool:
         drift_class = BY_NAME[finding["drift_class"]]
-        if Party.HOST in drift_class.parties or finding["volume_id"] is None:
+        if Party.HOST in drift_class.parties:
+            return bool(finding["host_gone"])
+        if finding["volume_id"] is None:
             return False
         key = Key(subject=Subject(finding["subject"]), id=finding["key"])
         found = self._ids.volume(finding["volume_id"])
@@ -285,7 +289,8 @@ class _Look:
             for row, move in zip(findings, moves, strict=True)
             if not move.explains(self._state.position)
         ]
-        sight = Sight(look_id=self._state.look_id, position=self._state.position)
+        heard = frozenset(row["host"] for row in findings if row["host_gone"])
+        sight = Sight(look_id=self._state.look_id, position=self._state.position, heard=heard)
         self._cases.miss(gone, sight)
 
     # --- the end ------------------------------------------------------------------------------

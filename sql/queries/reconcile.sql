@@ -153,10 +153,11 @@ SELECT server_id, volume_id, attachment_id, kept, device_name, access_mode, stat
  WHERE server_id = ANY(%(ids)s::uuid[]) AND volume_id IS NOT NULL;
 
 -- name: attachments_of_host
--- Open attachments of a host, and those that its records name, open or not.
+-- Our open attachments of a host, and those that its records name, open or not, anybody's.
 -- attachments_open_by_host, primary key.
 SELECT attachment_id, volume_id, server_id, host, state, access_mode, legacy FROM attachments
- WHERE (host = %(host)s AND state <> 'deleted') OR attachment_id = ANY(%(recorded)s::uuid[]);
+ WHERE (host = %(host)s AND state <> 'deleted' AND origin IS NULL)
+    OR attachment_id = ANY(%(recorded)s::uuid[]);
 
 -- name: seeing
 -- Those of some hosts whose surveys tell all of their guests.  Primary key.
@@ -264,12 +265,14 @@ DELETE FROM look_cases WHERE look_id = %(look_id)s;
 
 -- name: unseen
 -- Findings that are not over and that a look has not seen, of these subjects, in the order of ids,
--- after one; for a partial look only those about it.  Without those about Nova's objects, which the
+-- after one; for a partial look only those about it; and those of hosts that are no more
+-- (`host_gone`), which no survey will tell of.  Without those about Nova's objects, which the
 -- observer ends.
 SELECT f.finding_id, f.drift_class, f.subject, f.key, f.host, f.server_id, f.volume_id,
-       f.attachment_id
-  FROM findings AS f
- WHERE f.state <> 'over' AND f.subject = ANY(%(subjects)s) AND NOT f.differs ? 'nova'
+       f.attachment_id, f.host IS NOT NULL AND coalesce(h.deleted, true) AS host_gone
+  FROM findings AS f LEFT JOIN hosts AS h USING (host)
+ WHERE f.state <> 'over' AND NOT f.differs ? 'nova'
+   AND (f.subject = ANY(%(subjects)s) OR f.host IS NOT NULL AND coalesce(h.deleted, true))
    AND (%(after)s::uuid IS NULL OR f.finding_id > %(after)s)
    AND (%(whole)s OR f.host = %(host)s OR f.server_id = %(server)s::uuid
         OR f.volume_id IN (
@@ -321,11 +324,13 @@ SELECT look_id, scope, why, context, believe, reason FROM looks_asked
 DELETE FROM looks_asked WHERE look_id = %(look_id)s;
 
 -- name: overdue
--- Whether the last full look, or without one the log, began longer ago than that.
+-- Whether the last full look, or without one the log, began longer ago than that; or later than now:
+-- the clock was set back since.
 SELECT coalesce(
            (SELECT began_at FROM looks WHERE kind = 'all' ORDER BY began_position DESC LIMIT 1),
            (SELECT recorded_at FROM events WHERE position = 1))
-       < clock_timestamp() - make_interval(secs => %(interval_s)s) IS TRUE AS overdue;
+       NOT BETWEEN clock_timestamp() - make_interval(secs => %(interval_s)s) AND clock_timestamp()
+       IS TRUE AS overdue;
 
 -- name: stopped
 -- The kinds of look (full, partial) of which an operator has stopped the present one.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from aggregates.base import Seen
@@ -27,6 +27,11 @@ from tests.world import CONTEXT, HOST, OTHER, World
 SEEN = Seen(origin="nova", after=None, before="2026-11-27T12:00:00.000+00:00")
 #: Nova's numbers of power states.
 _POWERS = {"running": 1, "paused": 3, "shutdown": 4}
+Earlier = Callable[[ServerSeen], ServerSeen]
+
+
+def _alike(sight: ServerSeen) -> ServerSeen:
+    return sight
 
 
 def can_be_adopted(world: World) -> bool:
@@ -105,8 +110,11 @@ def _attachments(world: World) -> Sequence[SeenAttachment]:
     ]
 
 
-def was_novas(world: World) -> tuple[World, AdoptionVerdict]:
-    """The same cloud, whose server was Nova's until now; what the preflight says of it."""
+def was_novas(world: World, earlier: Earlier = _alike) -> tuple[World, AdoptionVerdict]:
+    """The same cloud, whose server was Nova's until now; what the preflight says of it.
+
+    `earlier`: what an earlier look has seen, made of what the last one saw.
+    """
     facts = seen_at_nova(world)
     world.store = MemoryStore(lambda: world.trouble)
     for records in world.records.values():
@@ -123,9 +131,10 @@ def was_novas(world: World) -> tuple[World, AdoptionVerdict]:
         seen=SEEN,
         asked=SEEN,
     )
-    unit = Unit(world.store)
-    assert record(sight, unit)
-    unit.save(CONTEXT)
+    for each in (earlier(sight), sight):
+        unit = Unit(world.store)
+        assert record(each, unit)
+        unit.save(CONTEXT)
     [verdict] = judge(facts, closed=True)
     return world, verdict
 
@@ -134,9 +143,9 @@ def _is_shared(volume: VolumeFacts) -> bool:
     return isinstance(volume.seen, SeenVolume) and volume.seen.multiattach
 
 
-def adopted(world: World, *, agent: bool = True) -> World:
+def adopted(world: World, *, agent: bool = True, earlier: Earlier = _alike) -> World:
     """The same cloud, handed over; its agent has come, and no host has a record of ours."""
-    world, verdict = was_novas(world)
+    world, verdict = was_novas(world, earlier)
     assert verdict.refusals == (), verdict
     [[one]] = groups([verdict])
     unit = Unit(world.store)

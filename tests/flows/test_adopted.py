@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -14,6 +16,7 @@ from aggregates import errors
 from aggregates.host import Host
 from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
+from handlers.requests import edits
 from handlers.requests.adopt import ServerFacts, judge
 from handlers.results.adopted import adopt, hand_back
 from handlers.results.nova_rows import Return, compared
@@ -26,7 +29,9 @@ from host_agent.shared.contract.messages import (
 )
 from host_agent.shared.faults import Faults
 from host_agent.simulated.adapters import SimulatedGuests
+from ledger.config import Observe
 from ledger.log.unit import Unit
+from ledger.nova_beside import adopting, one_host
 from ledger.nova_beside.script import script
 from tests.doubles.nova_database import NovaDatabase
 from tests.flows.adopted import (
@@ -242,3 +247,116 @@ def test_a_host_that_shows_a_volume_where_it_is_not_to_be_is_not_handed_back() -
         goes_back()
     shows()
     goes_back()
+
+
+def test_a_server_stays_while_cinder_does_not_tell_what_its_old_calls_made() -> None:
+    world = _mixed()
+    [facts] = seen_at_nova(world).servers
+    adopted(world)
+    assert _nova_has(world, facts).why == ()
+    silent = {id_: replace(each, holders=()) for id_, each in facts.volumes.items()}
+    [why] = _nova_has(world, replace(facts, volumes=silent)).why
+    assert "Cinder did not tell" in why
+
+
+def test_a_disk_that_was_attached_anew_takes_its_tag_back_to_nova() -> None:
+    """A program in the guest finds its disk by it in Nova's metadata."""
+    world = World(volumes=1)
+    world.done(world.attach(tag="database"))
+    [facts] = seen_at_nova(world).servers
+    adopted(world)
+    world.done(world.detach())
+    world.done(world.attach(tag="backup"))
+    told = _nova_has(world, facts)
+    database = NovaDatabase(facts)
+    assert database.execute(script(world.server_id, told.changes)) == [1]
+    [mapping] = database.seen().mappings or ()
+    assert mapping.tag == "backup"
+    again = _nova_has(world, replace(facts, seen=database.seen()))
+    assert (again.why, again.changes) == ((), ())
+
+
+def test_what_was_set_of_a_server_is_told_when_it_goes_back() -> None:
+    """Nova's API takes it, and nobody else would do it."""
+    world = _mixed()
+    [facts] = seen_at_nova(world).servers
+    adopted(world)
+    before = _nova_has(world, facts).notes
+    for wanted in ({"name": "new"}, {"name": "theirs", "description": "mine"}):
+        edit = partial(edits.update, wanted=wanted)
+        world.requests.edit(Instance, world.server_id, edit, CONTEXT)
+        [told] = set(_nova_has(world, facts).notes) - set(before)
+        assert "metadata" in told
+
+
+def test_what_its_owner_changes_between_look_and_return_keeps_the_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nova would delete a volume with its server that is to be kept."""
+    world = _mixed()
+    facts = seen_at_nova(world)
+    adopted(world)
+    [mapping, *_] = world.mappings()
+    flag = partial(
+        edits.set_delete_on_termination,
+        server_id=world.server_id,
+        volume_id=str(mapping.volume_id),
+        value=not mapping.delete_on_termination,
+    )
+
+    def changed(*compare: Any) -> Return:
+        told = compared(*compare)
+        world.requests.edit(BlockDeviceMapping, str(mapping.id), flag, CONTEXT)
+        return told
+
+    monkeypatch.setattr(adopting, "compared", changed)
+    monkeypatch.setattr(adopting, "reader_of", lambda *_: None)
+    monkeypatch.setattr(one_host, "read", lambda *_: facts)
+    passing = adopting.Adopting("", world.store, Observe(), NOW.timestamp)
+    with pytest.raises(errors.ChangedSinceError):
+        passing.hand_back(HOST, "not yet", CONTEXT)
+    assert world.instance.origin is None
+
+
+def _built(sight: ServerSeen) -> ServerSeen:
+    """As Nova shows it while it builds the server, and Cinder does not tell of its volumes."""
+    assert sight.server is not None
+    mappings = tuple(replace(each, device=None) for each in sight.server.mappings or ())
+    server = replace(sight.server, task_state="spawning", root_device=None, mappings=mappings)
+    return replace(sight, server=server, shared=frozenset())
+
+
+def test_what_was_seen_while_nova_built_the_server_is_adopted_as_it_is_now() -> None:
+    """Else the root of a server that runs could be detached, or a shared disk plugged as no
+    shared one.
+    """
+    rooted = next(each for each in SCENARIOS if each.name == "reimage").begin()
+    world = adopted(rooted, earlier=_built)
+    [root] = [each for each in world.mappings() if each.boot_index == 0]
+    with pytest.raises(errors.RootDeviceError):
+        world.detach(str(root.volume_id))
+    shared = World(multiattach=True, encrypted=False)
+    shared.done(shared.attach())
+    [mapping] = adopted(shared, earlier=_built).mappings()
+    assert mapping.multiattach
+
+
+def test_what_nova_swapped_is_known_by_the_volume_that_it_is_now() -> None:
+    """The guest that Nova has started since has no disk of the former volume's serial: what is
+    asked of that one finds it gone, and the present disk would lose its connection.
+    """
+
+    def before_the_swap(sight: ServerSeen) -> ServerSeen:
+        assert sight.server is not None
+        [mapping] = sight.server.mappings or ()
+        former = replace(mapping, volume_id=str(UUID(int=1)), attachment_id=str(UUID(int=2)))
+        return replace(sight, server=replace(sight.server, mappings=(former,)))
+
+    world = World()
+    world.done(world.attach())
+    adopted(world, earlier=before_the_swap)
+    [mapping] = world.mappings()
+    world.done(world.detach())
+    [guest] = SimulatedGuests(world.hosts[HOST], Faults(), HOST).inventory()
+    assert guest.volumes == (), "its disk was taken out before its connection"
+    assert mapping.serial == world.volumes[0]

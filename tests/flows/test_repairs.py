@@ -356,6 +356,18 @@ def test_no_attachment_is_deleted_beside_the_servers_own_unless_it_is_another_ho
     assert f"on host {HOST} has a disk of volume" in _refused(world)["message"]
 
 
+@pytest.mark.parametrize("name", ["repair-attachment", "repair-owner-gone", "repair-connection"])
+def test_nothing_is_let_go_of_while_qemu_runs_where_libvirt_has_lost_the_guest(name: str) -> None:
+    """Nobody sees which disks it has, and it writes to them."""
+    world = DRIFTS[name].world()
+    with world.host.edit() as state:
+        state["guests"].pop(world.server_id, None)
+        state["processes"] = [world.server_id]
+    error = _refused(world)
+    assert error["code"] == recheck.UNPROVEN
+    assert f"Host {HOST} runs a process of the guest" in error["message"]
+
+
 def test_a_volume_that_others_have_is_in_use_after_a_deletion_that_came_too_late() -> None:
     world = drifted.attachment_unknown_beside()
     operation_id, delete = drifted.repair(world), world.cinder.attachment_delete

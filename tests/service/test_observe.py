@@ -323,6 +323,11 @@ def test_whoever_asks_us_for_what_is_novas_is_sent_to_nova(watched: Watched) -> 
         stack.act(server.id, "os-resetState", {"state": "error"}),
         stack.http.delete(stack.url(f"/v2.1/servers/{server.id}")),
         stack.http.put(stack.url(f"/v2.1/servers/{server.id}"), json={"server": {"name": "x"}}),
+        stack.http.put(
+            stack.url(f"/v2.1/servers/{server.id}/os-volume_attachments/{volume}"),
+            json={"volumeAttachment": {"volumeId": volume, "delete_on_termination": True}},
+            headers={"OpenStack-API-Version": "compute 2.85"},
+        ),
     ]
     for answer in answers:
         assert answer.status_code == 409, answer.text

@@ -342,8 +342,9 @@ def connection_missing(ground: Ground) -> Counter[str]:
     del ground.cloud.records[name][record.attachment_id]
     found = Counter(["connection_missing"])
     hosts = {str(row["server_id"]): row["host"] for row in ground.cloud.rows("instances")}
-    secrets = ground.cloud.states[name].read()["secrets"]
-    if record.volume_id in secrets and hosts[record.server_id] != name:
+    host = ground.cloud.states[name].read()
+    has_disk = f">{record.volume_id}</serial>" in str(host["guests"].get(record.server_id))
+    if record.volume_id in host["secrets"] and hosts[record.server_id] != name and not has_disk:
         found["secret_left"] = 1  # of the source of a resize: nothing says any more whose it is
     return found
 

@@ -234,6 +234,33 @@ def test_what_a_host_lacked_of_a_server_is_over_once_the_server_is_deleted(cloud
     assert cloud.states()["guest_missing"] == "over"
 
 
+def _novas(cloud: Cloud) -> None:
+    for table in ("instances", "mappings", "attachments"):
+        cloud.db.execute(f"UPDATE {table} SET origin = 'nova'")
+
+
+def test_what_stayed_novas_on_an_adopted_host_lacks_no_record_and_leaves_no_secret(
+    cloud: Cloud,
+) -> None:
+    row = cloud.attached()
+    cloud.shows(row)
+    cloud.connections.clear()
+    cloud.secrets[HOST] = [row.volume_id]
+    _novas(cloud)
+    assert looked(cloud).found == {}
+
+
+def test_what_was_found_on_a_host_that_was_handed_back_is_over(cloud: Cloud) -> None:
+    cloud.attached()
+    looked(cloud)
+    cloud.projected()
+    assert cloud.states() == {"guest_missing": "suspected", "connection_missing": "suspected"}
+    _novas(cloud)
+    cloud.db.execute("DELETE FROM hosts")
+    cloud.look()
+    assert cloud.states() == {"guest_missing": "over", "connection_missing": "over"}
+
+
 SESSION = StorageShown(kind="iscsi_session", name="iqn.x", recorded=False, used=False)
 
 

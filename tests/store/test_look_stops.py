@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -130,3 +131,22 @@ async def test_the_process_that_is_at_a_look_lets_go_when_somebody_stops_it(
         await asyncio.to_thread(acts.resume_look, look_id, WHY, CONTEXT)
         await until(lambda: state(look_id) == "ended")
     assert cloud.ended(look_id).outcome == "completed"
+
+
+async def test_a_process_asks_for_one_look_in_an_interval_whatever_the_clock_says() -> None:
+    """A look that begins while the clock is behind the log is of a time to come at once."""
+    asked: list[str] = []
+
+    async def overdue(_: float) -> bool:
+        return True
+
+    async def waiting(*_: str) -> list[str]:
+        return []
+
+    queries: Any = SimpleNamespace(look_overdue=overdue, looks_waiting=waiting)
+    looks: Any = SimpleNamespace(ask=lambda _scope, why, _context: asked.append(why))
+    sides: Any = None
+    job = Looking(sides, looks, queries, 3600.0)
+    for _ in range(2):
+        assert await job._waiting() == []
+    assert asked == ["schedule"]

@@ -7,6 +7,7 @@ from uuid import uuid4
 
 import pytest
 
+from host_agent.shared.contract.origin import MADE_FOR
 from ledger.trial.cinder.model import legacy as cinder_legacy
 from ledger.trial.cinder.model.rows import StoredAttachment
 from tests.store.looking import HOST, Cloud
@@ -164,3 +165,21 @@ def test_a_volume_of_another_project_than_its_server_is_found(cloud: Cloud) -> N
         cloud.projected()
         rows = cloud.db.execute("SELECT state FROM findings WHERE drift_class LIKE 'volume_pro%'")
         assert [each["state"] for each in rows] == [state, state]
+
+
+ODD = "a\x00\ud800"
+
+
+@pytest.mark.parametrize("said", ["host", "mountpoint", "server", "metadata"])
+def test_nothing_that_a_member_may_say_stops_a_look(cloud: Cloud, said: str) -> None:
+    """Whoever may attach a volume gives Cinder any connector, and names any server."""
+    mine = cloud.attached()
+    if said == "metadata":
+        cloud.model.add_volume(metadata={MADE_FOR: ODD})
+    elif said == "server":
+        cloud.in_cinder(mine.volume_id, ODD)
+    else:
+        cloud.in_cinder(mine.volume_id, str(mine.instance), **{said: ODD})
+    classes = {"metadata": "volume_of_nobody", "server": "owner_unknown"}
+    assert cloud.look().found == {classes.get(said, "attachment_unknown"): 1}
+    assert cloud.states() == {classes.get(said, "attachment_unknown"): "suspected"}

@@ -80,3 +80,5 @@ async def test_a_look_at_everything_is_due_by_when_the_last_one_began(
     db.execute("UPDATE looks SET began_at = began_at - interval '1 hour' WHERE kind = 'all'")
     assert await queries.look_overdue(3500)
     assert not await queries.look_overdue(3700)
+    db.execute("UPDATE looks SET began_at = began_at + interval '1 day' WHERE kind = 'all'")
+    assert await queries.look_overdue(3700), "the clock was set back"

@@ -9,11 +9,13 @@ from uuid import UUID
 
 import pytest
 
+from aggregates import errors
 from aggregates.attachment import Attachment, AttachmentState
 from aggregates.base import NovaTold, Seen
 from aggregates.instance import Instance, VmState
-from aggregates.mapping import BlockDeviceMapping
+from aggregates.mapping import BlockDeviceMapping, MappingState
 from handlers.drift.beside_nova import SeenAttachment, SeenMapping, SeenServer
+from handlers.requests import edits
 from handlers.results.observed import Notice, ServerSeen, record
 from ledger.log.unit import Unit
 from ledger.nova_beside.observer import seen_between
@@ -253,3 +255,35 @@ def test_the_story_says_who_asked(store: MemoryStore) -> None:
     said = sentence(event.TOPIC, {"seen": event.seen})
     who = "instance.volume_attach.end at 2026-11-27 12:00:30 for user u30 of project p, req-1): "
     assert who in said
+
+
+def test_whether_a_volume_goes_with_its_server_is_novas_to_say(store: MemoryStore) -> None:
+    """Nova would not hear of it, and delete the volume, or keep it, all the same."""
+    look(store)
+    mapping = store.load(BlockDeviceMapping, UUID(B))
+    for value in (True, False):
+        with pytest.raises(errors.ObservedServerError, match="Send the request to Nova"):
+            edits.set_delete_on_termination(mapping, CONTEXT, server_id=S, volume_id=V, value=value)
+    assert not mapping.unsaved
+
+
+def test_what_was_taken_for_gone_is_there_again_once_it_is_shown(store: MemoryStore) -> None:
+    """A database of Nova's or Cinder's was restored, or a service has said 404 in error."""
+    look(store)
+    look(store, server=None, attachments=[], gone=[A])
+    assert store.load(Instance, UUID(S)).deleted
+    assert look(store)[0] == "Instance.ServerSeen"
+    instance, attachment = store.load(Instance, UUID(S)), store.load(Attachment, UUID(A))
+    assert (instance.deleted, instance.own_state) == (False, VmState.ACTIVE)
+    assert (attachment.state, attachment.host) == (AttachmentState.ATTACHED, "hv1")
+    assert store.load(BlockDeviceMapping, UUID(B)).state is MappingState.PLUGGED
+    assert look(store) == [], "not with each look"
+
+
+def test_what_ended_of_our_own_does_not_begin_again() -> None:
+    """What is disowned must not become somebody's by an answer that comes late (decision 0033)."""
+    ids = {"volume_id": V, "server_id": S}
+    ours = Attachment(UUID(A))
+    ours.record(Attachment.Disowned, **ids, why="late")
+    with pytest.raises(errors.IllegalTransitionError):
+        ours.record(Attachment.AttachmentCreated, **ids)

@@ -41,6 +41,7 @@ from host_agent.shared.contract.ports import (
     VolumeView,
 )
 from host_agent.shared.platform import masking
+from host_agent.shared.platform.text import escaped, one_line
 
 T = TypeVar("T")
 
@@ -130,7 +131,7 @@ def mode_of(data: Mapping[str, Any]) -> str | None:
 
 def mountpoint_of(row: Mapping[str, Any]) -> str | None:
     """The disk's name in a row of `volume.attachments`; Cinder has "na" if none was given."""
-    device = str(row.get("device") or "").removeprefix("/dev/")
+    device = one_line(str(row.get("device") or "")).removeprefix("/dev/")
     return device if device not in {"", "na"} else None
 
 
@@ -147,7 +148,7 @@ def old_attachment_views(data: Mapping[str, Any]) -> list[OldAttachment]:
         OldAttachment(
             id=row["attachment_id"],
             server_id=row["server_id"],
-            host_name=row.get("host_name"),
+            host_name=escaped(row.get("host_name")),
             mountpoint=mountpoint_of(row),
         )
         for row in data.get("attachments", ())

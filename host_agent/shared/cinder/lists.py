@@ -11,6 +11,8 @@ Theory of operation
   `osapi_max_limit`; there is no `attachments_links`.
 * Lists of all projects are for administrators.  Others get 200 and an empty list, or their own
   project's; the reader must find out whether a list is complete.
+* Any member can set the server, host and device of an attachment, and metadata.  What PostgreSQL
+  would not store of such a text is escaped: one of them would stop all looks.
 * Cinder refuses a marker that was deleted meanwhile: `after` has the last ids that were read, and
   the newest one that still exists is the marker.
 """
@@ -28,6 +30,7 @@ from host_agent.shared.contract.messages import ErrorKind
 from host_agent.shared.contract.origin import MADE_FOR
 from host_agent.shared.contract.ports import PortError
 from host_agent.shared.platform import masking
+from host_agent.shared.platform.text import escaped
 
 _EVERY = {"all_tenants": "1"}
 _BY_ID = "id:asc"
@@ -146,7 +149,7 @@ def _attachment(data: Mapping[str, Any]) -> ListedAttachment:
     return ListedAttachment(
         id=data["id"],
         volume_id=data["volume_id"],
-        server_id=data.get("instance"),
+        server_id=escaped(data.get("instance")),
         status=data["status"],
         mode=mode_of(data),
     )
@@ -157,7 +160,7 @@ def _volume(data: Mapping[str, Any]) -> ListedVolume:
         id=data["id"],
         status=data["status"],
         migration_status=data.get("migration_status"),
-        made_for=(data.get("metadata") or {}).get(MADE_FOR),
+        made_for=escaped((data.get("metadata") or {}).get(MADE_FOR)),
         multiattach=bool(data.get("multiattach")),
         project_id=data.get("os-vol-tenant-attr:tenant_id"),
         updated_at=data.get("updated_at"),
@@ -165,9 +168,9 @@ def _volume(data: Mapping[str, Any]) -> ListedVolume:
             ListedAttachment(
                 id=row["attachment_id"],
                 volume_id=data["id"],
-                server_id=row.get("server_id"),
+                server_id=escaped(row.get("server_id")),
                 status="attached",
-                host=row.get("host_name"),
+                host=escaped(row.get("host_name")),
                 mountpoint=mountpoint_of(row),
             )
             for row in data.get("attachments", ())

@@ -41,6 +41,11 @@ def one_line(text: str) -> str:
     return _NOT_IN_A_LINE.sub(_escaped, text)
 
 
+def escaped(text: str | None) -> str | None:
+    """The same, of what may be missing."""
+    return None if text is None else one_line(text)
+
+
 def texts_in(data: Any) -> Iterator[str]:
     """Every text in decoded JSON, keys included."""
     left = [data]
