@@ -8,7 +8,6 @@ the repair decides the second (`handlers.drift.repairs`; decision 0059).  Pure;
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import NoneType
 from typing import Any
 
 from aggregates.base import About
@@ -20,6 +19,8 @@ from handlers.drift.judge import differs
 from handlers.drift.proofs import ProofFacts, is_hidden
 from handlers.drift.repairs import REPAIRS, RESIZED
 from handlers.drift.rows import Party
+from host_agent.shared.contract.outputs import HostHas
+from host_agent.shared.contract.wire import WireError, read
 
 GONE, CHANGED, UNPROVEN = "drift_gone", "drift_changed", "drift_unproven"
 
@@ -71,7 +72,11 @@ def refusal(flow: str, finding: Finding, asked: ProofFacts) -> tuple[str, str] |
 
 def _is_readable(shown: dict[str, Any]) -> bool:
     """Whether the host reported every field: a missing one does not count as "no"."""
-    return all(name in shown and isinstance(shown[name], kind) for name, kind in _SHOWN.items())
+    try:
+        read(shown, HostHas)
+    except WireError:
+        return False
+    return HostHas.__annotations__.keys() <= shown.keys()
 
 
 def _agree(then: Any, now: Any) -> bool:
@@ -82,13 +87,3 @@ def _agree(then: Any, now: Any) -> bool:
         ]
         return all(then[name] == now[name] for name in comparable)
     return bool(then == now)
-
-
-#: The fields of a host's report (host_agent.verbs.drift.drift_look).
-_SHOWN: dict[str, type | tuple[type, ...]] = {
-    **dict.fromkeys(("power_state", "live", "persistent"), (str, NoneType)),
-    **dict.fromkeys(("running", "process", "record", "elsewhere"), bool),
-    **dict.fromkeys(("readonly_live", "readonly_persistent"), (bool, NoneType)),
-    **dict.fromkeys(("differs", "guests", "unexplained"), list),
-    "records": dict,
-}

@@ -325,10 +325,10 @@ def _query(
     subject: Subject | None, *, newest_first: bool
 ) -> tuple[str, Mapping[str, compose.Composable]]:
     """The query for the events of a subject (None: all), and the parts of its text."""
+    way = compose.SQL("DESC" if newest_first else "ASC")
     if subject == "volume_id":
-        return "volume_history_backwards" if newest_first else "volume_history", _NO_PARTS
+        return "volume_history_backwards" if newest_first else "volume_history", {"way": way}
     if subject is None:
-        way = compose.SQL("DESC" if newest_first else "ASC")
         return "feed", {"way": way, "only": compose.SQL("")}
     return "history", _of(subject, newest_first=newest_first)
 

@@ -77,7 +77,7 @@ class Projector:
         self._reader = reader or Reader(connection, projections)
         self._seen = reader is None  # nobody reads what a rebuild writes
         self.holds: dict[str, Hold] = {}  # by projection
-        self.beaten = False  # in the last step another process was faster
+        self.overtaken = False  # in the last step another process was faster
         prepare(connection)
         self._run("session")
         self._run("register", names=self._names)
@@ -108,7 +108,7 @@ class Projector:
 
     def step(self) -> bool:
         """Advance every group of projections by one batch; False if none moved."""
-        moved, self.beaten = False, False
+        moved, self.overtaken = False, False
         marks, now = dict(self._marks), time.monotonic()
         stands = sorted({mark.position for mark in marks.values()})
         for after, until in itertools.pairwise([*stands, _END]):
@@ -149,7 +149,7 @@ class Projector:
         """Hold back the projection that failed; to find it, try each one of the group alone."""
         self.look()
         if self._moved(marks):
-            self.beaten = True
+            self.overtaken = True
         elif isinstance(error, ProjectionError):
             self._hold(error, marks)
         elif len(marks) > 1:
@@ -190,7 +190,7 @@ class Projector:
             self._marks[name] = Mark(to, marks[name].rebuilds)
             self._tables[name].keep(changes[name], self._marks[name])
         if len(ours) < len(marks):
-            self.beaten |= not ours  # if both processes got a part, neither may stand by
+            self.overtaken |= not ours  # if both processes got a part, neither may stand by
             self.look()
         return self._moved(marks)
 

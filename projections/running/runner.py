@@ -111,7 +111,7 @@ class ProjectionRunner:
             self.trouble = None
             self._announce(projector.projected)
             yield
-            if projector.beaten:
+            if projector.overtaken:
                 self._watch(connection, projector)
             elif not moved or projector.projected >= projector.head:
                 _wait(connection, POLL_INTERVAL_S)

@@ -463,15 +463,7 @@ SELECT position, recorded_at, topic, originator_id, originator_version AS versio
 -- so no more are read than there are rows on the page.  The events of an operation's first and last
 -- append are at most 10000 positions, the longest append, from its own first and last event.
 -- events_by_volume, operations_by_volume, events_by_operation.
-WITH own AS MATERIALIZED (
-    SELECT position, recorded_at, topic, originator_id, originator_version AS version,
-           attachment_id, volume_id, server_id, host, operation_id, request_id, cause,
-           actor, user_id, project_id, roles, body
-      FROM events
-     WHERE volume_id = %(id)s AND position > %(after)s AND position < %(before)s
-     ORDER BY position
-     LIMIT %(limit)s
-),
+\ir parts/volume_own.sql
 of_operations AS (
     SELECT operation_id FROM own WHERE operation_id IS NOT NULL
     UNION
@@ -484,38 +476,12 @@ of_operations AS (
       ORDER BY started_position
       LIMIT %(limit)s + 1)
 )
-SELECT * FROM own
-UNION ALL
-SELECT e.*
-  FROM of_operations AS o
- CROSS JOIN LATERAL (
-       SELECT position, recorded_at, topic, originator_id, originator_version AS version,
-              attachment_id, volume_id, server_id, host, operation_id, request_id, cause,
-              actor, user_id, project_id, roles, body
-         FROM events
-        WHERE operation_id = o.operation_id AND position > %(after)s AND position < %(before)s
-          AND (volume_id IS NULL
-               OR topic = ANY(%(of_the_whole)s) AND volume_id <> %(id)s)
-        ORDER BY position
-        LIMIT %(limit)s) AS e
- WHERE EXISTS (SELECT FROM events AS k
-                WHERE k.operation_id = o.operation_id AND k.volume_id = %(id)s
-                  AND k.position <= %(until)s)
- ORDER BY position
- LIMIT %(limit)s;
+\ir parts/volume_rest.sql
 
 -- name: volume_history_backwards
 -- As volume_history, newest first: each operation that ended before the cursor has its last event
 -- here.
-WITH own AS MATERIALIZED (
-    SELECT position, recorded_at, topic, originator_id, originator_version AS version,
-           attachment_id, volume_id, server_id, host, operation_id, request_id, cause,
-           actor, user_id, project_id, roles, body
-      FROM events
-     WHERE volume_id = %(id)s AND position > %(after)s AND position < %(before)s
-     ORDER BY position DESC
-     LIMIT %(limit)s
-),
+\ir parts/volume_own.sql
 of_operations AS (
     SELECT operation_id FROM own WHERE operation_id IS NOT NULL
     UNION
@@ -528,25 +494,7 @@ of_operations AS (
       ORDER BY position DESC
       LIMIT %(limit)s + 1)
 )
-SELECT * FROM own
-UNION ALL
-SELECT e.*
-  FROM of_operations AS o
- CROSS JOIN LATERAL (
-       SELECT position, recorded_at, topic, originator_id, originator_version AS version,
-              attachment_id, volume_id, server_id, host, operation_id, request_id, cause,
-              actor, user_id, project_id, roles, body
-         FROM events
-        WHERE operation_id = o.operation_id AND position > %(after)s AND position < %(before)s
-          AND (volume_id IS NULL
-               OR topic = ANY(%(of_the_whole)s) AND volume_id <> %(id)s)
-        ORDER BY position DESC
-        LIMIT %(limit)s) AS e
- WHERE EXISTS (SELECT FROM events AS k
-                WHERE k.operation_id = o.operation_id AND k.volume_id = %(id)s
-                  AND k.position <= %(until)s)
- ORDER BY position DESC
- LIMIT %(limit)s;
+\ir parts/volume_rest.sql
 
 -- name: asked
 -- Who requested operations, by their first events.  The log's second key.  OFFSET 0 makes

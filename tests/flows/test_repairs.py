@@ -27,6 +27,7 @@ from host_agent.shared.contract.messages import Verb
 from host_agent.shared.contract.ports import Disk
 from host_agent.simulated.host_state import guest_state
 from host_agent.storage.records import Record
+from host_agent.verbs import VERBS
 from ledger.reconcile import repair_effects
 from tests.doubles.host_checks import plugged
 from tests.flows import drifted
@@ -232,6 +233,20 @@ def test_a_repair_names_who_did_not_answer(
         error = _refused(world, DRIFTS[name].ask)
     assert error["code"] == recheck.UNPROVEN
     assert error["message"].startswith(f"{who} did not answer. Nothing was changed; run")
+
+
+@pytest.mark.parametrize("name", ["process", "readonly_live", "readonly_persistent"])
+def test_a_host_that_leaves_out_a_field_proves_nothing(name: str) -> None:
+    look = VERBS[Verb.DRIFT_LOOK]
+
+    def told(*of: Any) -> dict[str, Any]:
+        return {"shown": {key: has for key, has in look(*of)["shown"].items() if key != name}}
+
+    drift = DRIFTS["repair-attachment"]
+    with patch.dict(VERBS, {Verb.DRIFT_LOOK: told}):
+        error = _refused(drift.world(), drift.ask)
+    assert error["code"] == recheck.UNPROVEN
+    assert "cannot be read" in error["message"]
 
 
 def _row_back(world: World) -> None:

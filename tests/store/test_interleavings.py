@@ -138,7 +138,7 @@ def test_any_interleaving_of_two_projectors_gives_the_same_tables(
     head = fill(recorder, range(2))
     catch_up(database_url, ALL)
     undisturbed, watch = tables(db), Watch(db)
-    beaten = 0
+    overtaken = 0
     for seed in SEEDS:
         emptied(db)
         chance = random.Random(seed)
@@ -147,12 +147,12 @@ def test_any_interleaving_of_two_projectors_gives_the_same_tables(
             interrupt(first, patch, _trouble(second, locking, watch, chance))
             while first.projected < head:
                 first.step()
-                beaten += first.beaten
+                overtaken += first.overtaken
                 watch.look()
         assert first.holds == second.holds == {}, seed
         assert set(first.positions.values()) == {head}
         assert tables(db) == undisturbed, seed
-    assert beaten > len(SEEDS)
+    assert overtaken > len(SEEDS)
 
 
 def _trouble(
@@ -233,7 +233,7 @@ def test_a_group_that_falls_apart_is_not_folded_from_where_it_was_before(
 
     interrupt(projector, monkeypatch, moment)
     projector.step()
-    assert (len(writes), projector.beaten) == (2, True)
+    assert (len(writes), projector.overtaken) == (2, True)
     projector.catch_up()
     assert tracked(db, "hosts") == 6
     assert db.execute("SELECT epoch FROM hosts").fetchall() == [(6,)]
@@ -265,7 +265,7 @@ def test_rows_that_another_process_has_advanced_are_no_error(
     interrupt(projector, monkeypatch, at_first(moment, lambda: catch_up(database_url, [strict])))
     projector.step()
 
-    assert projector.beaten
+    assert projector.overtaken
     assert projector.holds == {}
     assert projector.positions == {"hosts": last}
     assert caplog.text == ""
