@@ -387,7 +387,8 @@ SELECT what, min(id) AS id, count(*) AS count FROM (
     UNION ALL
     SELECT 'finding', finding_id::text FROM findings
      WHERE over_position IS NULL AND state <> 'ignored'
-       AND %(host)s IN (host, differs->'cinder'->>'host')) AS used
+       AND (%(host)s IN (host, differs->'cinder'->>'host')
+            OR differs->'host' @> jsonb_build_array(jsonb_build_array(%(host)s::text)))) AS used
  GROUP BY what ORDER BY what;
 
 -- name: hosts_observed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import to_thread
+from collections.abc import Callable
 from typing import Any
 from uuid import uuid4
 
@@ -15,7 +16,14 @@ from aggregates.host import Host, host_uuid
 from handlers.drift import judge
 from handlers.drift.classes import BY_NAME
 from handlers.drift.judge import Sight
-from handlers.drift.rows import AttachmentRow, CinderAttachment, key_of
+from handlers.drift.rows import (
+    AttachmentRow,
+    CinderAttachment,
+    LedgerServer,
+    Row,
+    ServerRow,
+    key_of,
+)
 from ledger.log.application import Ledger
 from tests.service.api_world import HOST, NEWEST, OTHER, Api, guest
 from tests.service.test_console_acts import done
@@ -27,16 +35,16 @@ SERVICE = f"/v2.1/os-services/{host_uuid(HOST)}"
 WHY = {"reason": "scrapped"}
 
 
-async def fenced(api: Api) -> None:
+async def fenced(api: Api, host: str = HOST) -> None:
     """Its agent is silent, and an operator has looked at it."""
-    await api.silent()
+    await api.silent(host)
     body = {"reason": "no answer", "evidence": "it lies in the yard"}
-    answer = await api.ask("POST", f"{PATH}/fence", json=body)
+    answer = await api.ask("POST", f"/v1/hosts/{host}/fence", json=body)
     assert answer.status == 200, await answer.text()
 
 
-async def forget(api: Api, who: str = "admin") -> tuple[int, str]:
-    answer = await api.ask("POST", f"{PATH}/forget", who, json=WHY)
+async def forget(api: Api, who: str = "admin", host: str = HOST) -> tuple[int, str]:
+    answer = await api.ask("POST", f"/v1/hosts/{host}/forget", who, json=WHY)
     return answer.status, await answer.text()
 
 
@@ -219,33 +227,40 @@ async def test_a_process_whose_table_is_older_does_nothing_to_it(api: Api) -> No
 # --- who could know better ----------------------------------------------------------------------
 
 
-async def test_an_attachment_that_cinder_has_there_keeps_it_until_somebody_decides(
-    api: Api, ledger: Ledger
-) -> None:
-    """The ledger has none there: a look found it, and names the host as Cinder does."""
-    server = await api.server()
-    await api.register()
-    row = AttachmentRow(
-        id=str(uuid4()),
-        about=About(server_id=server, volume_id=str(uuid4()), attachment_id=str(uuid4())),
-        server="live",
-        ledger=None,
-        cinder=CinderAttachment(status="attached", host=OTHER),
+def _attachment_there(server: str) -> AttachmentRow:
+    """Cinder has it there, and the ledger has none."""
+    about = About(server_id=server, volume_id=str(uuid4()), attachment_id=str(uuid4()))
+    shown = CinderAttachment(status="attached", host=OTHER)
+    return AttachmentRow(
+        id=str(about.attachment_id), about=about, server="live", ledger=None, cinder=shown
     )
-    drift_class = BY_NAME["attachment_unknown"]
+
+
+def _guest_there(server: str) -> ServerRow:
+    """The host showed it before it fell silent, and it is to be elsewhere."""
+    ours = LedgerServer(hosts=(HOST,), power_state="running", built=True, deleted=False)
+    about = About(server_id=server, host=HOST)
+    return ServerRow(id=server, about=about, ledger=ours, shown=((OTHER, "running"),))
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [("attachment_unknown", _attachment_there), ("guest_elsewhere", _guest_there)],
+    ids=["Cinder", "a survey"],
+)
+async def test_what_somebody_else_has_seen_there_keeps_it_until_that_is_decided(
+    api: Api, ledger: Ledger, name: str, found: Callable[[str], Row]
+) -> None:
+    row, drift_class = found(await api.server()), BY_NAME[name]
     id_ = judge.finding_id(drift_class, key_of(row))
     for _ in range(2):
         finding = ledger.load(Finding, Finding.id_of(id_))
         judge.see(finding, drift_class, row, Sight(look_id=str(uuid4()), position=1))
         ledger.save(finding, context=CONTEXT)
     await api.register(host=OTHER)
-    await api.silent(OTHER)
-    body = {"reason": "no answer", "evidence": "it lies in the yard"}
-    answer = await api.ask("POST", f"/v1/hosts/{OTHER}/fence", json=body)
-    assert answer.status == 200
-    answer = await api.ask("POST", f"/v1/hosts/{OTHER}/forget", json=WHY)
-    assert (answer.status, f"findings: 1 ({id_})" in await answer.text()) == (409, True)
+    await fenced(api, OTHER)
+    status, text = await forget(api, host=OTHER)
+    assert (status, f"findings: 1 ({id_})" in text) == (409, True)
     answer = await api.ask("POST", f"/v1/drift/{id_}/ignore", json=WHY)
     assert answer.status == 200, await answer.text()
-    answer = await api.ask("POST", f"/v1/hosts/{OTHER}/forget", json=WHY)
-    assert answer.status == 200, await answer.text()
+    assert (await forget(api, host=OTHER))[0] == 200
