@@ -231,15 +231,15 @@ def _attachment(seen: SeenAttachment, sight: ServerSeen, book: Book) -> bool:
 
 
 def _is_over(it: Attachment | BlockDeviceMapping) -> bool:
-    """Whether it had ended there, and so is there again: its service's database was restored, or
-    has said once that it has no such thing.
+    """Whether it had ended there.  If it is shown, it is there again: its service's database was
+    restored, or has said once that it has no such thing.
     """
-    return it.origin is not None and it.state == it.OVER
+    return it.origin is not None and it.state in {it.OVER, AttachmentState.RENAMED}
 
 
 def _gone(attachment: Attachment, sight: ServerSeen, book: Book) -> None:
     """Cinder has it no more."""
-    if attachment.origin is None or attachment.state is AttachmentState.DELETED:
+    if attachment.origin is None or _is_over(attachment):
         return
     assert attachment.volume_id is not None, "it was created"
     at, id_ = sight.ended(attachment.volume_id).stored(), str(attachment.id)

@@ -287,3 +287,13 @@ def test_what_ended_of_our_own_does_not_begin_again() -> None:
     ours.record(Attachment.Disowned, **ids, why="late")
     with pytest.raises(errors.IllegalTransitionError):
         ours.record(Attachment.AttachmentCreated, **ids)
+
+
+def test_a_row_of_the_old_calls_that_has_another_id_here_stops_no_look(store: MemoryStore) -> None:
+    """Cinder has two of the server, and the other one was handed back with it."""
+    look(store)
+    unit = Unit(store)
+    unit.get(Attachment, A).record(Attachment.Renamed, now=A2)
+    unit.save(CONTEXT)
+    assert look(store)[-1] == "Attachment.Completed"
+    assert store.load(Attachment, UUID(A)).state is AttachmentState.ATTACHED
