@@ -128,7 +128,8 @@ async def test_its_agent_may_serve_a_host_of_this_version(golden: Golden, kept_u
         await send("PUT", "/survey", {**said["survey"], "token": asked[HOST]})
         await send("POST", "/guests", said["changes"])
         [command] = await api.commands()
-        assert holds(command, said["command"])
+        # A lane is sent without what it says by default, which every version reads so.
+        assert holds(wire.plain(wire.read(command, Command)), said["command"])
         await send("POST", "/progress", said["progress"])
         taken = await send("POST", "/reports", said["report"])
         assert taken["taken"] == len(command["steps"])
