@@ -970,11 +970,13 @@ DELETE FROM refusals AS r
 SELECT * FROM refusals WHERE request_id = %(request_id)s;
 
 -- name: refusals_after
--- Those behind one, in the order of time, but for the newest, which may not all be written.
+-- Those behind one, in the order of time, but for the newest, which may not all be written; all, if
+-- the one is of later than now: the clock was set back, and what came since is of before it.
 -- Reads the whole table, which is bounded.
 SELECT * FROM refusals
  WHERE (refused_at, request_id)
-       > (coalesce(%(after)s::timestamptz, '-infinity'), %(after_id)s::text)
+       > (CASE WHEN %(after)s::timestamptz <= clock_timestamp() THEN %(after)s::timestamptz
+               ELSE '-infinity' END, %(after_id)s::text)
    AND refused_at < clock_timestamp() - make_interval(secs => %(late_s)s)
  ORDER BY refused_at, request_id LIMIT %(limit)s;
 
