@@ -938,11 +938,13 @@ DELETE FROM refusals AS r
 SELECT * FROM refusals WHERE request_id = %(request_id)s;
 
 -- name: refusals_after
--- Refused requests after one, in the order of time, without the newest, which may be incomplete.
+-- Refused requests after one, in the order of time, without the newest, which may be incomplete.  All,
+-- if that one is later than now: the clock was set back, and those since then are earlier.
 -- Reads the whole table, which is bounded.
 SELECT * FROM refusals
  WHERE (refused_at, request_id)
-       > (coalesce(%(after)s::timestamptz, '-infinity'), %(after_id)s::text)
+       > (CASE WHEN %(after)s::timestamptz <= clock_timestamp() THEN %(after)s::timestamptz
+               ELSE '-infinity' END, %(after_id)s::text)
    AND refused_at < clock_timestamp() - make_interval(secs => %(late_s)s)
  ORDER BY refused_at, request_id LIMIT %(limit)s;
 

@@ -205,18 +205,23 @@ def refuse(db: Db, *ids: str) -> None:
         )
 
 
-def test_refused_requests_are_told_once(
+def test_refused_requests_are_told_once_and_again_if_the_clock_was_set_back(
     hosts: int, database_url: str, db: Db, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(following, "BATCH_EVENTS", 4)
-    ids = [f"req-{number}" for number in range(6)]
+    """What comes then is of before what was told: none is passed over."""
+    target, ids = Recorded(), [f"req-{number}" for number in range(6)]
+    ahead = "to_jsonb(clock_timestamp() + interval '1 day')"
     refuse(db, *ids)
-    target = Recorded()
-    follow(database_url, target)
-    refuse(db, "req-later")
-    follow(database_url, target)
+    with monkeypatch.context() as small:
+        small.setattr(following, "BATCH_EVENTS", 4)
+        follow(database_url, target)
+    for last in ("req-later", "req-since"):
+        refuse(db, last)
+        follow(database_url, target)
+        db.execute(f"UPDATE long_work SET kept = jsonb_set(kept, '{{refused, 0}}', {ahead})")
     told = [each for batch in target.batches for each in batch if each["type"].endswith("Refused")]
-    assert [each["data"]["request_id"] for each in told] == [*ids, "req-later"]
+    once = [*ids, "req-later"]
+    assert [each["data"]["request_id"] for each in told] == [*once, *once, "req-since"]
     assert len(target.positions) == hosts
 
 
