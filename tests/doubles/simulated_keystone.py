@@ -187,11 +187,13 @@ def _written(moment: datetime) -> str:
 
 
 @contextmanager
-def running_keystone(pair: Pair | None = None) -> Iterator[SimulatedKeystone]:
-    """Serve a simulated Keystone on loopback for the length of the `with`; `pair`: over TLS."""
+def running_keystone(
+    pair: Pair | None = None, host: str = "127.0.0.1"
+) -> Iterator[SimulatedKeystone]:
+    """Serve a simulated Keystone at `host` for the length of the `with`; `pair`: over TLS."""
     keystone = SimulatedKeystone()
     handler = type("Handler", (_Handler,), {"keystone": keystone})
-    with served(handler, pair) as keystone.url:
+    with served(handler, pair, host) as keystone.url:
         try:
             yield keystone
         finally:
@@ -209,6 +211,8 @@ class _Handler(Handler):
                 asked = json.loads(self.body())["auth"]
                 if not self._misbehaves("log-in"):
                     self._log_in(asked["identity"]["password"]["user"])
+            case "GET" if self.path == "/v3":
+                self._answer(200, _json({"version": _version(self.keystone.url)}))
             case "GET":
                 if not self._misbehaves("validation"):
                     self._show()
@@ -295,6 +299,11 @@ class _Handler(Handler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+
+
+def _version(url: str) -> Row:
+    links = [{"rel": "self", "href": f"{url}/v3/"}]
+    return {"id": "v3.14", "status": "stable", "links": links, "media-types": []}
 
 
 def _json(data: Row) -> bytes:
