@@ -71,7 +71,7 @@ class SimulatedKeystone:
     url: str = ""
     users: dict[str, Row] = field(default_factory=dict)  # what a password log-in is for, by name
     tokens: dict[str, Token] = field(default_factory=dict)
-    catalog: dict[str, str] = field(default_factory=dict)  # a public URL, by its service's type
+    catalog: dict[str, str] = field(default_factory=dict)  # a URL, by its service's type
     fault: Fault | None = None
     clock_ahead: timedelta = timedelta()
     tells_date: bool = True
@@ -133,7 +133,7 @@ class SimulatedKeystone:
     def shown(self, body: Row) -> Row:
         """A token's body with the catalog."""
         rows = [
-            {"type": kind, "name": kind, "id": kind, "endpoints": [_endpoint(url)]}
+            {"type": kind, "name": kind, "id": kind, "endpoints": _endpoints(url)}
             for kind, url in self.catalog.items()
         ]
         return {**body, "catalog": rows}
@@ -171,9 +171,10 @@ def _body(
     return body
 
 
-def _endpoint(url: str) -> Row:
+def _endpoints(url: str) -> list[Row]:
     region = {"region": "RegionOne", "region_id": "RegionOne"}
-    return {"id": uuid4().hex, "interface": "public", "url": url, **region}
+    kinds = ("public", "internal")
+    return [{"id": uuid4().hex, "interface": kind, "url": url, **region} for kind in kinds]
 
 
 def _options(scope: Row) -> Row:
