@@ -78,7 +78,7 @@ class Machine:
 
     def begin(self) -> None:
         """Its power is on."""
-        words = ("--quiet", "--boot", "--keep-unit", "--register=no", "--console=read-only")
+        words = ["--quiet", "--boot", "--keep-unit", "--register=no", "--console=read-only"]
         words += ("--resolv-conf=off", "--timezone=off", "--link-journal=no")
         with (self._home / "console.log").open("ab") as console:
             self._process = subprocess.Popen(
