@@ -112,7 +112,7 @@ docs: $(STAMP) ## write docs/flows, reference.md, events.md, acts.md, commands.m
 tour: $(STAMP) ## write docs/tour.md and its pictures (Chromium: Debian's package)
 	$(BIN)/python -m tests.tour
 
-lab: $(STAMP) ## the tests against real Cinder, os-brick, libvirt ... (root, Debian; TIER=quick|full|nova|fabric|ha: CONTRIBUTING.md)
+lab: $(STAMP) ## the tests against real Cinder, os-brick, libvirt ... (root, Debian; TIER=quick|full|nova|fabric|ha|operations: CONTRIBUTING.md)
 	tests/lab/run.sh $(TIER)
 
 conformance: $(STAMP) ## tempest's and openstacksdk's tests against the lab, and docs/conformance.md (root, Debian; ARGS="test_attach_volume")

@@ -1,7 +1,7 @@
 #!/bin/bash
 # build.sh service|agent DIRECTORY: a Debian package with an environment of its own below /opt, made of the
 # lock.  Our packages have common names (`sql`, `handlers`), so they share no site-packages with anybody.
-# Debian 12: python3-venv, fakeroot; for the agent libvirt-dev, pkg-config, gcc, python3-dev, too.
+# Debian 12: python3-venv; for the agent libvirt-dev, pkg-config, gcc, python3-dev, too.
 set -euo pipefail
 umask 022
 PROGRAM=$1 OUT=$(realpath -m "$2")

@@ -45,9 +45,10 @@ def running_cinder(
     compute_endpoint: str | None = None,
     store_path: Path | None = None,
     max_version: cinder_views.Microversion = cinder_views.MAX_VERSION,
+    host: str = "127.0.0.1",
     port: int = 0,
 ) -> Iterator[RunningCinder]:
-    """Serve a simulated Cinder on loopback for the length of the `with`.
+    """Serve a simulated Cinder at `host` for the length of the `with`.
 
     The compute endpoint may also be set later: `running.compute.endpoint = url`.
     """
@@ -61,6 +62,7 @@ def running_cinder(
         lambda: cinder.make_app(
             model, faults=faults, compute=compute, store=store, max_version=max_version
         ),
+        host,
         port,
     )
     with thread.running() as url:
@@ -70,9 +72,9 @@ def running_cinder(
 class _ServerThread:
     """An event loop in a thread that serves one application."""
 
-    def __init__(self, make_app: Callable[[], web.Application], port: int) -> None:
+    def __init__(self, make_app: Callable[[], web.Application], host: str, port: int) -> None:
         self._make_app = make_app
-        self._port = port
+        self._host, self._port = host, port
         self._url = ""
         self._ready = threading.Event()
         self._failure: BaseException | None = None
@@ -82,7 +84,7 @@ class _ServerThread:
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         app = self._make_app()
-        await cinder.serve("127.0.0.1", self._port, app=app, ready=self._came_up, stop=self._stop)
+        await cinder.serve(self._host, self._port, app=app, ready=self._came_up, stop=self._stop)
 
     def _came_up(self, url: str) -> None:
         self._url = url

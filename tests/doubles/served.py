@@ -43,9 +43,11 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def served(handler: type[BaseHTTPRequestHandler], pair: Pair | None = None) -> Iterator[str]:
-    """Serve on loopback for the length of the `with`; the URL without a path.  `pair`: over TLS."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+def served(
+    handler: type[BaseHTTPRequestHandler], pair: Pair | None = None, host: str = "127.0.0.1"
+) -> Iterator[str]:
+    """Serve at `host` for the length of the `with`; the URL without a path.  `pair`: over TLS."""
+    with ThreadingHTTPServer((host, 0), handler) as server:
         if pair is not None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(pair.certificate, pair.key)
@@ -55,7 +57,7 @@ def served(handler: type[BaseHTTPRequestHandler], pair: Pair | None = None) -> I
         thread = threading.Thread(target=server.serve_forever, args=(POLL_S,), daemon=True)
         thread.start()
         try:
-            yield f"{'https' if pair else 'http'}://127.0.0.1:{server.server_port}"
+            yield f"{'https' if pair else 'http'}://{host}:{server.server_port}"
         finally:
             server.shutdown()
             thread.join()

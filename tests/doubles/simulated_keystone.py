@@ -71,7 +71,7 @@ class SimulatedKeystone:
     url: str = ""
     users: dict[str, Row] = field(default_factory=dict)  # what a password log-in is for, by name
     tokens: dict[str, Token] = field(default_factory=dict)
-    catalog: dict[str, str] = field(default_factory=dict)  # a public URL, by its service's type
+    catalog: dict[str, str] = field(default_factory=dict)  # a URL, by its service's type
     fault: Fault | None = None
     clock_ahead: timedelta = timedelta()
     tells_date: bool = True
@@ -133,7 +133,7 @@ class SimulatedKeystone:
     def shown(self, body: Row) -> Row:
         """A token's body with the catalog."""
         rows = [
-            {"type": kind, "name": kind, "id": kind, "endpoints": [_endpoint(url)]}
+            {"type": kind, "name": kind, "id": kind, "endpoints": _endpoints(url)}
             for kind, url in self.catalog.items()
         ]
         return {**body, "catalog": rows}
@@ -171,9 +171,10 @@ def _body(
     return body
 
 
-def _endpoint(url: str) -> Row:
+def _endpoints(url: str) -> list[Row]:
     region = {"region": "RegionOne", "region_id": "RegionOne"}
-    return {"id": uuid4().hex, "interface": "public", "url": url, **region}
+    kinds = ("public", "internal")
+    return [{"id": uuid4().hex, "interface": kind, "url": url, **region} for kind in kinds]
 
 
 def _options(scope: Row) -> Row:
@@ -187,11 +188,13 @@ def _written(moment: datetime) -> str:
 
 
 @contextmanager
-def running_keystone(pair: Pair | None = None) -> Iterator[SimulatedKeystone]:
-    """Serve a simulated Keystone on loopback for the length of the `with`; `pair`: over TLS."""
+def running_keystone(
+    pair: Pair | None = None, host: str = "127.0.0.1"
+) -> Iterator[SimulatedKeystone]:
+    """Serve a simulated Keystone at `host` for the length of the `with`; `pair`: over TLS."""
     keystone = SimulatedKeystone()
     handler = type("Handler", (_Handler,), {"keystone": keystone})
-    with served(handler, pair) as keystone.url:
+    with served(handler, pair, host) as keystone.url:
         try:
             yield keystone
         finally:
@@ -209,6 +212,8 @@ class _Handler(Handler):
                 asked = json.loads(self.body())["auth"]
                 if not self._misbehaves("log-in"):
                     self._log_in(asked["identity"]["password"]["user"])
+            case "GET" if self.path == "/v3":
+                self._answer(200, _json({"version": _version(self.keystone.url)}))
             case "GET":
                 if not self._misbehaves("validation"):
                     self._show()
@@ -295,6 +300,11 @@ class _Handler(Handler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+
+
+def _version(url: str) -> Row:
+    links = [{"rel": "self", "href": f"{url}/v3/"}]
+    return {"id": "v3.14", "status": "stable", "links": links, "media-types": []}
 
 
 def _json(data: Row) -> bytes:

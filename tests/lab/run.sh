@@ -1,10 +1,11 @@
 #!/bin/bash
-# run.sh [quick|full|nova|fabric|ha] [pytest options]: up, the tests, down, and how long each took.
+# run.sh [quick|full|nova|fabric|ha|operations] [pytest options]: up, the tests, down, and how long each took.
 # The exit status is 0 if all tests passed and nothing was left behind.  LAB_KEEP=1 leaves
 # the lab up.  Root, Debian 12.
 case ${1:-} in # those without this lab's cloud
   fabric) exec "$(dirname "$0")/fabric/run.sh" "${@:2}" ;;
   ha) exec "$(dirname "$0")/../ha/run.sh" "${@:2}" ;;
+  operations) exec "$(dirname "$0")/../operations/run.sh" "${@:2}" ;;
 esac
 [ "${1:-}" != nova ] || . "$(dirname "$0")/nova/env.sh"
 . "$(dirname "$0")/env.sh"; . "$LAB_SRC/lib.sh"

@@ -22,7 +22,7 @@ from tests.doubles.cut_lines import cut_lines
 from tests.stack import eventually, free_port
 
 ROOT = Path(__file__).parents[2]
-WANTED = ("buildah", "debootstrap", "fakeroot", "pkg-config")
+WANTED = ("buildah", "debootstrap", "pkg-config")
 STORAGE = '[storage]\ndriver = "vfs"\ngraphroot = "{0}/images"\nrunroot = "{0}/run"\n'
 
 pytestmark = [
