@@ -132,9 +132,9 @@ class BrickSection:
 class KeysSection:
     """[keys].  Where the keys of encrypted volumes are; as in Cinder's [key_manager].
 
-    `fixed_key` (hexadecimal), or the file that has it, is ConfKeyManager's.  `barbican`: its URL,
-    or "catalog".  `auth`: the options of the user that reads keys there; None: the user of
-    [cinder].
+    `fixed_key` (hexadecimal), or the file that has it, is ConfKeyManager's.  `barbican`: the URL of
+    Barbican, or "catalog": the one in Keystone's catalog; "": none.  `auth`: the options of the
+    user that reads keys there; None: the user of [cinder].
     """
 
     fixed_key: str = field(default="", repr=False)

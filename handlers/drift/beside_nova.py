@@ -362,7 +362,9 @@ def _volumes(cloud: Cloud, stuck: timedelta) -> Iterator[Difference]:
 def _more(
     volume: SeenVolume, row: VolumeRow, attachments: list[SeenAttachment]
 ) -> Iterator[Difference]:
-    """Classes that only exist beside Nova, because a ledger does not cause them."""
+    """Classes that no look has: a ledger attaches no volume twice, and knows only volumes of its
+    own servers.
+    """
     says = {Party.CINDER.value: {"status": volume.status, "attachments": len(attachments)}}
     if volume.status.startswith("error") and not predicates.volume_status(row):
         case = _case(volume, attached=bool(attachments))

@@ -1,8 +1,9 @@
 """The classes of differences beside a Nova (`beside_nova`): the meaning and the repair of each.
 
-A class has the name of the class of looks (`classes`) with the same meaning.  A repair is a command
-of Nova or Cinder and its effect, or the reason why no command is safe.  `{volume}`, `{server}`,
-`{attachment}` and `{host}` are placeholders.
+A class with the name of a class of looks (`classes`) means the same; `attached_twice` and
+`volume_failed` exist only here.  A repair is a command of Nova or Cinder and its effect, or the
+reason why no command is safe.  `{volume}`, `{server}`, `{attachment}` and `{host}` are
+placeholders.
 """
 
 from __future__ import annotations

@@ -43,9 +43,9 @@ _HELD = frozenset({"reserved", "in-use"})
 _OF_NO_USER = frozenset(
     {*FAILED, "available", "creating", "deleting", "managing", "maintenance", "awaiting-transfer"}
 )
-#: Statuses of Cinder's tasks that stay for ever if cinder-volume dies or never gets the request.
-#: Not those that it resets at its next start and that may take hours: uploading, backing-up,
-#: restoring-backup.
+#: Statuses of Cinder's tasks that stay while cinder-volume is down, or if it never got the request;
+#: `extending` and `retyping` also after its restart.  Not uploading, backing-up, restoring-backup:
+#: they may take hours, and cinder-volume or cinder-backup ends them at its next start.
 LASTING = frozenset({"creating", "deleting", "downloading", "extending", "retyping"})
 _MIGRATING = frozenset({"starting", "migrating", "completing"})
 

@@ -37,8 +37,8 @@ class ProofFacts:
 
 
 def is_hidden(asked: ProofFacts) -> str | None:
-    """Whether QEMU runs where libvirt does not show the guest, as after libvirt was started without
-    its state: then nobody can tell which disks it has.
+    """Why nobody can tell which disks the guest has: QEMU runs where libvirt does not show it, as
+    after libvirt was started without its state.
     """
     lane, shown = asked.lane, asked.shown
     if shown.get("process") and not shown["power_state"]:
@@ -79,8 +79,8 @@ def is_unused(asked: ProofFacts) -> str | None:
 
 
 def _is_of_another_host(asked: ProofFacts) -> bool:
-    """Whether Cinder names another host: then deleting it does not affect the lane's host.  Two
-    attachments of a volume on one host share their connection.
+    """Whether Cinder names another host: only then does the deletion leave the lane's host alone.
+    No name proves nothing; and two attachments of a volume on one host share their connection.
     """
     host = getattr(getattr(asked.row, "cinder", None), "host", None)
     return host not in {None, asked.lane.host}
@@ -143,7 +143,9 @@ def settles(asked: ProofFacts) -> str | None:
 
 
 def never_settles(volume_id: str, status: str | None, attachments: int) -> str | None:
-    """Cinder can roll back `attaching` and `detaching`; an administrator must reset the rest."""
+    """Cinder can roll back `attaching`, and `detaching` while there is an attachment; an
+    administrator must reset the rest.
+    """
     if status == "attaching" or (status == "detaching" and attachments):
         return None
     said = f"The volume is {status} and has {attachments or 'no'} attachments: only an "
@@ -226,8 +228,9 @@ def definition_can_follow(asked: ProofFacts) -> str | None:
 
 
 def has_let_go(asked: ProofFacts) -> str | None:
-    """The host does not have the guest, nobody else there uses its volume, and the host has the
-    record that a disconnect needs.
+    """The host does not have the guest; nobody else there uses its volume, unless that is
+    multi-attach; and the host has the record for a disconnect, unless the attachment was never
+    given a connector.
     """
     lane, shown = asked.lane, asked.shown
     if shown["power_state"]:

@@ -2,8 +2,8 @@
 
 Rule (decision 0042): at most one operation works on a volume for a server; at most one creates an
 attachment of it; and on each host either one operation makes a new connection of it, or any number
-disconnect it.  The decision about the last user rests on the latter (decision 0014): an agent that
-disconnects asks who else has the volume connected on its host, and the ledger answers from the
+disconnect it.  The decision about the last user rests on this third rule (decision 0014): an agent
+that disconnects asks who else has the volume connected on its host, and the ledger answers from the
 attachments that are connected by the log.  Two that disconnect may ask in any order, and crash at
 any point: each counts as a user until its own disconnect is in the log, so the last one
 disconnects.  One that connects counts only from its report on, which may come after the connection.

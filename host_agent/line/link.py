@@ -312,7 +312,8 @@ class Link:
     def _show_changes(self, now: Registration, sent: Registration) -> Registration | None:
         """What the ledger has after this; None: send everything.
 
-        Connections matter only at the first registration.
+        Connections matter only in a registration (what a suspect host has to release follows from
+        them), so a change of them alone is not sent.
         """
         if replace(now, guests=(), connections=()) != replace(sent, guests=(), connections=()):
             return None

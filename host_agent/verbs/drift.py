@@ -1,8 +1,9 @@
 """Verbs of repairs: report what this host has of a volume and a server, and release the rest.
 
 The ledger decides (handlers.drift.recheck); a host only reports.  A verb that removes something
-looks again, under the volume's locks, and refuses while a guest here has the disk, or a connection
-record of this host is of the volume (CVE-2023-2088).
+looks again, under the volume's locks (CVE-2023-2088).  `connection_release` refuses while a guest
+here has the disk, and leaves a connection that others use; `secret_drop` refuses while a guest or a
+connection record here has the volume.
 """
 
 from __future__ import annotations

@@ -61,8 +61,8 @@ Inventory = Sequence[Guest | str]
 @dataclass(frozen=True)
 class RegistrationResult:
     """The result of a registration.  `again`: a flow is changing some of it, which has to be shown
-    again.  `position`: of the log after it, if it wrote.  `unknown`: connections of a suspect host
-    that the log does not know.
+    again.  `position`: of the log after it; 0 if it wrote nothing.  `unknown`: connections of a
+    suspect host that the log does not know.
     """
 
     host: Host

@@ -258,7 +258,7 @@ class _Look:
 
     def _unseen(self) -> Iterator[list[str]]:
         """Findings that nobody has seen: each is looked for by itself.  Hosts' are over by now, but
-        for those of hosts that were handed back: nobody will tell of them any more.
+        for those of hosts that were handed back or forgotten: nobody will tell of them any more.
         """
         asked = {"look_id": self._state.look_id, "subjects": _BY_IDS}
         for page in self._reads.scoped("unseen", "finding_id", self._state.last, **asked):

@@ -327,7 +327,7 @@ class Queries(SurveyReads, DriftReads, OperationReads, ServerLists, RequestReads
         return await self._all("in_use_by", host=host)
 
     async def fenced(self) -> dict[str, int]:
-        """The fenced hosts, with the epoch that the fence began."""
+        """The fenced hosts, without forgotten ones, with the epoch that the fence began."""
         return {row["host"]: row["epoch"] for row in await self._all("fenced")}
 
     async def evacuating(self, host: str) -> list[str]:

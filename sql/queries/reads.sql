@@ -353,7 +353,7 @@ SELECT CASE WHEN h.service_version IS NOT NULL THEN h.epoch END AS epoch, h.fenc
  ORDER BY w.nth;
 
 -- name: hosts
--- All hosts or one, with the last contact, and counts of open attachments, commands and guests.
+-- All hosts that are not forgotten, or one, with the last contact, and counts of open attachments, commands and guests.
 -- The counts use attachments_open_by_host, mailbox_by_host, instances_by_host.
 SELECT h.*, c.seen_at, c.clock_ahead_s,
        (SELECT count(*) FROM attachments AS a
@@ -727,9 +727,9 @@ SELECT e.host, i.server_id
  WHERE i.elsewhere <> '{}' AND e.host = ANY(%(hosts)s);
 
 -- name: sightings
--- The open findings that show a server's guest, or one of some volumes, on a host; and, with a NULL
--- finding, the hosts in doubt (see `in_doubt`).  findings_by_server, findings_by_volume,
--- hosts_in_doubt.
+-- The findings that are not over, also ignored ones, and show a server's guest, or one of some
+-- volumes, on a host; and, with a NULL finding, the hosts in doubt (see `in_doubt`).
+-- findings_by_server, findings_by_volume, hosts_in_doubt.
 SELECT finding_id, drift_class, volume_id, host, differs FROM findings
  WHERE over_position IS NULL AND server_id = %(server_id)s AND drift_class = ANY(%(guests)s)
 UNION ALL
@@ -758,7 +758,7 @@ SELECT h.host
 SELECT host FROM hosts WHERE NOT fenced ORDER BY host;
 
 -- name: fenced
--- All fenced hosts, and the epoch that the fence began.
+-- The fenced hosts that are not forgotten, and the epoch that the fence began.
 SELECT host, epoch FROM hosts WHERE fenced AND NOT deleted ORDER BY host;
 
 -- name: in_doubt

@@ -70,8 +70,8 @@ SELECT replace(pg_get_indexdef(i.indexrelid),
  ORDER BY named.relname;
 
 -- name: statistics
--- DDL: statistics of the new tables for the planner; without columns of type jsonb, which no query
--- searches and whose samples are most of the work.
+-- DDL: statistics of the new tables for the planner; without columns of type jsonb, whose content no
+-- index is on and whose samples are most of the work.
 SELECT format('ANALYZE rebuild.%%I (%%s)', c.relname, string_agg(format('%%I', a.attname), ', '))
   FROM pg_class AS c
   JOIN pg_attribute AS a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped

@@ -22,8 +22,8 @@ SELECT (SELECT count(*) FROM attachments WHERE state <> 'deleted') AS attachment
        (SELECT count(*) FROM hosts) AS hosts;
 
 -- name: attachments
--- Open attachments in the order of ids, after one; with the state of their server, and the
--- mapping's device name.  attachments_open.
+-- Open attachments in the order of ids, after one; with the state of their server, whether a mapping
+-- (also as `kept`) names them, and its device name.  attachments_open.
 \ir parts/open_attachments.sql
    AND (%(after)s::uuid IS NULL OR a.attachment_id > %(after)s)
  ORDER BY a.attachment_id
@@ -95,7 +95,7 @@ SELECT volume_id FROM (
  LIMIT %(limit)s;
 
 -- name: hosts
--- Hosts in the order of names, after one.  For a partial look those of its servers and attachments,
+-- Hosts that are not forgotten, in the order of names, after one.  For a partial look those of its servers and attachments,
 -- those that open findings about it rest on, and those whose last survey shows a guest of the
 -- server, for which all surveys are read.
 SELECT host FROM hosts

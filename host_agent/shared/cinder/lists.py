@@ -51,7 +51,7 @@ class ListedAttachment:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ListedVolume:
-    """`made_for`: the ledger's mark (origin.MADE_FOR).  `attached`: the attached ones.
+    """`made_for`: the ledger's mark (origin.MADE_FOR).  `attached`: its attachments in use.
 
     `updated_at`: Cinder's text, only compared for equality.  `size_gb`: None if the answer does not
     have it.

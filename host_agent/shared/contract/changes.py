@@ -16,7 +16,7 @@ from host_agent.shared.contract.wire import Id, Number
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Changes:
     """The guests that have changed, and the ids of those that are `gone`, since the last message of
-    this epoch.
+    this epoch.  A guest in neither is unchanged.
     """
 
     epoch: Number
