@@ -237,7 +237,7 @@ async def bound(call: Call, done: Accepted, wait_s: float) -> Row:
     row = row or await read()
     if row is None:  # repeated, and accepted just now by a process whose projections are late
         raise late()
-    call.request[WRITTEN] = row["head"]
+    call.request[WRITTEN] = (await call.components.queries.head())["position"]
     return row
 
 

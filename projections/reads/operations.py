@@ -19,8 +19,8 @@ class OperationReads(LogReads):
     """Operations and their progress."""
 
     async def operation(self, operation_id: str, *, named: bool = True) -> Row | None:
-        """With the `progress` of its long steps, by run, its server's project (`owner_id`), and the
-        `head` of the log.  `named`: through `with_persons`.
+        """With the `progress` of its long steps, by run, and its server's project (`owner_id`).
+        `named`: through `with_persons`.
         """
         return await self._one("operation", named=named, operation_id=operation_id)
 

@@ -231,9 +231,8 @@ SELECT s.*, a.legacy
  LIMIT %(limit)s;
 
 -- name: operation
--- One operation, its server, the progress of its long steps, and the head of the log.  Primary keys.
+-- One operation, its server's project, and the progress of its long steps.  Primary keys.
 SELECT o.*, i.project_id AS owner_id, i.name AS server_name,
-       (SELECT h.position FROM log_head AS h) AS head,
        ARRAY(SELECT json_build_object('run', p.run, 'done_bytes', p.done_bytes,
                         'total_bytes', p.total_bytes, 'updated_at', p.updated_at)
                FROM progress AS p
