@@ -135,7 +135,6 @@ class Attachment(Aggregate):
         ),
         Deleted: (frozenset({S.RESERVED, S.CONNECTING, S.DISCONNECTED}), S.DELETED),
     }
-    OVER = S.DELETED
 
     def __init__(self, id: UUID) -> None:  # noqa: A002
         super().__init__(id)

@@ -202,8 +202,6 @@ class Aggregate(ABC):
     #: For each event that has a place in a state machine: the states it may happen
     #: in, and the state after it.  Events that are not listed may happen in any.
     TRANSITIONS: ClassVar[dict[type[Event], tuple[frozenset[Any], Any]]] = {}
-    #: The state after which only what is seen in another cloud begins again: it was restored there.
-    OVER: ClassVar[Any] = None
 
     def __init__(self, id: UUID) -> None:  # noqa: A002 - the library's name for it
         self.id = id
@@ -229,8 +227,7 @@ class Aggregate(ABC):
 
         Raises IllegalTransitionError if the state machine does not allow it now.
         """
-        state = None if fields.get("seen") and self.state == self.OVER else self.state
-        if kind in self.TRANSITIONS and state not in self.TRANSITIONS[kind][0]:
+        if kind in self.TRANSITIONS and self.state not in self.TRANSITIONS[kind][0]:
             raise IllegalTransitionError(event=kind.TOPIC, id=str(self.id), state=self.state)
         event = kind(originator_id=self.id, originator_version=self.version + 1, **fields)
         self._advance(event)

@@ -361,7 +361,7 @@ class Instance(Claimable):
         """Apply an event of a server that a Nova has, or had: seen, adopted, handed back."""
         match event:
             case self.ServerSeen():
-                self.origin, self.deleted = event.origin, False
+                self.origin = event.origin
                 self.name, self.host, self.power_state = event.name, event.host, event.power_state
                 self.project_id, self.user_id = event.project_id, event.user_id
                 self._vm_state = VmState(event.vm_state)

@@ -133,7 +133,6 @@ class BlockDeviceMapping(Aggregate):
         RootAttached: (frozenset({S.VACANT}), S.BOUND),
         MappingEnded: (frozenset({S.BOUND, S.UNPLUGGED, S.VACANT}), S.ENDED),
     }
-    OVER = S.ENDED
 
     def __init__(self, id: UUID) -> None:  # noqa: A002
         super().__init__(id)

@@ -51,9 +51,7 @@ def _new(event: LoggedEvent) -> Row:
 
 
 def _created(row: Row, event: LoggedEvent) -> Row:
-    """Reopened, if this id had ended: it had another id for a while (Attachment.Renamed), or an
-    observed one is shown again after its end.
-    """
+    """Reopened, if this id ended only because of Attachment.Renamed."""
     return {"origin": origin_of(event), "ended_at": None} if row.get("ended_at") else {}
 
 

@@ -207,13 +207,13 @@ def _attachment(seen: SeenAttachment, sight: ServerSeen, book: Book) -> bool:
     """Whether it is new."""
     attachment, begun = book.get(Attachment, seen.id), sight.begun(seen.volume_id)
     at = begun.stored()
-    new = attachment.version == 0 or _is_over(attachment)
+    new = attachment.version == 0
     if new:
         ids = {"volume_id": seen.volume_id, "server_id": sight.server_id}
         attachment.record(Attachment.AttachmentCreated, **ids, adopted=True, seen=at)
         held = {"server_id": sight.server_id, "attachment_id": seen.id}
         book.get(Volume, seen.volume_id).record(Volume.Held, **held, seen=at)
-    elif attachment.origin is None:
+    elif attachment.origin is None or _is_over(attachment):
         return False
     state, host = state_of(seen, sight.server)
     if host is None and seen.status in _STATE_OF:
@@ -230,11 +230,9 @@ def _attachment(seen: SeenAttachment, sight: ServerSeen, book: Book) -> bool:
     return new
 
 
-def _is_over(it: Attachment | BlockDeviceMapping) -> bool:
-    """Whether it had ended there.  If it is shown, it is there again: its service's database was
-    restored, or has said once that it has no such thing.
-    """
-    return it.origin is not None and it.state in {it.OVER, AttachmentState.RENAMED}
+def _is_over(attachment: Attachment) -> bool:
+    """Whether it had ended, or has another id here."""
+    return attachment.state in {AttachmentState.DELETED, AttachmentState.RENAMED}
 
 
 def _gone(attachment: Attachment, sight: ServerSeen, book: Book) -> None:
@@ -277,7 +275,7 @@ def _mapping(
     known, at = book.get(BlockDeviceMapping, shown.id), sight.begun(shown.volume_id).stored()
     is_root = shown.device and shown.device == sight.server.root_device
     through = {"volume_id": shown.volume_id, "attachment_id": attachment_id}
-    if known.version == 0 or _is_over(known):
+    if known.version == 0:
         known.record(
             BlockDeviceMapping.MappingCreated,
             **through,

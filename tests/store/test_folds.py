@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from aggregates.attachment import Attachment, AttachmentState
+from aggregates.attachment import AttachmentState
 from aggregates.base import Event, Seen
 from aggregates.host import Host, host_uuid
 from aggregates.instance import Instance
@@ -28,7 +28,6 @@ from host_agent.shared.contract.wire import plain, read
 from projections.attachments import ATTACHMENTS
 from projections.base import LoggedEvent, Row
 from projections.catalog import ALL
-from projections.instances import INSTANCES
 from projections.mappings import MAPPINGS
 from projections.operations import OPERATIONS
 from tests.store.histories import Folded, Watched, logged, scenario
@@ -436,23 +435,6 @@ def test_a_mapping_row_of_what_was_adopted_says_what_the_mapping_does() -> None:
     names = ("boot_index", "multiattach", "serial", "volume_id", "origin")
     assert [row[name] for name in names] == [0, True, other["volume_id"], other["volume_id"], None]
     assert [getattr(mapping, name) for name in names] == [row[name] for name in names]
-
-
-def test_rows_of_what_is_seen_again_after_its_end_are_as_before() -> None:
-    seen = {"seen": {"origin": "nova", "after": None, "before": "x"}}
-    ids = {name: str(uuid4()) for name in ("server_id", "volume_id")}
-    instance, attachment = Instance(uuid4()), Attachment(uuid4())
-    shown = dict.fromkeys(("host", "power_state", "project_id", "user_id"), "a")
-    for last in (False, True):
-        instance.record(Instance.ServerSeen, name="db", **shown, vm_state="active", **seen)
-        attachment.record(Attachment.AttachmentCreated, **ids, **seen)
-        if not last:
-            instance.record(Instance.Deleted, **seen)
-            attachment.record(Attachment.Deleted, **seen)
-    folded = fold_all(*instance.collect_events(), *attachment.collect_events())
-    [server], [row] = folded.table(INSTANCES.name), folded.table(ATTACHMENTS.name)
-    assert (server["deleted"], server["vm_state"], server["origin"]) == (False, "active", "nova")
-    assert (row["state"], row["ended_at"], row["origin"]) == ("reserved", None, "nova")
 
 
 def test_an_answered_attach_is_bound_and_a_failed_one_is_when_it_is_over() -> None:
