@@ -198,8 +198,8 @@ class Host(Aggregate):
             case self.HandedBack():
                 self._forget()
                 self.origin, self.came_from = event.to, None
-            case self.Deleted():
-                self.epoch, self.deleted = event.epoch, True
+            case self.Deleted():  # the operator vouches for what the program after a fence does
+                self.epoch, self.deleted, self.hooked = event.epoch, True, True
             case self.Fenced():
                 self.epoch, self.fenced, self.suspect = event.epoch, True, not self.unvouched
                 self.fence_reason = f"{event.reason} ({event.evidence})"

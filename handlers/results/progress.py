@@ -58,7 +58,9 @@ def fenced_error(host: str) -> StepError:
 
 
 def _fence_over(host: str) -> StepError:
-    return _final("fence_over", f"The fence of host {host} has ended; the guest may run there.")
+    return _final(
+        "fence_over", f"The fence of host {host} is not the one of then; the guest may run there."
+    )
 
 
 def _final(code: str, message: str) -> StepError:

@@ -72,7 +72,7 @@ async def service_update(call: Call) -> web.StreamResponse:
 async def service_delete(call: Call) -> web.StreamResponse:
     """DELETE /os-services/{id}: the host is gone for good, and is forgotten."""
     row = await _host_of(call, "service_id", "Service {} not found.")
-    await forget_host(call, row, f"compute service deleted by {call.identity.actor.name}")
+    await forget_host(call, row, "compute service deleted")
     return web.Response(status=HTTPStatus.NO_CONTENT)
 
 

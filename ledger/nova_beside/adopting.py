@@ -262,8 +262,11 @@ class Adopting:
                 sql=script(server_id, told.changes) if told.changes else None,
             )
             if not dry_run and not told.why:
-                position = self._give(server, [instance, *mappings], reason, seen, context)
-                shown = replace(shown, state="handed_back")
+                try:
+                    position = self._give(server, [instance, *mappings], reason, seen, context)
+                    shown = replace(shown, state="handed_back")
+                except errors.DomainError as error:  # those before it are Nova's already
+                    shown = replace(shown, state="stays", why=(str(error),))
             servers.append(shown)
         going = {each.server_id for each in servers if each.state != "stays"}
         left = (self._on(host) | strange) - going

@@ -75,8 +75,8 @@ class Looking:
         """This process asks for one in an interval at most, whatever the database's clock says."""
         due = self._interval_s and time.monotonic() - self._asked_at >= self._interval_s
         if due and await self._queries.look_overdue(self._interval_s):
-            self._asked_at = time.monotonic()
             await asyncio.to_thread(self._looks.ask, {}, "schedule", own_context())
+            self._asked_at = time.monotonic()
         return await self._queries.looks_waiting(WHOLE, PART)
 
     async def _look(self, name: str) -> None:

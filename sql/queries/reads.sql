@@ -364,7 +364,7 @@ SELECT h.*, c.seen_at, c.clock_ahead_s,
        (SELECT count(*) FROM instances AS i
          WHERE i.host = h.host AND NOT i.deleted) AS guests
   FROM hosts AS h LEFT JOIN host_contact AS c USING (host)
- WHERE NOT h.deleted AND (%(host)s::text IS NULL OR h.host = %(host)s)
+ WHERE h.deleted IS NOT TRUE AND (%(host)s::text IS NULL OR h.host = %(host)s)
  ORDER BY h.host;
 
 -- name: in_use_by
@@ -399,7 +399,7 @@ SELECT i.host, i.origin, count(*) AS guests,
          WHERE a.host = i.host AND a.state <> 'deleted') AS open_attachments
   FROM instances AS i
  WHERE i.origin IS NOT NULL AND NOT i.deleted AND i.host IS NOT NULL
-   AND NOT EXISTS (SELECT FROM hosts AS h WHERE h.host = i.host AND NOT h.deleted)
+   AND NOT EXISTS (SELECT FROM hosts AS h WHERE h.host = i.host AND h.deleted IS NOT TRUE)
  GROUP BY i.host, i.origin ORDER BY i.host;
 
 -- name: older_agents
@@ -411,7 +411,7 @@ SELECT EXISTS (
 -- name: contact
 -- The last contact of a host's agent (NULL: never).  Primary keys.
 SELECT c.seen_at FROM hosts AS h LEFT JOIN host_contact AS c USING (host)
- WHERE h.host = %(host)s AND NOT h.deleted;
+ WHERE h.host = %(host)s AND h.deleted IS NOT TRUE;
 
 -- name: position_at
 -- The last position recorded at or before a moment, 0 if there is none.  A binary search, because
@@ -758,7 +758,7 @@ SELECT host FROM hosts WHERE NOT fenced ORDER BY host;
 
 -- name: fenced
 -- The fenced hosts that are not forgotten, and the epoch that the fence began.
-SELECT host, epoch FROM hosts WHERE fenced AND NOT deleted ORDER BY host;
+SELECT host, epoch FROM hosts WHERE fenced AND deleted IS NOT TRUE ORDER BY host;
 
 -- name: in_doubt
 -- The names of the hosts that nobody has vouched for since the ledger was restored from a backup.
@@ -786,7 +786,7 @@ SELECT count(*) FILTER (WHERE h.fenced) AS fenced,
   LEFT JOIN host_contact AS c USING (host)
  CROSS JOIN LATERAL (SELECT coalesce(abs(extract(epoch FROM clock_timestamp() - c.seen_at))
                                      < %(silent_after_s)s, false)) AS l (heard)
- WHERE NOT h.deleted;
+ WHERE h.deleted IS NOT TRUE;
 
 -- name: agents_by_version
 -- Counts of hosts that are not fenced, by their agents' service version.  hosts_by_version.

@@ -99,7 +99,7 @@ SELECT volume_id FROM (
 -- those that open findings about it rest on, and those whose last survey shows a guest of the
 -- server, for which all surveys are read.
 SELECT host FROM hosts
- WHERE NOT deleted AND (%(after)s::text IS NULL OR host > %(after)s)
+ WHERE deleted IS NOT TRUE AND (%(after)s::text IS NULL OR host > %(after)s)
    AND (%(whole)s OR host = %(host)s OR host IN (
         SELECT unnest(ARRAY[host, resize_source]) FROM instances
          WHERE server_id = %(server)s::uuid
@@ -269,10 +269,11 @@ DELETE FROM look_cases WHERE look_id = %(look_id)s;
 -- (`host_gone`), which no survey will tell of.  Without those about Nova's objects, which the
 -- observer ends.
 SELECT f.finding_id, f.drift_class, f.subject, f.key, f.host, f.server_id, f.volume_id,
-       f.attachment_id, f.host IS NOT NULL AND coalesce(h.deleted, true) AS host_gone
+       f.attachment_id, f.host IS NOT NULL AND (h.host IS NULL OR h.deleted IS TRUE) AS host_gone
   FROM findings AS f LEFT JOIN hosts AS h USING (host)
  WHERE f.state <> 'over' AND NOT f.differs ? 'nova'
-   AND (f.subject = ANY(%(subjects)s) OR f.host IS NOT NULL AND coalesce(h.deleted, true))
+   AND (f.subject = ANY(%(subjects)s)
+        OR f.host IS NOT NULL AND (h.host IS NULL OR h.deleted IS TRUE))
    AND (%(after)s::uuid IS NULL OR f.finding_id > %(after)s)
    AND (%(whole)s OR f.host = %(host)s OR f.server_id = %(server)s::uuid
         OR f.volume_id IN (

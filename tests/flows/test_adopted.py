@@ -312,9 +312,11 @@ def test_what_its_owner_changes_between_look_and_return_keeps_the_server(
     monkeypatch.setattr(adopting, "compared", changed)
     monkeypatch.setattr(adopting, "reader_of", lambda *_: None)
     monkeypatch.setattr(one_host, "read", lambda *_: facts)
+    monkeypatch.setattr(adopting.Adopting, "_on", lambda *_: {world.server_id})
     passing = adopting.Adopting("", world.store, Observe(), NOW.timestamp)
-    with pytest.raises(errors.ChangedSinceError):
-        passing.hand_back(HOST, "not yet", CONTEXT)
+    [told] = passing.hand_back(HOST, "not yet", CONTEXT).servers
+    assert (told.state, told.server_id) == ("stays", world.server_id)
+    assert "changed" in told.why[0].lower()
     assert world.instance.origin is None
 
 

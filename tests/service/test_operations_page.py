@@ -60,7 +60,7 @@ def test_the_page_is_typed_and_one_process_may_go(ready: Stack, tmp_path: Path) 
 
 
 def test_a_digest_made_so_is_the_tokens(stack: Stack, tmp_path: Path) -> None:
-    digest = type_section("Tokens", tmp_path).strip()
+    _, digest = type_section("Tokens", tmp_path).split()
     token = (tmp_path / "token").read_text().strip()
     stack.settings = (
         f'[[tokens]]\nname = "new"\ntoken_sha256 = "{digest}"\nuser_id = "new"\n'

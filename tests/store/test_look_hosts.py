@@ -256,6 +256,9 @@ def test_what_was_found_on_a_host_that_was_handed_back_is_over(cloud: Cloud) -> 
     cloud.projected()
     assert cloud.states() == {"guest_missing": "suspected", "connection_missing": "suspected"}
     _novas(cloud)
+    cloud.db.execute("UPDATE hosts SET deleted = NULL")  # as a process of 0.2.0 writes it
+    cloud.look()
+    assert set(cloud.states().values()) == {"suspected"}
     cloud.db.execute("DELETE FROM hosts")
     cloud.look()
     assert cloud.states() == {"guest_missing": "over", "connection_missing": "over"}

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
+import psycopg
 import pytest
 
 from host_agent.shared.cinder.lists import ListedVolume
@@ -150,3 +151,29 @@ async def test_a_process_asks_for_one_look_in_an_interval_whatever_the_clock_say
     for _ in range(2):
         assert await job._waiting() == []
     assert asked == ["schedule"]
+
+
+async def test_a_look_that_could_not_be_asked_for_is_asked_for_again() -> None:
+    """At the next tick, not after an interval."""
+    asked: list[str] = []
+
+    def ask(_scope: object, why: str, _context: object) -> None:
+        asked.append(why)
+        if len(asked) == 1:
+            raise psycopg.OperationalError("read only")
+
+    async def overdue(_: float) -> bool:
+        return True
+
+    async def waiting(*_: str) -> list[str]:
+        return []
+
+    queries: Any = SimpleNamespace(look_overdue=overdue, looks_waiting=waiting)
+    looks: Any = SimpleNamespace(ask=ask)
+    sides: Any = None
+    job = Looking(sides, looks, queries, 3600.0)
+    with pytest.raises(psycopg.OperationalError):
+        await job._waiting()
+    for _ in range(2):
+        assert await job._waiting() == []
+    assert len(asked) == 2
