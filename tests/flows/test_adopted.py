@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -310,7 +311,7 @@ def test_what_its_owner_changes_between_look_and_return_keeps_the_server(
         return told
 
     monkeypatch.setattr(adopting, "compared", changed)
-    monkeypatch.setattr(adopting, "reader_of", lambda *_: None)
+    monkeypatch.setattr(adopting, "reader_of", lambda *_: SimpleNamespace(unread=()))
     monkeypatch.setattr(one_host, "read", lambda *_: facts)
     monkeypatch.setattr(adopting.Adopting, "_on", lambda *_: {world.server_id})
     passing = adopting.Adopting("", world.store, Observe(), NOW.timestamp)
