@@ -177,8 +177,9 @@ def check(page: Typist) -> None:
 
 
 def is_down(instance: str) -> bool:
-    pending = value('ALERTS{alertname="LedgerDown"}')
-    return value("up").get(instance) == 0.0 and instance in pending
+    begun = [each["labels"] for each in asked("alerts")["alerts"]]
+    told = [each["instance"] for each in begun if each["alertname"] == "LedgerDown"]
+    return value("up").get(instance) == 0.0 and told == [instance]
 
 
 def value(query: str) -> dict[str, float]:
