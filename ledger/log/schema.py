@@ -130,7 +130,16 @@ def checksum(text: str) -> str:
 
 
 def _connect(dsn: str) -> psycopg.Connection[Any]:
-    return psycopg.connect(dsn, autocommit=True, application_name="attachment-ledger migrations")
+    """Raises SchemaError if texts would not come back as they were stored."""
+    made = psycopg.connect(dsn, autocommit=True, application_name="attachment-ledger migrations")
+    encoding = made.info.parameter_status("server_encoding")
+    if encoding != "UTF8":
+        made.close()
+        raise SchemaError(
+            f"The database has the encoding {encoding}: the ledger needs UTF8. Make it anew with: "
+            "createdb --encoding UTF8 --template template0"
+        )
+    return made
 
 
 def _run(connection: psycopg.Connection[Any], query: str, /, **parameters: Any) -> list[Any]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 import sql
 from ledger.log import schema
@@ -183,6 +184,20 @@ def test_what_a_migration_refuses_is_told_in_its_own_words(
     ):
         schema.upgrade(database_url)
     schema.check(database_url)
+
+
+def test_another_encoding_is_refused(empty_database_url: str) -> None:
+    """With SQL_ASCII, as of a server made in the locale C, texts come back as bytes."""
+    name = f"{conninfo_to_dict(empty_database_url)['dbname']}_ascii"
+    made = f"CREATE DATABASE {name} ENCODING SQL_ASCII LOCALE 'C' TEMPLATE template0"
+    with psycopg.connect(empty_database_url, autocommit=True) as db:
+        db.execute(made.encode())
+        try:
+            for does in (schema.upgrade, schema.check, schema.status):
+                with pytest.raises(SchemaError, match=r"SQL_ASCII: .* createdb --encoding UTF8"):
+                    does(make_conninfo(empty_database_url, dbname=name))
+        finally:
+            db.execute(f"DROP DATABASE {name}".encode())
 
 
 def test_an_old_server_is_refused(empty_database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
