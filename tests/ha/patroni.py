@@ -23,7 +23,8 @@ from tests.stack import ROOT, eventually
 NODES = (1, 2, 3)
 #: As the proxy's configuration has them.
 NET, PROXY = "10.92.0", "127.0.0.1:5433"
-DISK = "700m"
+#: With the WAL that Patroni keeps for a member that is away.
+DISK = "2g"
 #: Until a cluster is whole: a node is made anew from another one.
 WHOLE_S = 180.0
 #: run.sh installs it.
