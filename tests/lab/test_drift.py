@@ -281,17 +281,21 @@ def test_what_is_changed_behind_our_back_is_found_and_mended(
     ]
     outcomes = {found["drift_class"]: lab.ledger.repair(found["finding_id"]) for found in mended}
     assert outcomes == dict.fromkeys(MENDED - {"guest_missing"}, "completed")
-    [moved] = [each for name, _, each in confirmed if name == "attachment_host_differs"]
-    # The lab's hosts share one list of processes: the guest seems to run on both.
-    assert "runs a process of the guest" in lab.ledger.repair(moved["finding_id"])
-    told = [(host, device == "/dev/vdz") for host, device in behind.told()]
-    assert told == [(THERE, False), (HERE, False)]
+    keep_host(lab, behind, confirmed)
     forget(lab, lost, kept)
     look = lab.ledger.look()
     left = {name for name, key, _ in lab.ledger.drift("open") if behind.planted.get(name) == key}
     assert left == behind.planted.keys() - MENDED, look
     for each in (guest, other):
         delete(lab, each.id)
+
+
+def keep_host(lab: Lab, behind: Behind, confirmed: list[tuple[str, str, Any]]) -> None:
+    """The lab's hosts share one list of processes: the guest seems to run on both."""
+    [moved] = [each for name, _, each in confirmed if name == "attachment_host_differs"]
+    assert "runs a process of the guest" in lab.ledger.repair(moved["finding_id"])
+    told = [(host, device == "/dev/vdz") for host, device in behind.told()]
+    assert told == [(THERE, False), (HERE, False)]
 
 
 def looked(lab: Lab) -> Any:
