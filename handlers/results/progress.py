@@ -59,7 +59,8 @@ def fenced_error(host: str) -> StepError:
 
 def _fence_over(host: str) -> StepError:
     return _final(
-        "fence_over", f"The fence of host {host} is not the one of then; the guest may run there."
+        "fence_over",
+        f"Host {host} is no longer under the fence that this relied on; the guest may run there.",
     )
 
 
