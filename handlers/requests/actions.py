@@ -29,6 +29,7 @@ from handlers.requests.guards import (
     check_contact,
     check_lock,
     check_vm_state,
+    lane_of_mapping,
     refuse_guestless,
     start,
 )
@@ -259,6 +260,12 @@ def delete(
         mapping = by_volume.get(lane.volume_id)
         lanes.append(of_unlearnt(lane, mapping, no_mapping))
     bound = {lane.bdm_id for lane in lanes}
+    # A refused undo leaves mappings whose attachment is deleted already.
+    lanes += [
+        lane_of_mapping(mapping, server.volumes[str(mapping.volume_id)], None)
+        for mapping in server.attached
+        if str(mapping.id) not in bound
+    ]
     lanes += [of_unmade(lane, known) for lane in unmade if lane.bdm_id not in bound]
     places: dict[Place, str | None] = {
         Place.HOST: instance.host,

@@ -4,10 +4,10 @@ Cinder reports it once (extend_volume of its volume manager).  So nothing is ref
 another operation: the server remembers the growth (`Instance.GrowthAwaited`), and the transaction
 that ends the other operation begins it (`begin_awaited`).  A second report causes a second growth,
 because the volume may have grown again.  A silent host finds its command when it returns; an
-operation for an agent that is too old parks.  If another host shows the guest, a command would not
-find it: the server remembers the growth until only its own host shows the guest.  A fence ends what
-its host had not done (`after`), but may have cut off a guest that runs on.  Nobody reports the
-growth again, so it begins when a host shows the guest again.
+operation for an agent that is too old parks.  If another host shows the guest, or its own does not,
+a command would not find it: the server remembers the growth until its own host alone shows the
+guest.  A fence ends what its host had not done (`after`), but may have cut off a guest that runs
+on.  Nobody reports the growth again, so it begins when a host shows the guest again.
 
 Without a host there is no guest to tell: the next start uses the volume's size of then.
 """
@@ -26,13 +26,25 @@ from aggregates.mapping import BlockDeviceMapping, MappingState
 from aggregates.operation import Operation
 from aggregates.volume import Volume
 from handlers.engine.plan import Place
-from handlers.requests.guards import Concerned, RequestOrigin, lane_of_mapping, start
+from handlers.requests.guards import (
+    Concerned,
+    RequestOrigin,
+    lane_of_mapping,
+    refuse_guestless,
+    start,
+)
 from handlers.requests.presence import elsewhere
 from handlers.results.meaning import Book
+from host_agent.shared.contract.messages import PowerState
 from host_agent.shared.contract.ports import VolumeView
 
 #: What refuses it for a while: it is remembered.
-IN_THE_WAY = (errors.ClaimedError, errors.ShownElsewhereError, errors.UnshownServerError)
+IN_THE_WAY = (
+    errors.ClaimedError,
+    errors.ShownElsewhereError,
+    errors.UnshownServerError,
+    errors.GuestNotThereError,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +72,7 @@ def grow(
     if signs := "; ".join(map(str, elsewhere(instance, book))):
         raise errors.ShownElsewhereError(flow="grow", server_id=request.server_id, signs=signs)
     mapping, host = _had(instance, request.volume_id, book)
+    refuse_guestless(instance, "extend_volume")
     volume = book.get(Volume, request.volume_id)
     volume.refuse_beside(request.server_id, shared=mapping.multiattach)
     return start(
@@ -85,11 +98,12 @@ def _had(instance: Instance, volume_id: str, book: Book) -> tuple[BlockDeviceMap
 
 def is_held_up(request: GrowVolume, book: Book) -> bool:
     """Whether the growth has to wait: for an operation on the server, for one on the volume for
-    another server, or until the host has shown the server after its adoption.
+    another server, or until its host, and no other, shows the guest.
     """
     instance, volume = book.get(Instance, request.server_id), book.get(Volume, request.volume_id)
     busy = bool(instance.claims or volume.claims)
-    return busy or instance.unshown or any(elsewhere(instance, book))
+    unseen = instance.unshown or instance.power_state == PowerState.NOSTATE.value
+    return busy or unseen or any(elsewhere(instance, book))
 
 
 def wait(request: GrowVolume, origin: RequestOrigin, instance: Instance) -> None:

@@ -107,8 +107,7 @@ def missed(host: str, server_id: str, book: Book) -> bool:
         return True
     instance.miss_elsewhere(host)
     if instance.host != host:
-        if not instance.is_unaccounted:
-            grow.begin_awaited(instance, book)
+        grow.begin_awaited(instance, book)
         return True
     return instance.observe(
         name=instance.name,

@@ -62,8 +62,7 @@ class GuestCopies(Rules):
         """At least one resize, even if the size seems right: QEMU may not have told the guest."""
         asked = 0
         for _ in range(CHANGES_MAX):
-            copies = self._look(server_id)
-            live = copies.disk(serial)[0] if copies else None
+            live, _ = self._look_here(server_id).disk(serial)
             if live is None:
                 return None
             with asking():

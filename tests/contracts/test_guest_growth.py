@@ -6,7 +6,8 @@ import uuid
 
 import pytest
 
-from host_agent.shared.contract.messages import PowerState
+from host_agent.shared.contract.messages import ErrorKind, PowerState
+from host_agent.shared.contract.ports import PortError
 from tests.contracts.machines import VOLUME_BYTES, Machine, disk
 
 MIB = 1 << 20
@@ -42,7 +43,12 @@ def test_what_starts_anew_has_the_disk_as_it_has_grown(machine: Machine) -> None
     assert machine.hypervisor.size(server_id, name) == 3 * MIB
 
 
-def test_a_guest_or_a_disk_that_is_not_there_has_nothing_to_grow(machine: Machine) -> None:
-    assert machine.guests.grow(str(uuid.uuid4()), "v", MIB, unit=MIB) is None
+def test_a_disk_that_is_not_there_has_nothing_to_grow(machine: Machine) -> None:
     running = machine.new_guest(PowerState.RUNNING)
     assert machine.guests.grow(running, str(uuid.uuid4()), MIB, unit=MIB) is None
+
+
+def test_a_guest_that_is_not_here_keeps_its_size_where_it_is(machine: Machine) -> None:
+    with pytest.raises(PortError) as raised:
+        machine.guests.grow(str(uuid.uuid4()), "v", MIB, unit=MIB)
+    assert (raised.value.kind, raised.value.code) == (ErrorKind.FINAL, "guest_missing")

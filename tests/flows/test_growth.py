@@ -224,6 +224,42 @@ def test_a_guest_that_another_host_shows_hears_it_where_it_belongs(order: tuple[
     assert (guest_has(world), world.instance.growth, world.wrong()) == (2 * GIB, {}, [])
 
 
+def test_a_guest_that_no_host_shows_hears_it_when_its_own_does() -> None:
+    """Storm 7004: half a list hid it on the host to which somebody had moved it."""
+    world = attached()
+    shows(world, world.server_id)
+    world.service.lost_guest(world.server_id, HOST, CONTEXT)
+    world.service.lost_guest(world.server_id, THIRD, CONTEXT)
+    grow(world)
+    world.settle()
+    assert (list(world.instance.growth), flows(world)[-1]) == (world.volumes, "attach")
+    world.register()
+    world.settle()
+    assert flows(world)[-1] == "grow"
+    assert (guest_has(world), world.instance.growth, world.wrong()) == (2 * GIB, {}, [])
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_growth_does_not_complete_where_its_guest_is_not(*, waits: bool) -> None:
+    """Somebody has just moved it: its host has not told yet that it is gone."""
+    world = attached()
+    with world.hosts[HOST].edit() as state:
+        moved = state["guests"].pop(world.server_id)
+    growth = extend(world, waits=waits)
+    operation = world.run(growth)
+    assert (operation.first_error or {}).get("code") == "guest_missing"
+    with world.hosts[HOST].edit() as state:
+        state["guests"][world.server_id] = moved
+    if waits:
+        assert operation.outcome == "failed"
+        assert world.cinder.volume(world.volumes[0]).status == "error_extending"
+        return
+    assert operation.state is OperationState.PARKED
+    world.service.act(growth, "retry", "it is back", CONTEXT)
+    world.done(growth)
+    assert (guest_has(world), world.wrong()) == (2 * GIB, [])
+
+
 def test_what_was_told_goes_with_a_server_that_is_deleted_by_its_hosts_fence() -> None:
     world = attached()
     world.dead.add(HOST)

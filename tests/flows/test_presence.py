@@ -22,7 +22,13 @@ from handlers.requests.actions import ActOnServer
 from handlers.requests.presence import OthersShown, ShowingFinding, asks_of
 from handlers.requests.repair import RepairDrift
 from host_agent.shared.contract.changes import Changes
-from host_agent.shared.contract.messages import SERVICE_VERSION, Guest, PowerState, Registration
+from host_agent.shared.contract.messages import (
+    SERVICE_VERSION,
+    ErrorKind,
+    Guest,
+    PowerState,
+    Registration,
+)
 from ledger.core.requests import Fleet
 from ledger.log.application import ConflictError
 from tests.commands import registered
@@ -31,7 +37,7 @@ from tests.flows.drifted import finding
 from tests.flows.drifts import DRIFTS
 from tests.flows.scenarios import SCENARIOS, Scenario, every_scenario, turn_of
 from tests.tiers import every
-from tests.world import CONTEXT, HOST, NAMES, OTHER, SERVER, World, events
+from tests.world import CONTEXT, HOST, NAMES, OTHER, SERVER, Broken, World, events
 
 THIRD = "compute-3"
 STRANGER = str(uuid5(NAMES, "a server of nobody"))
@@ -193,6 +199,27 @@ def _after(world: World, when: Callable[[], bool], then: Callable[[], object]) -
         return position
 
     world.store.save = saving  # type: ignore[method-assign]
+
+
+def test_a_server_is_deleted_with_the_mapping_that_a_refused_undo_has_left() -> None:
+    """Storm 20029: its attachment was deleted, so no lane of the deletion led to it."""
+    world = World()
+    Broken(world, "guests.plug", ErrorKind.FINAL)
+    deleting = Broken(world, "cinder.attachment_delete")
+
+    def turns_up() -> bool:
+        deleting.heal()
+        shows(world, world.server_id)
+        return False
+
+    deleting.while_ = turns_up
+    attach = world.run(world.attach())
+    assert [left["step"] for left in attach.left] == ["bind", "reserve"]
+    shows_nothing(world)
+    world.done(world.delete())
+    assert (world.operation(str(attach.id)).outcome, world.instance.devices) == ("cancelled", {})
+    assert world.cinder.volume(world.volumes[0]).status == "available"
+    assert world.wrong() == []
 
 
 def test_what_a_host_shows_stands_while_it_is_silent_and_falls_with_its_fence() -> None:

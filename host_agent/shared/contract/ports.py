@@ -378,8 +378,8 @@ class Guests(Protocol):
     def grow(self, server_id: str, serial: str, room: int, *, unit: int) -> int | None:
         """Grow the running guest's disk towards `room` bytes, by whole `unit`s; never smaller.
 
-        Returns the new size; None if no running guest here has the disk.  A definition has no
-        sizes.
+        Returns the new size; None if the guest does not run with the disk, because a definition has
+        no sizes.  FINAL `guest_missing`: a guest that is elsewhere keeps the old size.
         """
 
     def spawn(
