@@ -16,6 +16,7 @@ from psycopg_pool import AsyncConnectionPool
 
 from handlers.engine.verbs import PUT_OFF_MAX_S
 from projections.base import Row
+from projections.catalog import ALL
 from projections.database_connections import POOL_RECONNECT_S, AsyncDbConnection
 from projections.reads.drift import DriftReads
 from projections.reads.log import PAGE_MAX, POSITION_MAX
@@ -309,7 +310,7 @@ class Queries(SurveyReads, DriftReads, OperationReads, ServerLists, RequestReads
 
     async def tracking(self) -> list[Row]:
         """For each projection: `projection`, `position`, `lag_events`, `lag_s`, `held`."""
-        return await self._all("tracking")
+        return await self._all("lags", group="projections", names=[each.name for each in ALL])
 
     async def guests_of_hosts(self, hosts: Sequence[str]) -> dict[str, set[str]]:
         """The servers whose guests each of these hosts shows, by the projections."""
