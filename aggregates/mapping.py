@@ -13,6 +13,8 @@ from uuid import UUID
 
 from aggregates import errors
 from aggregates.base import About, Aggregate, Event
+from aggregates.volume import Volume
+from host_agent.shared.contract.lane import Lane
 
 
 class MappingState(StrEnum):
@@ -203,6 +205,28 @@ class BlockDeviceMapping(Aggregate):
     def live(self) -> bool:
         """Whether the server still has this mapping."""
         return self.state not in {None, MappingState.ENDED}
+
+    def lane(self, volume: Volume, host: str | None) -> Lane:
+        """As a lane of a plan; `volume` is the mapping's, and `host` has its attachment."""
+        assert self.server_id is not None, "a live mapping has a server"
+        assert self.volume_id is not None, "only a mapping with a volume is a lane"
+        return Lane(
+            server_id=self.server_id,
+            volume_id=self.volume_id,
+            bdm_id=str(self.id),
+            attachment_id=self.attachment_id,
+            device_name=self.device_name,
+            multiattach=self.multiattach,
+            tag=self.tag,
+            boot_index=self.boot_index,
+            delete_on_termination=self.delete_on_termination,
+            serial=self.serial,
+            access_mode=self.access_mode or "rw",
+            host=host,
+            legacy=self.legacy,
+            bare=self.state is MappingState.UNPLUGGED and not self.legacy,
+            known=volume.held_by(self.server_id),
+        )
 
     def learn_access_mode(self, reported: str | None) -> None:
         """Take the mode that a host reports; a known mode, or a wider one, records nothing."""

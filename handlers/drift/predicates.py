@@ -22,7 +22,7 @@ from handlers.drift.rows import (
 )
 from host_agent.shared.contract.ports import GIB
 from host_agent.shared.contract.survey import ConnectionShown, DiskShown
-from host_agent.shared.contract.volume_states import FAILED
+from host_agent.shared.contract.volume_states import FAILED, NOT_MIGRATING
 
 _A = AttachmentState
 _ON_A_HOST = frozenset({_A.CONNECTED, _A.ATTACHED})
@@ -47,7 +47,6 @@ _OF_NO_USER = frozenset(
 #: `extending` and `retyping` also after its restart.  Not uploading, backing-up, restoring-backup:
 #: they may take hours, and cinder-volume or cinder-backup ends them at its next start.
 LASTING = frozenset({"creating", "deleting", "downloading", "extending", "retyping"})
-_MIGRATING = frozenset({"starting", "migrating", "completing"})
 
 
 # --- attachments ----------------------------------------------------------------------------
@@ -155,7 +154,7 @@ def _settled(row: VolumeRow) -> CinderVolume | None:
     shown = row.cinder
     if not isinstance(shown, CinderVolume) or not (row.had or row.mappings):
         return None
-    return None if shown.migration_status in _MIGRATING else shown
+    return shown if shown.migration_status in NOT_MIGRATING else None
 
 
 def volume_project(row: VolumeRow) -> bool | None:

@@ -19,7 +19,6 @@ from handlers.drift import proofs
 from handlers.drift.proofs import ProofFacts
 from handlers.engine.plan import Flow
 from handlers.flows import repair, repair_correct, repair_host, repair_replace, repair_server
-from handlers.requests.guards import lane_of_mapping
 from host_agent.shared.contract.lane import Lane, LaneSide
 from host_agent.shared.contract.messages import Verb
 from host_agent.shared.contract.ports import AttachmentView, VolumeView
@@ -149,7 +148,7 @@ def _of_mapping(case: RepairContext, no_mapping: str) -> list[Lane]:
         raise repair_error(case, "the server is on no host.")
     if case.attachment is not None and case.attachment.host not in {host, None}:
         raise repair_error(case, f"host {case.attachment.host} has it, and the guest is on {host}.")
-    return [lane_of_mapping(mapping, case.volume, host)]
+    return [mapping.lane(case.volume, host)]
 
 
 def _corrected(case: RepairContext, no_mapping: str) -> list[Lane]:
@@ -173,7 +172,7 @@ def _reserved_anew(case: RepairContext, no_mapping: str) -> list[Lane]:
     del no_mapping
     if case.mapping is None or case.volume is None:
         raise repair_error(case, "no device of the server goes through it any more.")
-    return [replace(lane_of_mapping(case.mapping, case.volume, None), new=LaneSide())]
+    return [replace(case.mapping.lane(case.volume, None), new=LaneSide())]
 
 
 def _of_volume(case: RepairContext, no_mapping: str) -> list[Lane]:
@@ -243,7 +242,7 @@ def _of_held(
 ) -> Lane:
     host = attachment.host or here
     if mapping is not None:
-        return lane_of_mapping(mapping, volume, host)
+        return mapping.lane(volume, host)
     id_ = str(attachment.id)
     return replace(bare, volume_id=str(volume.id), attachment_id=id_, host=host)
 

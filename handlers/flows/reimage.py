@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from handlers.engine.plan import Flow, Only, Place, Side, Stage, Step
 from handlers.engine.verbs import LedgerVerb
-from handlers.flows.stages import SWITCHED, once
+from handlers.flows.stages import RESERVED, SWITCHED, once
 from handlers.requests.volumes import REIMAGED
 from host_agent.shared.contract.messages import Verb
 
@@ -22,12 +22,7 @@ REIMAGE = Flow(
     pivot="unplug",
     stages=(
         once(Place.HOST, Step("stop", Verb.GUEST_STOP, undo=Verb.GUEST_START)),
-        Stage(
-            Place.LEDGER,
-            (Step("reserve", LedgerVerb.ATTACHMENT_RESERVE, undo=LedgerVerb.ATTACHMENT_DELETE),),
-            side=Side.NEW,
-            only=Only.IMAGED,
-        ),
+        replace(RESERVED, only=Only.IMAGED),
         Stage(
             Place.HOST,
             (

@@ -11,14 +11,9 @@ from __future__ import annotations
 from handlers.engine.plan import Ask, Flow, Place, Side, Stage, Step
 from handlers.engine.verbs import LedgerVerb
 from handlers.flows.repair import LOOKED_HERE, RECHECK
-from handlers.flows.stages import SWITCHED
+from handlers.flows.stages import RESERVED, SWITCHED
 from host_agent.shared.contract.messages import Verb
 
-_RESERVED = Stage(
-    Place.LEDGER,
-    (Step("reserve", LedgerVerb.ATTACHMENT_RESERVE, undo=LedgerVerb.ATTACHMENT_DELETE),),
-    side=Side.NEW,
-)
 _FORGOTTEN = Stage(Place.LEDGER, (Step("forget", LedgerVerb.ATTACHMENT_FORGET),))
 
 REPLACE_ATTACHMENT = Flow(
@@ -28,7 +23,7 @@ REPLACE_ATTACHMENT = Flow(
     pivot="reserve",
     stages=(
         *LOOKED_HERE,
-        _RESERVED,
+        RESERVED,
         Stage(
             Place.HOST,
             (
@@ -51,5 +46,5 @@ REPLACE_RESERVATION = Flow(
     name="replace_reservation",
     exclusive=False,
     asks=Ask.NOTHING,
-    stages=(RECHECK, _RESERVED, SWITCHED, _FORGOTTEN),
+    stages=(RECHECK, RESERVED, SWITCHED, _FORGOTTEN),
 )

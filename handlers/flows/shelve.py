@@ -6,10 +6,11 @@ set) then perform a disconnect of the old attachment in the usual way."
 
 from __future__ import annotations
 
-from handlers.engine.plan import Flow, Place, Side, Stage, Step
+from handlers.engine.plan import Flow, Place, Step
 from handlers.engine.verbs import LedgerVerb
 from handlers.flows.stages import (
     RESERVATION_DROPPED,
+    RESERVED,
     SWITCHED,
     completed_on,
     let_go_by,
@@ -26,11 +27,7 @@ SHELVE = Flow(
     pivot="remove",
     stages=(
         once(Place.HOST, Step("stop", Verb.GUEST_STOP, undo=Verb.GUEST_START)),
-        Stage(
-            Place.LEDGER,
-            (Step("reserve", LedgerVerb.ATTACHMENT_RESERVE, undo=LedgerVerb.ATTACHMENT_DELETE),),
-            side=Side.NEW,
-        ),
+        RESERVED,
         once(Place.HOST, Step("remove", Verb.GUEST_REMOVE, undo=Verb.GUEST_SPAWN)),
         # Should that fail, the server is in ERROR, and the attachment stays (S1).
         let_go_by(Place.HOST),

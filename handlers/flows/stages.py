@@ -13,6 +13,13 @@ from handlers.engine.plan import Place, Side, Stage, Step
 from handlers.engine.verbs import LedgerVerb
 from host_agent.shared.contract.messages import Verb
 
+#: A second attachment holds the volume; no host has it yet.
+RESERVED = Stage(
+    Place.LEDGER,
+    (Step("reserve", LedgerVerb.ATTACHMENT_RESERVE, undo=LedgerVerb.ATTACHMENT_DELETE),),
+    side=Side.NEW,
+)
+
 
 def taken_by(place: Place) -> Stage:
     """A host gets its own attachment to each volume, and connects it (S1)."""

@@ -8,17 +8,13 @@ from __future__ import annotations
 
 from handlers.engine.plan import Flow, Place, Side, Stage, Step
 from handlers.engine.verbs import LedgerVerb
-from handlers.flows.stages import SWITCHED, completed_on, let_go_by
+from handlers.flows.stages import RESERVED, SWITCHED, completed_on, let_go_by
 from handlers.requests.volumes import COPIED_FOR_CINDER, LET_GO
 from host_agent.shared.contract.messages import Verb
 
 _COPIED = (
     # "fail API call if we can't create that attachment"
-    Stage(
-        Place.LEDGER,
-        (Step("reserve", LedgerVerb.ATTACHMENT_RESERVE, undo=LedgerVerb.ATTACHMENT_DELETE),),
-        side=Side.NEW,
-    ),
+    RESERVED,
     Stage(
         Place.HOST,
         (

@@ -27,7 +27,6 @@ from handlers.requests.guards import (
     Views,
     check_contact,
     check_vm_state,
-    lane_of_mapping,
     refuse_deleting,
     refuse_guestless,
     start,
@@ -179,7 +178,7 @@ def detach(
     if mapping.boot_index == 0:
         _check_root_state(instance, "detach", allowed=request.root_allowed)
     where.check()
-    lane = lane_of_mapping(mapping, volume, where.name)
+    lane = mapping.lane(volume, where.name)
     hosts = {Place.HOST: where.name}
     concerned = Concerned(known=[volume], shown=views)
     return start("detach", origin, instance, [lane], hosts, concerned)
@@ -206,7 +205,7 @@ def swap(
     _check_pair(request, volumes, views)
     where.check()
     new = LaneSide(volume_id=request.new_volume_id, host=where.name)
-    lane = replace(lane_of_mapping(mapping, volumes[0], where.name), new=new)
+    lane = replace(mapping.lane(volumes[0], where.name), new=new)
     order = GuestOrder(server_id=request.server_id)
     hosts = {Place.HOST: where.name}
     concerned = Concerned(known=volumes, shown=lambda: views[:1], judged=views[1:])

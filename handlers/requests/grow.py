@@ -26,13 +26,7 @@ from aggregates.mapping import BlockDeviceMapping, MappingState
 from aggregates.operation import Operation
 from aggregates.volume import Volume
 from handlers.engine.plan import Place
-from handlers.requests.guards import (
-    Concerned,
-    RequestOrigin,
-    lane_of_mapping,
-    refuse_guestless,
-    start,
-)
+from handlers.requests.guards import Concerned, RequestOrigin, refuse_guestless, start
 from handlers.requests.presence import elsewhere
 from handlers.results.meaning import Book
 from host_agent.shared.contract.messages import PowerState
@@ -79,7 +73,7 @@ def grow(
         "grow_for_cinder" if request.waiting else "grow",
         origin,
         instance,
-        [lane_of_mapping(mapping, volume, host)],
+        [mapping.lane(volume, host)],
         {Place.HOST: host},
         Concerned(known=[volume], shown=lambda: [view]),
     )

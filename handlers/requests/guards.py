@@ -14,7 +14,7 @@ from aggregates import errors
 from aggregates.base import EventContext
 from aggregates.host import Host
 from aggregates.instance import Instance, VmState
-from aggregates.mapping import BlockDeviceMapping, MappingState
+from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import Operation
 from aggregates.volume import Volume
 from handlers.engine import claims
@@ -148,29 +148,6 @@ def check_contact(host: Host, contact: Contact) -> None:
     host.refuse_observed()
     if host.fenced or not contact.alive:
         raise errors.HostUnavailableError(host=host.name, since=contact.since)
-
-
-def lane_of_mapping(mapping: BlockDeviceMapping, volume: Volume, host: str | None) -> Lane:
-    """A mapping as a lane of a plan; `host` holds its attachment."""
-    assert mapping.server_id is not None, "a live mapping has a server"
-    assert mapping.volume_id is not None, "only a mapping with a volume is a lane"
-    return Lane(
-        server_id=mapping.server_id,
-        volume_id=mapping.volume_id,
-        bdm_id=str(mapping.id),
-        attachment_id=mapping.attachment_id,
-        device_name=mapping.device_name,
-        multiattach=mapping.multiattach,
-        tag=mapping.tag,
-        boot_index=mapping.boot_index,
-        delete_on_termination=mapping.delete_on_termination,
-        serial=mapping.serial,
-        access_mode=mapping.access_mode or "rw",
-        host=host,
-        legacy=mapping.legacy,
-        bare=mapping.state is MappingState.UNPLUGGED and not mapping.legacy,
-        known=volume.held_by(mapping.server_id),
-    )
 
 
 def start(

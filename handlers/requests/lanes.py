@@ -11,7 +11,7 @@ from aggregates import errors
 from aggregates.attachment import Attachment
 from aggregates.mapping import BlockDeviceMapping
 from handlers.engine.plan import Place
-from handlers.requests.guards import WholeServer, lane_of_mapping
+from handlers.requests.guards import WholeServer
 from host_agent.shared.contract.lane import Lane, LaneSide
 
 Lanes = list[Lane]
@@ -20,7 +20,7 @@ Places = dict[Place, str | None]
 
 def _lane(server: WholeServer, mapping: BlockDeviceMapping, host: str | None) -> Lane:
     assert mapping.volume_id is not None, "only mappings with a volume are lanes"
-    return lane_of_mapping(mapping, server.volumes[mapping.volume_id], host)
+    return mapping.lane(server.volumes[mapping.volume_id], host)
 
 
 def one_sided(server: WholeServer, places: Places) -> Lanes:

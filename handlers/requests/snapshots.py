@@ -24,7 +24,6 @@ from handlers.requests.guards import (
     RequestOrigin,
     check_contact,
     check_vm_state,
-    lane_of_mapping,
     refuse_deleting,
     refuse_guestless,
     start,
@@ -77,7 +76,7 @@ def begin(
     _check_volume(mapping, view)
     check_contact(book.get(Host, name), contact(name))
     wanted = {"id": request.snapshot_id, **request.files}
-    lane = replace(lane_of_mapping(mapping, volume, name), snapshot=wanted)
+    lane = replace(mapping.lane(volume, name), snapshot=wanted)
     concerned = Concerned(known=[volume], shown=lambda: [view])
     return start(request.flow, origin, instance, [lane], {Place.HOST: name}, concerned)
 

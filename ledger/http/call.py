@@ -407,10 +407,7 @@ async def caught_up(call: Call) -> bool:
 
 async def _is_projected(call: Call, position: int) -> bool | None:
     rows = await call.components.queries.tracking()
-    reached = [row["position"] for row in rows if not row["held"]]
-    if not rows:  # of a new database: nothing has been projected yet
-        reached = [0]
-    return None if any(at < position for at in reached) else True
+    return None if any(row["position"] < position for row in rows if not row["held"]) else True
 
 
 def late() -> ApiError:

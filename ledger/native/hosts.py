@@ -202,8 +202,7 @@ def _passed_on(done: AdoptionReport, *, dry_run: bool) -> HostPassed:
 async def _refuse_unseen(call: Call, name: str) -> None:
     """ApiError 409 if the host has not shown since the restore what it has; it is asked, then."""
     queries, silent_after_s = call.components.queries, call.components.settings.host_down_after_s
-    [seen] = await queries.survey_standings([name], silent_after_s=silent_after_s)
-    why = seen.why_unknown
+    why = (await queries.survey_standing(name, silent_after_s=silent_after_s)).why_unknown
     if why is None:
         return
     await queries.want_surveys([name], silent_after_s=silent_after_s)

@@ -116,6 +116,23 @@ class DriftReads(LogReads):
         """Counts of what is not over, by `drift_class` and `state`: `count`, `oldest_s`."""
         return await self._all("drift_counts")
 
+    async def remnants(
+        self,
+        *,
+        state: str | None = None,
+        server_id: str | None = None,
+        host: str | None = None,
+        limit: int = PAGE_MAX,
+        after: int | None = None,
+    ) -> list[Row]:
+        """Newest first; `after`: the `left_position` of the last one of the page before."""
+        return await self._all(
+            "remnants", state=state, server_id=server_id, host=host, limit=limit, after=after
+        )
+
+    async def remnant(self, remnant_id: str) -> Row | None:
+        return await self._one("remnant", remnant_id=remnant_id)
+
     async def shown(self, server_id: str, volume_ids: Sequence[str]) -> Sequence[ShowingFinding]:
         """The open findings that show the server's guest, or one of the volumes, on a host."""
         return (await self.sightings(server_id, volume_ids)).findings
@@ -197,6 +214,20 @@ class DriftReads(LogReads):
     async def last_looks(self) -> dict[str, float]:
         """By kind: seconds since the end of the last completed look."""
         return {row["kind"]: row["age_s"] for row in await self._all("last_looks")}
+
+    async def look_overdue(self, interval_s: float) -> bool:
+        """Whether the last full look began longer ago than that."""
+        [row] = await self._all("overdue", group="reconcile", interval_s=interval_s)
+        return bool(row["overdue"])
+
+    async def looks_waiting(self, whole: str, part: str) -> list[str]:
+        """The kinds of look of which one can begin or continue."""
+        rows = await self._all("waiting", group="reconcile", whole=whole, part=part)
+        return [row["name"] for row in rows]
+
+    async def looks_stopped(self) -> list[str]:
+        """The kinds of look of which an operator has stopped the present one."""
+        return [row["name"] for row in await self._all("stopped", group="reconcile")]
 
 
 def _asked(look_id: str, row: Row) -> Row:

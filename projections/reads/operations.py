@@ -1,4 +1,4 @@
-"""Reads of operations, now and as of a moment."""
+"""Reads of operations, now and as of a moment; and leases on those that are due."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from functools import reduce
 
+from handlers.engine.verbs import PUT_OFF_MAX_S
 from projections.base import Row
 from projections.operations import OPERATIONS
 from projections.reads.log import PAGE_MAX, LogReads
@@ -16,7 +17,7 @@ NOT_OF_A_MOMENT: Row = {"progress": [], "server_name": None}
 
 
 class OperationReads(LogReads):
-    """Operations and their progress."""
+    """Operations, their progress, and the work that is due."""
 
     async def operation(self, operation_id: str, *, named: bool = True) -> Row | None:
         """With the `progress` of its long steps, by run, and its server's project (`owner_id`).
@@ -123,3 +124,62 @@ class OperationReads(LogReads):
             total_bytes=total_bytes,
         )
         return bool(rows)
+
+    async def open_on_host(self, host: str) -> list[str]:
+        """The unfinished operations that concern this host, oldest first."""
+        return [row["operation_id"] for row in await self._all("open_on_host", host=host)]
+
+    async def evacuating(self, host: str) -> list[str]:
+        """The unfinished evacuations from this host."""
+        rows = await self._all("open_on_host", host=host)
+        return [row["operation_id"] for row in rows if row["evacuates"]]
+
+    async def counts(self) -> Row:
+        """Counts of `running`, `parked`, `due` and `leased` operations; the ages `oldest_parked_s`,
+        `oldest_due_s`, `oldest_running_s` (since its start); and in how many seconds the last
+        postponed one is due, `latest_due_s`.
+        """
+        [row] = await self._all("counts")
+        return row
+
+    async def oldest_due(self) -> Row | None:
+        """The operation that is due first, also in the future: `operation_id`, `flow`, `due_at`."""
+        return await self._one("oldest_due")
+
+    # --- work that is due ---------------------------------------------------------------
+
+    async def due(
+        self, limit: int, holder: str, lease_s: float, but: Sequence[str] = ()
+    ) -> list[tuple[str, str, bool]]:
+        """Take leases on operations that are due and not leased, except those of the projects
+        `but`.
+
+        With each, its project ("" if none), and whether its last holder never released the lease.
+        """
+        rows = await self._all(
+            "due",
+            limit=limit,
+            holder=holder,
+            lease_s=lease_s,
+            put_off_max_s=PUT_OFF_MAX_S,
+            but=list(but),
+        )
+        return [(row["operation_id"], row["project_id"], row["taken_over"]) for row in rows]
+
+    async def renew(self, holder: str, ids: Sequence[str], lease_s: float) -> list[str]:
+        """Prolong leases; returns those that `holder` still has."""
+        rows = await self._all("renew", holder=holder, ids=list(ids), lease_s=lease_s)
+        return [row["operation_id"] for row in rows]
+
+    async def release(self, holder: str, ids: Sequence[str]) -> None:
+        """Give leases back."""
+        await self._all("release", holder=holder, ids=list(ids))
+
+    async def waiting_on_old_epoch(self) -> list[tuple[str, str]]:
+        """Operations with an active run of an older epoch of its host, with that host."""
+        rows = await self._all("waiting_on_old_epoch", limit=PAGE_MAX)
+        return [(row["operation_id"], row["host"]) for row in rows]
+
+    async def expire_previous_leases(self, place: str, holder: str) -> None:
+        """End the leases of earlier holders in the same place."""
+        await self._all("expire_previous_leases", place=place, holder=holder)

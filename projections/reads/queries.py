@@ -14,8 +14,8 @@ from psycopg import AsyncConnection
 from psycopg import sql as compose
 from psycopg_pool import AsyncConnectionPool
 
-from handlers.engine.verbs import PUT_OFF_MAX_S
 from projections.base import Row
+from projections.catalog import ALL
 from projections.database_connections import POOL_RECONNECT_S, AsyncDbConnection
 from projections.reads.drift import DriftReads
 from projections.reads.log import PAGE_MAX, POSITION_MAX
@@ -266,61 +266,12 @@ class Queries(SurveyReads, DriftReads, OperationReads, ServerLists, RequestReads
         ahead_s = [ahead_s for _, ahead_s in heard.values()]
         await self._all("touch_hosts", hosts=list(heard), ages_s=ages_s, ahead_s=ahead_s)
 
-    async def remnants(
-        self,
-        *,
-        state: str | None = None,
-        server_id: str | None = None,
-        host: str | None = None,
-        limit: int = PAGE_MAX,
-        after: int | None = None,
-    ) -> list[Row]:
-        """Newest first; `after`: the `left_position` of the last one of the page before."""
-        return await self._all(
-            "remnants", state=state, server_id=server_id, host=host, limit=limit, after=after
-        )
-
-    async def remnant(self, remnant_id: str) -> Row | None:
-        return await self._one("remnant", remnant_id=remnant_id)
-
-    # --- looks ------------------------------------------------------------------------
-
-    async def look_overdue(self, interval_s: float) -> bool:
-        """Whether the last full look began longer ago than that."""
-        [row] = await self._all("overdue", group="reconcile", interval_s=interval_s)
-        return bool(row["overdue"])
-
-    async def looks_waiting(self, whole: str, part: str) -> list[str]:
-        """The kinds of look of which one can begin or continue."""
-        rows = await self._all("waiting", group="reconcile", whole=whole, part=part)
-        return [row["name"] for row in rows]
-
-    async def looks_stopped(self) -> list[str]:
-        """The kinds of look of which an operator has stopped the present one."""
-        return [row["name"] for row in await self._all("stopped", group="reconcile")]
-
-    # --- the service itself -----------------------------------------------------------
-
-    async def missing_rights(self) -> list[str]:
-        """Privileges that the service needs and its role lacks."""
-        names, privileges = zip(*rights(RoleKind.SERVICE), strict=True)
-        rows = await self._all("missing_rights", names=list(names), privileges=list(privileges))
-        return [row["missing"] for row in rows]
-
-    async def tracking(self) -> list[Row]:
-        """For each projection: `projection`, `position`, `lag_events`, `lag_s`, `held`."""
-        return await self._all("tracking")
-
     async def guests_of_hosts(self, hosts: Sequence[str]) -> dict[str, set[str]]:
         """The servers whose guests each of these hosts shows, by the projections."""
         guests: dict[str, set[str]] = {host: set() for host in hosts}
         for row in await self._all("guests_of_hosts", hosts=list(guests)):
             guests[row["host"]].add(row["server_id"])
         return guests
-
-    async def open_on_host(self, host: str) -> list[str]:
-        """The unfinished operations that concern this host, oldest first."""
-        return [row["operation_id"] for row in await self._all("open_on_host", host=host)]
 
     async def in_use_by(self, host: str) -> list[Row]:
         """What keeps the host from being forgotten: `what`, the first `id` of it, its `count`."""
@@ -329,11 +280,6 @@ class Queries(SurveyReads, DriftReads, OperationReads, ServerLists, RequestReads
     async def fenced(self) -> dict[str, int]:
         """The fenced hosts, without forgotten ones, with the epoch that the fence began."""
         return {row["host"]: row["epoch"] for row in await self._all("fenced")}
-
-    async def evacuating(self, host: str) -> list[str]:
-        """The unfinished evacuations from this host."""
-        rows = await self._all("open_on_host", host=host)
-        return [row["operation_id"] for row in rows if row["evacuates"]]
 
     async def hosts_by_state(self, silent_after_s: float) -> Row:
         """Counts of hosts: `alive`, `silent`, `fenced`, and `unvouched` (not fenced); and the
@@ -347,13 +293,17 @@ class Queries(SurveyReads, DriftReads, OperationReads, ServerLists, RequestReads
         rows = await self._all("agents_by_version")
         return {row["service_version"]: row["count"] for row in rows}
 
-    async def counts(self) -> Row:
-        """Counts of `running`, `parked`, `due` and `leased` operations; the ages `oldest_parked_s`,
-        `oldest_due_s`, `oldest_running_s` (since its start); and in how many seconds the last
-        postponed one is due, `latest_due_s`.
-        """
-        [row] = await self._all("counts")
-        return row
+    # --- the service itself -----------------------------------------------------------
+
+    async def missing_rights(self) -> list[str]:
+        """Privileges that the service needs and its role lacks."""
+        names, privileges = zip(*rights(RoleKind.SERVICE), strict=True)
+        rows = await self._all("missing_rights", names=list(names), privileges=list(privileges))
+        return [row["missing"] for row in rows]
+
+    async def tracking(self) -> list[Row]:
+        """For each projection: `projection`, `position`, `lag_events`, `lag_s`, `held`."""
+        return await self._all("lags", group="projections", names=[each.name for each in ALL])
 
     async def activity(self, now: datetime, after: int, each: int, most: int) -> list[Row]:
         """Counts of what happened after a position: `what`, `ago` (in units of `each` minutes) and
@@ -369,45 +319,3 @@ class Queries(SurveyReads, DriftReads, OperationReads, ServerLists, RequestReads
         of each kind are read.
         """
         return await self._all("ages", now=now, after=after, each=each, numbers=numbers, most=most)
-
-    async def oldest_due(self) -> Row | None:
-        """The operation that is due first, also in the future: `operation_id`, `flow`, `due_at`."""
-        return await self._one("oldest_due")
-
-    # --- work that is due ---------------------------------------------------------------
-
-    async def due(
-        self, limit: int, holder: str, lease_s: float, but: Sequence[str] = ()
-    ) -> list[tuple[str, str, bool]]:
-        """Take leases on operations that are due and not leased, except those of the projects
-        `but`.
-
-        With each, its project ("" if none), and whether its last holder never released the lease.
-        """
-        rows = await self._all(
-            "due",
-            limit=limit,
-            holder=holder,
-            lease_s=lease_s,
-            put_off_max_s=PUT_OFF_MAX_S,
-            but=list(but),
-        )
-        return [(row["operation_id"], row["project_id"], row["taken_over"]) for row in rows]
-
-    async def renew(self, holder: str, ids: Sequence[str], lease_s: float) -> list[str]:
-        """Prolong leases; returns those that `holder` still has."""
-        rows = await self._all("renew", holder=holder, ids=list(ids), lease_s=lease_s)
-        return [row["operation_id"] for row in rows]
-
-    async def release(self, holder: str, ids: Sequence[str]) -> None:
-        """Give leases back."""
-        await self._all("release", holder=holder, ids=list(ids))
-
-    async def waiting_on_old_epoch(self) -> list[tuple[str, str]]:
-        """Operations with an active run of an older epoch of its host, with that host."""
-        rows = await self._all("waiting_on_old_epoch", limit=PAGE_MAX)
-        return [(row["operation_id"], row["host"]) for row in rows]
-
-    async def expire_previous_leases(self, place: str, holder: str) -> None:
-        """End the leases of earlier holders in the same place."""
-        await self._all("expire_previous_leases", place=place, holder=holder)

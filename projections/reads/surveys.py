@@ -79,16 +79,8 @@ def _unanswered(row: Row) -> str:
     return f"the host was asked {row['wanted_s']:.0f} s ago and has not answered yet"
 
 
-def survey_of(rows: Sequence[Row]) -> Survey | None:
-    """From the rows of the query `document`; None: none any more, or of another version's form."""
-    try:
-        return read(rows[0]["document"], Survey) if rows else None
-    except WireError:
-        return None
-
-
 class SurveyReads(LogReads):
-    """For an event loop."""
+    """For an event loop: it requests and stores surveys, and does not read them."""
 
     async def want_surveys(
         self, hosts: Sequence[str] | None, *, silent_after_s: float
@@ -103,24 +95,13 @@ class SurveyReads(LogReads):
         """
         return bool(await self._all("note", group="surveys", host=host, **answer))
 
-    async def survey_standings(
-        self,
-        hosts: Sequence[str] | None = None,
-        *,
-        silent_after_s: float,
-        age_max_s: float | None = None,
-    ) -> list[Standing]:
-        """Of these hosts (None: of all), in the order of names."""
-        rows = await self._all("standings", group="surveys", hosts=_named(hosts))
-        return [standing(row, silent_after_s, age_max_s) for row in rows]
-
-    async def survey(self, host: str, token: str) -> Survey | None:
-        """The host's survey, if it is still the answer to this request."""
-        return survey_of(await self._all("document", group="surveys", host=host, token=token))
+    async def survey_standing(self, host: str, *, silent_after_s: float) -> Standing:
+        [row] = await self._all("standings", group="surveys", hosts=[host])
+        return standing(row, silent_after_s, None)
 
 
 class BlockingSurveyReads:
-    """As `SurveyReads`, over a blocking connection in autocommit mode (see `tables.prepare`)."""
+    """For threads, over a blocking connection in autocommit mode (see `tables.prepare`)."""
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self._connection = connection
@@ -141,8 +122,12 @@ class BlockingSurveyReads:
         return [standing(row, silent_after_s, age_max_s) for row in rows]
 
     def survey(self, host: str, token: str) -> Survey | None:
-        """The host's survey, if it is still the answer to this request."""
-        return survey_of(self._rows("document", host=host, token=token))
+        """The host's survey; None: not the answer to this request, or another version's form."""
+        rows = self._rows("document", host=host, token=token)
+        try:
+            return read(rows[0]["document"], Survey) if rows else None
+        except WireError:
+            return None
 
     def _rows(self, query: str, **parameters: Any) -> list[Row]:
         cursor = self._connection.cursor(row_factory=dict_row)

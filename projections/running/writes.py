@@ -1,7 +1,8 @@
 """Writes rows of several tables, and the projections' positions, in one statement.
 
 Each column is sent as one array, which PostgreSQL reads in half the time of rows in JSON.  An array
-is encoded as JSON, with other brackets and escapes (`_values`).
+is encoded as JSON, with other brackets and escapes (`_values`): psycopg's encoder takes 2 to 100
+times as long.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ def column(name: str, type_: LiteralString, key: bool = False) -> Column:
 
 
 def array(items: Iterable[str]) -> str:
-    """An array in PostgreSQL's text form; psycopg would inspect the type of each item."""
+    """An array in PostgreSQL's text form."""
     escaped = [item.replace("\\", "\\\\").replace('"', '\\"') for item in items]
     return '{"' + '","'.join(escaped) + '"}' if escaped else "{}"
 

@@ -24,14 +24,14 @@ SELECT h.position, t.projection, t.position, t.rebuilds
 -- name: lags
 -- For some projections: position, lag in events, the age in seconds of the first event that each
 -- lacks (0: none), and what holds it back (NULL: nothing).
-SELECT name, coalesce(t.position, 0) AS position,
+SELECT projection, coalesce(t.position, 0) AS position,
        h.position - coalesce(t.position, 0) AS lag_events,
        coalesce(extract(epoch FROM clock_timestamp() - e.recorded_at), 0)::float8 AS lag_s,
        t.held
-  FROM unnest(%(names)s::text[]) AS name CROSS JOIN log_head AS h
-  LEFT JOIN tracking AS t ON t.projection = name
+  FROM unnest(%(names)s::text[]) AS projection CROSS JOIN log_head AS h
+  LEFT JOIN tracking AS t USING (projection)
   LEFT JOIN events AS e ON e.position = coalesce(t.position, 0) + 1
- ORDER BY name;
+ ORDER BY projection;
 
 -- name: unrest
 -- Counts of unfinished operations and open findings, by kind and host (NULL: none).  An operation

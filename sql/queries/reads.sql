@@ -550,16 +550,6 @@ SELECT position, chain FROM events
 -- Position and time of the last event.
 SELECT position, recorded_at FROM log_head;
 
--- name: tracking
--- For each projection: position, lag in events, the age in seconds of the first event that it lacks
--- (0: none), and what holds it back (NULL: nothing).
-SELECT t.projection, t.position, h.position - t.position AS lag_events,
-       coalesce(extract(epoch FROM clock_timestamp() - e.recorded_at), 0)::float8 AS lag_s,
-       t.held
-  FROM tracking AS t CROSS JOIN log_head AS h
-  LEFT JOIN events AS e ON e.position = t.position + 1
- ORDER BY t.projection;
-
 -- name: missing_rights
 -- The privileges, of those given, that this role lacks.  Reads only the catalog.
 SELECT privilege || ' on ' || name AS missing

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
+import psycopg
 import pytest
 
 from host_agent.shared.contract.messages import SURVEY_HEADER, PowerState
@@ -29,6 +30,8 @@ from host_agent.shared.platform.masking import MASK
 from ledger.agents import calls as agents
 from ledger.core.wakeups import host_key
 from ledger.http import call
+from projections.reads.surveys import BlockingSurveyReads
+from projections.running.tables import prepare
 from tests.service.api_world import HOST, OTHER, Api, eventually
 from tests.surveys import survey, whole
 
@@ -76,8 +79,8 @@ def a_survey(*guests: GuestShown, **over: Any) -> Survey:
 class Asked:
     """The host is asked for its survey, and answers."""
 
-    def __init__(self, api: Api) -> None:
-        self.api = api
+    def __init__(self, api: Api, database_url: str) -> None:
+        self.api, self._url = api, database_url
 
     async def registered(self) -> Asked:
         await self.api.register(capabilities={CAPABILITY: True})
@@ -109,13 +112,16 @@ class Asked:
 
     async def shown(self) -> tuple[Any, Survey | None]:
         queries = self.api.components.queries
-        [standing] = await queries.survey_standings([HOST], silent_after_s=SILENT_S)
-        return standing, await queries.survey(HOST, standing.token or an_id())
+        standing = await queries.survey_standing(HOST, silent_after_s=SILENT_S)
+        with psycopg.connect(self._url, autocommit=True) as connection:
+            prepare(connection)
+            reads = BlockingSurveyReads(connection)
+            return standing, reads.survey(HOST, standing.token or an_id())
 
 
 @pytest.fixture
-async def asked(api: Api) -> Asked:
-    return await Asked(api).registered()
+async def asked(api: Api, database_url: str) -> Asked:
+    return await Asked(api, database_url).registered()
 
 
 async def test_who_polls_is_told_what_is_wanted_and_what_is_known(asked: Asked) -> None:

@@ -109,8 +109,8 @@ def unchanged(survey: Survey, token: str) -> dict[str, Any]:
     return answer(survey, token, boot_id=None, document=None)
 
 
-async def standing_of(queries: Queries, host: str, **asked: Any) -> Standing:
-    [found] = await queries.survey_standings([host], silent_after_s=SILENT_S, **asked)
+def standing_of(surveys: BlockingSurveyReads, host: str, **asked: Any) -> Standing:
+    [found] = surveys.standings([host], silent_after_s=SILENT_S, **asked)
     return found
 
 
@@ -122,14 +122,13 @@ async def test_what_a_host_showed_is_read_as_it_was_shown(
     [token] = (await queries.want_surveys(["a"], silent_after_s=SILENT_S)).values()
     await hosts.add("later")
     assert await queries.note_survey("a", **answer(SURVEY, token))
-    found = await standing_of(queries, "a")
+    found = standing_of(surveys, "a")
     assert (found.why_unknown, found.token, found.wanted) == (None, token, None)
     assert (found.boot_id, found.epoch, found.digest) == ("b", 0, SURVEY.digest())
     assert (found.asked_position, found.arrived_position) == (asked_at, asked_at + 1)
-    assert await queries.survey("a", token) == SURVEY
-    assert await queries.survey("a", str(uuid4())) is None
     assert surveys.survey("a", token) == SURVEY
-    [same] = surveys.standings(["a"], silent_after_s=SILENT_S)
+    assert surveys.survey("a", str(uuid4())) is None
+    same = await queries.survey_standing("a", silent_after_s=SILENT_S)
     assert (same.taken_at, same.why_unknown) == (found.taken_at, None)
 
 
@@ -147,7 +146,9 @@ async def test_only_hosts_that_can_answer_are_asked(queries: Queries, hosts: Hos
     assert await queries.want_surveys([], silent_after_s=SILENT_S) == {}
 
 
-async def test_of_whom_nothing_is_known_it_is_said_why(queries: Queries, hosts: Hosts) -> None:
+async def test_of_whom_nothing_is_known_it_is_said_why(
+    queries: Queries, surveys: BlockingSurveyReads, hosts: Hosts
+) -> None:
     await hosts.add("new", "asked", "fenced", "unfenced", "answered")
     await hosts.add("older", multiattach=True)
     await hosts.add("silent", age_s=SILENT_S + 1)
@@ -156,7 +157,7 @@ async def test_of_whom_nothing_is_known_it_is_said_why(queries: Queries, hosts: 
     hosts.unfence("unfenced")
     tokens = await queries.want_surveys(["asked", "answered"], silent_after_s=SILENT_S)
     await queries.note_survey("answered", **answer(SURVEY, tokens["answered"]))
-    found = await queries.survey_standings(silent_after_s=SILENT_S)
+    found = surveys.standings(None, silent_after_s=SILENT_S)
     assert {each.host: untimed(each.why_unknown) for each in found} == {
         "answered": "",
         "asked": "the host was asked N s ago and has not answered yet",
@@ -166,8 +167,8 @@ async def test_of_whom_nothing_is_known_it_is_said_why(queries: Queries, hosts: 
         "silent": "the host's agent has been silent for N s",
         "unfenced": "the host was unfenced, and has not shown yet what it holds",
     }
-    assert (await standing_of(queries, "answered", age_max_s=60.0)).why_unknown is None
-    old = (await standing_of(queries, "answered", age_max_s=-1.0)).why_unknown
+    assert standing_of(surveys, "answered", age_max_s=60.0).why_unknown is None
+    old = standing_of(surveys, "answered", age_max_s=-1.0).why_unknown
     assert untimed(old) == "its last survey is N s old"
 
 
@@ -177,7 +178,7 @@ def untimed(words: str | None) -> str:
 
 
 async def test_a_survey_is_of_the_epoch_in_which_it_was_made(
-    queries: Queries, hosts: Hosts, ledger: Ledger
+    queries: Queries, surveys: BlockingSurveyReads, hosts: Hosts, ledger: Ledger
 ) -> None:
     await hosts.add("a")
     tokens = await queries.want_surveys(None, silent_after_s=SILENT_S)
@@ -193,28 +194,30 @@ async def test_a_survey_is_of_the_epoch_in_which_it_was_made(
     hosts.projected()
     assert not await queries.note_survey("a", **answer(SURVEY, tokens["a"]))
     assert not await queries.note_survey("a", **unchanged(SURVEY, tokens["a"]) | {"epoch": 1})
-    found = await standing_of(queries, "a")
+    found = standing_of(surveys, "a")
     assert found.why_unknown == "its last survey is older than a fence of the host"
     assert await queries.note_survey("a", **answer(SURVEY, tokens["a"], epoch=1))
-    assert (await standing_of(queries, "a")).why_unknown is None
+    assert standing_of(surveys, "a").why_unknown is None
 
 
-async def test_unchanged_is_believed_only_of_what_is_here(queries: Queries, hosts: Hosts) -> None:
+async def test_unchanged_is_believed_only_of_what_is_here(
+    queries: Queries, surveys: BlockingSurveyReads, hosts: Hosts
+) -> None:
     await hosts.add("a")
     tokens = await queries.want_surveys(None, silent_after_s=SILENT_S)
     assert not await queries.note_survey("a", **unchanged(SURVEY, tokens["a"]))
     assert await queries.note_survey("a", **answer(SURVEY, tokens["a"]))
-    first = await standing_of(queries, "a")
+    first = standing_of(surveys, "a")
     tokens = await queries.want_surveys(None, silent_after_s=SILENT_S)
     other = unchanged(SURVEY, tokens["a"]) | {"digest": "0" * 64}
     assert not await queries.note_survey("a", **other)
     assert await queries.note_survey("a", **unchanged(SURVEY, tokens["a"]))
-    second = await standing_of(queries, "a")
+    second = standing_of(surveys, "a")
     assert (second.token, second.boot_id) == (tokens["a"], "b")
     assert first.taken_at is not None
     assert second.taken_at is not None
     assert second.taken_at > first.taken_at
-    assert await queries.survey("a", tokens["a"]) == SURVEY
+    assert surveys.survey("a", tokens["a"]) == SURVEY
 
 
 async def test_an_answer_to_another_question_is_not_taken(queries: Queries, hosts: Hosts) -> None:
@@ -227,7 +230,7 @@ async def test_an_answer_to_another_question_is_not_taken(queries: Queries, host
 
 
 async def test_a_question_stands_for_a_while_whoever_asks_again(
-    queries: Queries, hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+    queries: Queries, surveys: BlockingSurveyReads, hosts: Hosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await hosts.add("a")
     first = await queries.want_surveys(None, silent_after_s=SILENT_S)
@@ -235,7 +238,7 @@ async def test_a_question_stands_for_a_while_whoever_asks_again(
     again = await queries.want_surveys(None, silent_after_s=SILENT_S)
     assert again["a"] == first["a"]
     assert await queries.note_survey("a", **answer(SURVEY, first["a"]))
-    at = (await standing_of(queries, "a")).asked_position
+    at = standing_of(surveys, "a").asked_position
     assert at == (await queries.head())["position"] - 1, "of the first who asked"
     monkeypatch.setattr(surveys_module, "ASK_AGAIN_S", 0.0)
     second = await queries.want_surveys(["a"], silent_after_s=SILENT_S)
@@ -244,12 +247,12 @@ async def test_a_question_stands_for_a_while_whoever_asks_again(
 
 
 async def test_what_is_stored_in_a_form_of_another_version_is_not_known(
-    queries: Queries, hosts: Hosts
+    queries: Queries, surveys: BlockingSurveyReads, hosts: Hosts
 ) -> None:
     await hosts.add("a")
     tokens = await queries.want_surveys(None, silent_after_s=SILENT_S)
     await queries.note_survey("a", **answer(SURVEY, tokens["a"], document='{"guests": 1}'))
-    assert await queries.survey("a", tokens["a"]) is None
+    assert surveys.survey("a", tokens["a"]) is None
 
 
 async def test_who_is_asked_is_woken_and_nobody_else(

@@ -9,7 +9,7 @@ from handlers.engine.verbs import VERBS
 from handlers.flows import FLOWS
 from tests.pages import flow_pages
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("tests/lab/*.md")])
 
 
@@ -39,14 +39,24 @@ def test_every_test_with_a_bugs_number_is_in_the_row_of_that_bug() -> None:
             assert any(re.search(rf"\b{bug}\b", row.split("|")[1]) for row in held), test
 
 
-def test_links_between_documents_lead_somewhere() -> None:
-    links = [
-        (document, link)
-        for document in DOCUMENTS
+def _linked(*documents: Path) -> set[Path]:
+    return {
+        (document.parent / link).resolve()
+        for document in documents
         for link in re.findall(r"\]\((?!https?://|#)([^)#]+)", document.read_text())
-    ]
-    assert len(links) > 100
-    assert [each for each in links if not (each[0].parent / each[1]).exists()] == []
+    }
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    linked = _linked(*DOCUMENTS)
+    assert len(linked) > 100
+    assert [each for each in linked if not each.exists()] == []
+
+
+def test_the_index_has_every_page_or_the_index_of_its_folder() -> None:
+    index, folders = ROOT / "docs/README.md", sorted(ROOT.glob("docs/*/README.md"))
+    assert {*ROOT.glob("docs/*.md"), *folders} - {index} - _linked(index) == set()
+    assert set(ROOT.glob("docs/*/**/*.md")) - _linked(index, *folders) == set()
 
 
 def _anchors(document: Path) -> set[str]:

@@ -320,7 +320,7 @@ def silenced(row: Any, party: Party) -> list[Any]:
     return []
 
 
-@pytest.mark.parametrize("migration", ["starting", "migrating", "completing"])
+@pytest.mark.parametrize("migration", ["starting", "migrating", "completing", "target:other"])
 def test_no_status_differs_while_cinder_migrates_the_volume(migration: str) -> None:
     """To its last phase, in which Cinder exchanges both volumes; what is left of one is none."""
     wrong = CASES[WRONG].drifts

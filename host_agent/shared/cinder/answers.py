@@ -22,8 +22,9 @@ from host_agent.shared.contract.messages import ErrorKind
 from host_agent.shared.contract.ports import PortError
 
 #: By status; each other is a computeFault.
-_FAULTS = {
+FAULT_NAMES = {
     400: "badRequest",
+    401: "unauthorized",
     403: "forbidden",
     404: "itemNotFound",
     405: "badMethod",
@@ -65,7 +66,7 @@ def check(status: int, text: str, body: object, *, path: str, sent: str) -> None
 
 def _message_of(status: int, body: object) -> str | None:
     """What Cinder says in its error form, if it is that."""
-    fault = body.get(_FAULTS.get(status, "computeFault")) if isinstance(body, Mapping) else None
+    fault = body.get(FAULT_NAMES.get(status, "computeFault")) if isinstance(body, Mapping) else None
     if not isinstance(fault, Mapping) or fault.get("code") != status:
         return None
     message: Any = fault.get("message")

@@ -22,6 +22,7 @@ from typing import Any
 
 from aiohttp import web
 
+from host_agent.shared.cinder.answers import FAULT_NAMES
 from host_agent.shared.faults import Fault, Faults, InjectedError
 from ledger.trial.cinder import views
 from ledger.trial.cinder.admin import SimulationControl
@@ -41,17 +42,6 @@ _LIES = frozenset({"attachment_complete", "attachment_delete", "volume_delete"})
 
 #: What the rows of a list are called in its answer.
 _ROWS = {f"{row}_list": f"{row}s" for row in ("attachment", "volume", "snapshot", "backup")}
-
-_FAULT_NAMES = {
-    400: "badRequest",
-    401: "unauthorized",
-    403: "forbidden",
-    404: "itemNotFound",
-    405: "badMethod",
-    409: "conflictingRequest",
-    413: "overLimit",
-    503: "serviceUnavailable",
-}
 
 
 @dataclass(kw_only=True)
@@ -183,8 +173,8 @@ def _ids(model: CinderModel, asked: CinderCall) -> dict[str, str | None]:
 
 
 def error_response(status: int, message: str) -> web.Response:
-    """Cinder's error shape; 5xx other than 503 are called computeFault there."""
-    name = _FAULT_NAMES.get(status, "computeFault")
+    """Cinder's error shape."""
+    name = FAULT_NAMES.get(status, "computeFault")
     return web.json_response({name: {"code": status, "message": message}}, status=status)
 
 
