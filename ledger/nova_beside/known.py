@@ -30,6 +30,10 @@ class Known:
     mappings: tuple[str, ...]
     attachments: frozenset[str]
 
+    @property
+    def host(self) -> str | None:
+        return self.shape[0][1] if self.shape else None
+
 
 def servers(
     connection: psycopg.Connection[Any], only: Iterable[str] | None = None

@@ -17,7 +17,7 @@ Theory of operation
   something are looked at, one by one.  Nothing that was told is recorded, but who asked for what a
   look has confirmed.
 * A list that fails, even one page of it, ends a look before anything is recorded.  What a list
-  lacks is over only if its own service says 404 of it by its id.
+  lacks is asked for by its id; when a 404 then ends something, `gone` says.
 * Our words for Nova and Cinder have no verb but GET.
 """
 
@@ -51,9 +51,10 @@ from ledger.log.unit import AggregateStore, Unit, run_optimistically
 from ledger.nova_beside import known, one_host
 from ledger.nova_beside.adapters import OVERRIDES, TIMEOUT_S, Options, adapter_of
 from ledger.nova_beside.differences import Differences, theirs
+from ledger.nova_beside.gone import Absences, doubted, refuse_another
 from ledger.nova_beside.known import Known
 from ledger.nova_beside.notifications import Bus, Notices
-from ledger.nova_beside.reads import CloudReader, CutListError
+from ledger.nova_beside.reads import CloudReader, CutListError, Servers, Volumes
 from ledger.upkeep import long_work
 from ledger.upkeep.long_work import BusyError, Checkmark, WorkProgress
 from projections.database_connections import LONG_ANSWER_S, DbConnection
@@ -126,6 +127,7 @@ class Observer:
         url, pool = settings.notifications, settings.notifications_pool
         self._bus = None if url is None else Bus(url, pool, self._notices.hear)
         self._differences = Differences(store)
+        self._absences = Absences()
         self._sees_all = False
         self._trouble: str | None = None
         self._rights: str | None = None
@@ -236,6 +238,8 @@ class Observer:
             if each.server_id is not None:
                 listed[each.server_id].append(each)
         servers = self._with_missing(cloud, knows, look)
+        refuse_another(self._reader, servers, knows)
+        self._absences.end(servers)
         differing = []
         for id_, server in servers.items():
             if id_ in ours:
@@ -244,16 +248,14 @@ class Observer:
                 look.left.add(id_)
             elif _differs(server, listed.get(id_, ()), knows.get(id_)):
                 differing.append(id_)
-        shared = frozenset(
-            id_ for id_, each in cloud.volumes.items() if getattr(each, "multiattach", False)
-        )
         few = self._reader.few(
             differing, "servers that differ; the next look goes on", DIFFERING_MAX
         )
         look.more = len(few) < len(differing)
         look.left |= set(differing) - set(few)
         for id_ in few:
-            self._server(id_, servers, listed.get(id_, []), knows.get(id_), shared, look, state)
+            had = knows.get(id_)
+            self._server(id_, servers, listed.get(id_, []), had, cloud.volumes, look, state)
         self._compare(look, theirs(cloud, ours))
         return len(servers)
 
@@ -308,17 +310,17 @@ class Observer:
         look: Observation,
         state: ObserverState,
     ) -> None:
+        volumes: Volumes = {}
         if found is None:
-            server, shared = None, frozenset[str]()
-            attachments = one_host.attachments(self._reader, server_id)
+            server, attachments = None, one_host.attachments(self._reader, server_id)
         else:
-            server, shared = found.seen, found.shared
-            attachments = list(found.attachments)
-        self._server(server_id, {server_id: server}, attachments, had, shared, look, state)
+            server, attachments = found.seen, list(found.attachments)
+            volumes = {id_: each.seen for id_, each in found.volumes.items()}
+        self._server(server_id, {server_id: server}, attachments, had, volumes, look, state)
 
     def _with_missing(
         self, cloud: Cloud, knows: Mapping[str, Known], look: Observation
-    ) -> dict[str, SeenServer | Unknown | None]:
+    ) -> Servers:
         """The servers of the lists, and those that the ledger has and Nova does not list."""
         servers = dict(cloud.servers)
         missing = [id_ for id_ in knows if id_ not in servers]
@@ -329,10 +331,10 @@ class Observer:
     def _server(
         self,
         server_id: str,
-        servers: dict[str, SeenServer | Unknown | None],
+        servers: Servers,
         attachments: list[SeenAttachment],
         had: Known | None,
-        shared: frozenset[str],
+        volumes: Volumes,
         look: Observation,
         state: ObserverState,
     ) -> None:
@@ -345,9 +347,14 @@ class Observer:
             if server.busy:
                 look.asked[server_id] = asked_at
         assert not isinstance(server, Unknown), "it was left"
+        if server is None and had is not None and had.shape is not None:
+            if not self._absences.are_over(self._reader, server_id, held=bool(attachments)):
+                look.left.add(server_id)
+                return
         here = {each.id for each in attachments}
         missing = had.attachments - here if had else frozenset()
-        gone = [id_ for id_ in sorted(missing) if self._reader.is_gone(id_)]
+        sure = missing - doubted(server, volumes)
+        gone = [id_ for id_ in sorted(sure) if self._reader.is_gone(id_)]
         if len(gone) < len(missing):
             look.left.add(server_id)
         is_new = had is None and server is not None
@@ -359,7 +366,7 @@ class Observer:
             attachments=attachments,
             gone=gone,
             mapped=had.mappings if had else (),
-            shared=shared,
+            shared=_shared(server, volumes),
             seen=seen_between(state.after(server_id), before),
             asked=seen_between(state.asked.get(server_id), before),
             notices=self._notices.of(server_id),
@@ -402,6 +409,12 @@ def _differs(
         here = frozenset(each.id for each in attachments)
         return had is not None and (had.shape is not None or bool(had.attachments - here))
     return server.busy or had is None or known.shape_of(server, attachments) != had.shape
+
+
+def _shared(server: SeenServer | None, volumes: Volumes) -> frozenset[str]:
+    """Those of its volumes that are multi-attach."""
+    own = server.volumes if server is not None else ()
+    return frozenset(id_ for id_ in own if getattr(volumes.get(id_), "multiattach", False))
 
 
 def seen_between(after: str | None, before: str) -> Seen:

@@ -71,7 +71,7 @@ _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 Json = Mapping[str, Any]
 Servers = dict[str, SeenServer | Unknown | None]
-Volumes = dict[str, SeenVolume | Unknown | None]
+Volumes = Mapping[str, SeenVolume | Unknown | None]
 
 
 class _Action(msgspec.Struct):
@@ -195,7 +195,7 @@ class CloudReader:
         self,
     ) -> tuple[Volumes, set[str], dict[str, Json]]:
         """Volumes by id, their projects, and what is attached of them by attachment."""
-        volumes: Volumes = {}
+        volumes: dict[str, SeenVolume | Unknown | None] = {}
         projects: set[str] = set()
         attached: dict[str, Json] = {}
         for row in self.pages(self.cinder, "/volumes/detail", "volumes"):
@@ -286,6 +286,16 @@ class CloudReader:
         """None: Nova itself says that there is none."""
         found = self.single(self.nova, f"/servers/{id_}", "server")
         return seen_server(found) if isinstance(found, Mapping) else found
+
+    def is_deleted(self, server_id: str) -> bool:
+        """Whether Nova itself lists it as deleted.
+
+        Nova drops filters from the query of who may not use them, and then lists who is there.
+        """
+        query = {**_EVERY, "deleted": "true", "uuid": server_id}
+        rows = self.single(self.nova, "/servers/detail", "servers", **query)
+        told = {row["id"]: row.get("status") for row in rows} if isinstance(rows, list) else {}
+        return told.get(server_id) == "DELETED"
 
     def is_gone(self, attachment_id: str) -> bool:
         """Whether Cinder itself says that it has no such attachment."""
