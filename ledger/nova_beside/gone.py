@@ -9,7 +9,8 @@ Theory of operation
 * Nova's list of deleted servers is a proof: it has each until its row is archived (`nova-manage db
   archive_deleted_rows`).
 * A server that this list lacks is gone if Nova has said 404 for a day, whenever it was asked, and
-  Cinder has no attachment of it.  Until then it stays as it was.
+  nobody else knows it: Cinder has no attachment of it, and no host of ours a volume in its guest.
+  Until then it stays as it was.
 * A Nova that has none of the servers that it had, and none of their hosts, is another one.
 * An attachment of which Cinder says 404 is over, unless Nova's mapping names it and this Cinder
   does not have the volume either: then it may be another Cinder.
@@ -21,12 +22,15 @@ import time
 from collections.abc import Mapping
 
 from handlers.drift.beside_nova import SeenServer, SeenVolume
+from handlers.drift.rows import Unknown
 from ledger.nova_beside import one_host
 from ledger.nova_beside.known import Known
-from ledger.nova_beside.reads import CloudReader, CutListError, Servers, Volumes
+from ledger.nova_beside.reads import CloudReader, CutListError, Servers
 
 #: For so long Nova has to say 404 of a server that it does not list as deleted either.
 GONE_S = 24 * 3600.0
+
+VolumesSeen = Mapping[str, SeenVolume | Unknown | None]
 
 
 class Absences:
@@ -41,9 +45,7 @@ class Absences:
             del self._since[id_]
 
     def are_over(self, reader: CloudReader, server_id: str, *, held: bool) -> bool:
-        """Whether a server of which Nova says 404 is deleted.  `held`: Cinder has an attachment of
-        it.
-        """
+        """Whether a server of which Nova says 404 is deleted.  `held`: somebody else knows it."""
         now = time.monotonic()
         since = now if held else self._since.get(server_id, now)
         over = reader.is_deleted(server_id) or now - since >= GONE_S
@@ -67,10 +69,8 @@ def refuse_another(reader: CloudReader, servers: Servers, knows: Mapping[str, Kn
         )
 
 
-def doubted(server: SeenServer | None, volumes: Volumes) -> frozenset[str | None]:
+def doubted(server: SeenServer | None, volumes: VolumesSeen) -> frozenset[str]:
     """Attachments that Nova names, of volumes that Cinder does not have."""
     shown = (server.mappings if server is not None else None) or ()
-    there = (isinstance(volumes.get(each.volume_id), SeenVolume) for each in shown)
-    return frozenset(
-        each.attachment_id for each, is_there in zip(shown, there, strict=True) if not is_there
-    )
+    lost = [each for each in shown if not isinstance(volumes.get(each.volume_id), SeenVolume)]
+    return frozenset(each.attachment_id for each in lost if each.attachment_id is not None)

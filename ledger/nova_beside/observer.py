@@ -30,9 +30,9 @@ from collections import defaultdict
 from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import Future
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import psycopg
 import structlog
@@ -41,6 +41,7 @@ from keystoneauth1 import exceptions, session
 from prometheus_client import Counter
 
 from aggregates.base import Actor, EventContext, Seen
+from aggregates.volume import Volume
 from handlers.drift.beside_nova import Cloud, SeenAttachment, SeenServer
 from handlers.drift.rows import Unknown
 from handlers.requests.adopt import ServerFacts
@@ -51,10 +52,10 @@ from ledger.log.unit import AggregateStore, Unit, run_optimistically
 from ledger.nova_beside import known, one_host
 from ledger.nova_beside.adapters import OVERRIDES, TIMEOUT_S, Options, adapter_of
 from ledger.nova_beside.differences import Differences, theirs
-from ledger.nova_beside.gone import Absences, doubted, refuse_another
+from ledger.nova_beside.gone import Absences, VolumesSeen, doubted, refuse_another
 from ledger.nova_beside.known import Known
 from ledger.nova_beside.notifications import Bus, Notices
-from ledger.nova_beside.reads import CloudReader, CutListError, Servers, Volumes
+from ledger.nova_beside.reads import CloudReader, CutListError, Servers
 from ledger.upkeep import long_work
 from ledger.upkeep.long_work import BusyError, Checkmark, WorkProgress
 from projections.database_connections import LONG_ANSWER_S, DbConnection
@@ -232,6 +233,7 @@ class Observer:
             connection.answer_s = LONG_ANSWER_S
             knows = known.servers(connection)
             ours = known.ours(connection, cloud.servers.keys() - knows.keys())
+            ended = known.ended(connection, cloud.attachments.keys(), knows)
         look.ours = len(ours)
         listed: dict[str, list[SeenAttachment]] = defaultdict(list)
         for each in cloud.attachments.values():
@@ -256,7 +258,7 @@ class Observer:
         for id_ in few:
             had = knows.get(id_)
             self._server(id_, servers, listed.get(id_, []), had, cloud.volumes, look, state)
-        self._compare(look, theirs(cloud, ours))
+        self._compare(look, theirs(replace(cloud, ended=ended), ours))
         return len(servers)
 
     def _compare(self, look: Observation, cloud: Cloud) -> None:
@@ -310,7 +312,7 @@ class Observer:
         look: Observation,
         state: ObserverState,
     ) -> None:
-        volumes: Volumes = {}
+        volumes: VolumesSeen = {}
         if found is None:
             server, attachments = None, one_host.attachments(self._reader, server_id)
         else:
@@ -318,9 +320,7 @@ class Observer:
             volumes = {id_: each.seen for id_, each in found.volumes.items()}
         self._server(server_id, {server_id: server}, attachments, had, volumes, look, state)
 
-    def _with_missing(
-        self, cloud: Cloud, knows: Mapping[str, Known], look: Observation
-    ) -> Servers:
+    def _with_missing(self, cloud: Cloud, knows: Mapping[str, Known], look: Observation) -> Servers:
         """The servers of the lists, and those that the ledger has and Nova does not list."""
         servers = dict(cloud.servers)
         missing = [id_ for id_ in knows if id_ not in servers]
@@ -334,7 +334,7 @@ class Observer:
         servers: Servers,
         attachments: list[SeenAttachment],
         had: Known | None,
-        volumes: Volumes,
+        volumes: VolumesSeen,
         look: Observation,
         state: ObserverState,
     ) -> None:
@@ -347,10 +347,9 @@ class Observer:
             if server.busy:
                 look.asked[server_id] = asked_at
         assert not isinstance(server, Unknown), "it was left"
-        if server is None and had is not None and had.shape is not None:
-            if not self._absences.are_over(self._reader, server_id, held=bool(attachments)):
-                look.left.add(server_id)
-                return
+        if server is None and not self._is_over(server_id, attachments, had):
+            look.left.add(server_id)
+            return
         here = {each.id for each in attachments}
         missing = had.attachments - here if had else frozenset()
         sure = missing - doubted(server, volumes)
@@ -373,6 +372,16 @@ class Observer:
             actions=actions,
         )
         self._record(sight, look)
+
+    def _is_over(
+        self, server_id: str, attachments: list[SeenAttachment], had: Known | None
+    ) -> bool:
+        """Whether a server of which Nova says 404 is deleted, or was known to be."""
+        if had is None or had.shape is None:
+            return True
+        volumes = self._store.load_many(*((Volume, UUID(id_)) for id_ in had.volumes))
+        shown = any(of == server_id for each in volumes for _, of in each.shown)  # by hosts of ours
+        return self._absences.are_over(self._reader, server_id, held=shown or bool(attachments))
 
     def _record(self, sight: ServerSeen, look: Observation) -> None:
         context = EventContext(actor=ACTOR, request_id=look.id, cause="observation")
@@ -411,7 +420,7 @@ def _differs(
     return server.busy or had is None or known.shape_of(server, attachments) != had.shape
 
 
-def _shared(server: SeenServer | None, volumes: Volumes) -> frozenset[str]:
+def _shared(server: SeenServer | None, volumes: VolumesSeen) -> frozenset[str]:
     """Those of its volumes that are multi-attach."""
     own = server.volumes if server is not None else ()
     return frozenset(id_ for id_ in own if getattr(volumes.get(id_), "multiattach", False))

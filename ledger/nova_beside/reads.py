@@ -71,7 +71,7 @@ _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 Json = Mapping[str, Any]
 Servers = dict[str, SeenServer | Unknown | None]
-Volumes = Mapping[str, SeenVolume | Unknown | None]
+Volumes = dict[str, SeenVolume | Unknown | None]
 
 
 class _Action(msgspec.Struct):
@@ -195,7 +195,7 @@ class CloudReader:
         self,
     ) -> tuple[Volumes, set[str], dict[str, Json]]:
         """Volumes by id, their projects, and what is attached of them by attachment."""
-        volumes: dict[str, SeenVolume | Unknown | None] = {}
+        volumes: Volumes = {}
         projects: set[str] = set()
         attached: dict[str, Json] = {}
         for row in self.pages(self.cinder, "/volumes/detail", "volumes"):

@@ -1,4 +1,4 @@
-"""A Nova, or a Cinder, that is wrong about what is gone: nothing ends in the log by one false answer.
+"""A Nova, or a Cinder, that is wrong about what is gone: no false answer ends anything in the log.
 
 Look by look, in this process, with a log, its projections, and the simulated services over HTTP.
 """
@@ -13,10 +13,13 @@ from uuid import UUID
 import pytest
 
 from aggregates.attachment import Attachment, AttachmentState
+from aggregates.base import Actor, EventContext
 from aggregates.instance import Instance
+from aggregates.volume import Volume
 from ledger.config import Observe
 from ledger.log.application import Ledger
-from ledger.nova_beside import gone
+from ledger.log.unit import Unit
+from ledger.nova_beside import differences, gone
 from ledger.nova_beside.observer import Observation, Observer, ObserverState
 from ledger.nova_beside.reads import CutListError
 from projections.catalog import ALL
@@ -60,6 +63,11 @@ class Looks:
         topics = [each.topic for each in self.new]
         return [each for each in topics if not each.startswith("Finding.")]
 
+    def findings(self) -> list[tuple[str, str | None]]:
+        """What the last look has recorded of findings, with their classes where these are told."""
+        of_findings = [each for each in self.new if each.topic.startswith("Finding.")]
+        return [(each.topic, json.loads(each.state).get("drift_class")) for each in of_findings]
+
     def _head(self) -> int:
         return self.ledger.log_recorder.max_notification_id() or 0
 
@@ -96,6 +104,7 @@ def looks(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Looks]
         runner.start()
         looks = Looks(ledger, runner, nova)
         monkeypatch.setattr(gone, "time", looks)
+        monkeypatch.setattr(differences, "time", looks)
         looks.watch(Observer(database_url, ledger, settings, looks.time))
         yield looks
         runner.stop()
@@ -110,6 +119,18 @@ def test_a_server_that_nova_denies_is_there_as_long_as_cinder_knows_it(looks: Lo
     assert looks.look() == []
     looks.nova.attach(server, looks.volume())
     assert "Attachment.Completed" in looks.look(), "its history goes on"
+
+
+def test_a_server_that_a_host_of_ours_shows_is_there(looks: Looks) -> None:
+    """Somebody has moved the guest by hand, to a host that was taken over."""
+    nova, server = looks.nova, looks.server()
+    [mapping] = server.mappings
+    unit = Unit(looks.ledger)
+    unit.get(Volume, mapping.volume_id).see(server.id, "ours", 1)
+    unit.save(EventContext(actor=Actor(name="agent"), request_id="req-1"))
+    nova.delete(server)
+    nova.purge()
+    assert looks.look() == looks.look(2 * gone.GONE_S) == []
 
 
 def test_a_server_that_nova_denies_for_less_than_a_day_is_there(looks: Looks) -> None:
@@ -199,3 +220,25 @@ def test_an_attachment_that_nova_names_is_there_if_cinder_lacks_its_volume_too(
     assert looks.look()[:2] == ["Attachment.Disconnected", "Attachment.Deleted"]
     attachment = looks.ledger.load(Attachment, UUID(mapping.attachment_id))
     assert attachment.state is AttachmentState.DELETED
+
+
+def test_a_server_of_a_restored_nova_is_followed_and_what_has_ended_is_told(looks: Looks) -> None:
+    nova, cinder, server = looks.nova, looks.nova.cinder, looks.server()
+    [mapping] = server.mappings
+    row = cinder.attachments[mapping.attachment_id]
+    nova.delete(server)
+    assert looks.look()[-1] == "Instance.Deleted"
+
+    nova.restore(server)
+    server.mappings.append(mapping)
+    cinder.attachments[row.id] = row
+    cinder.volume(mapping.volume_id).status = "in-use"
+    assert looks.look() == ["Instance.ServerSeen"]
+    assert looks.look() == [], "not with each look"
+    found = ("Finding.DriftFound", "attachment_ended")
+    assert looks.findings() == [found, ("Finding.DriftConfirmed", None)]
+    nova.attach(server, looks.volume())
+    assert "Attachment.Completed" in looks.look(), "its history goes on"
+    nova.detach(server, mapping)
+    assert looks.look() == []
+    assert looks.findings() == [("Finding.DriftGone", None)]
