@@ -191,7 +191,8 @@ class Observer:
             long_work.run(self._dsn, WORK, self._looks, _unwatched)
 
     def _looks(self, begun: Checkmark) -> Generator[Checkmark]:
-        """Who looks is who listens."""
+        """Who looks is who listens; another one may have looked meanwhile."""
+        self._absences = Absences()
         with self._bus.hearing() if self._bus else nullcontext():
             yield from self._look_on(ObserverState(**(begun.kept or {})))
 

@@ -294,7 +294,9 @@ class CloudReader:
         """
         query = {**_EVERY, "deleted": "true", "uuid": server_id}
         rows = self.single(self.nova, "/servers/detail", "servers", **query)
-        told = {row["id"]: row.get("status") for row in rows} if isinstance(rows, list) else {}
+        told: dict[str, str | None] = {}
+        if isinstance(rows, list):
+            told = {row["id"]: row.get("status") for row in rows}
         return told.get(server_id) == "DELETED"
 
     def is_gone(self, attachment_id: str) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -54,7 +54,7 @@ class Looks:
     def look(self, apart_s: float = MINUTE_S) -> list[str]:
         """The topics of what it has recorded, findings aside.  Raises CutListError."""
         self._at_s += apart_s
-        before, look = self._head(), Observation(id="req-look", began=self._observer._now())
+        before, look = self._head(), Observation(id=f"req-{uuid4()}", began=self._observer._now())
         self._observer._look(look, self._state)
         since = {id_: self._state.after(id_) for id_ in look.left}
         self._state = ObserverState(looked_at=look.began, since=since, asked=look.asked)
@@ -225,14 +225,14 @@ def test_an_attachment_that_nova_names_is_there_if_cinder_lacks_its_volume_too(
 def test_a_server_of_a_restored_nova_is_followed_and_what_has_ended_is_told(looks: Looks) -> None:
     nova, cinder, server = looks.nova, looks.nova.cinder, looks.server()
     [mapping] = server.mappings
-    row = cinder.attachments[mapping.attachment_id]
+    backup = cinder._as_it_is()
     nova.delete(server)
     assert looks.look()[-1] == "Instance.Deleted"
 
     nova.restore(server)
     server.mappings.append(mapping)
-    cinder.attachments[row.id] = row
-    cinder.volume(mapping.volume_id).status = "in-use"
+    tables = ("volumes", "attachments", "_by_volume")
+    vars(cinder).update({name: getattr(backup, name) for name in tables})
     assert looks.look() == ["Instance.ServerSeen"]
     assert looks.look() == [], "not with each look"
     found = ("Finding.DriftFound", "attachment_ended")
