@@ -66,7 +66,7 @@ class Instance(Claimable):
         restarted: bool = False  # it runs although its host was said to be off since
 
     class ServerSeen(Event):
-        """A server of an observed Nova, as Nova has it now."""
+        """A server of an observed Nova, as Nova has it now: it is there, also if it was deleted."""
 
         name: str
         host: str | None
@@ -361,7 +361,7 @@ class Instance(Claimable):
         """Apply an event of a server that a Nova has, or had: seen, adopted, handed back."""
         match event:
             case self.ServerSeen():
-                self.origin = event.origin
+                self.origin, self.deleted = event.origin, False
                 self.name, self.host, self.power_state = event.name, event.host, event.power_state
                 self.project_id, self.user_id = event.project_id, event.user_id
                 self._vm_state = VmState(event.vm_state)

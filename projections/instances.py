@@ -113,6 +113,7 @@ _CHANGES: dict[str, Callable[[Row, Row], Row]] = {
     _I.ServerSeen.TOPIC: lambda _, body: {
         **{name: body[name] for name in ("name", "host", "power_state", "project_id", "user_id")},
         "base_vm_state": body["vm_state"],
+        "deleted": False,
     },
     _I.Adopted.TOPIC: lambda _row, _body: {"origin": None},
     _I.HandedBack.TOPIC: lambda _, body: {"origin": body["to"]},

@@ -141,7 +141,7 @@ class SeenVolume:
 @dataclass(frozen=True, kw_only=True)
 class Cloud:
     """What one round has read.  None: requested by id, and it does not exist; missing: not
-    requested.  `now`: by Cinder's clock.
+    requested.  `now`: by Cinder's clock.  `ended`: attachments that have ended in a ledger's log.
     """
 
     now: datetime
@@ -149,6 +149,7 @@ class Cloud:
     volumes: Mapping[str, SeenVolume | Unknown | None]
     attachments: Mapping[str, SeenAttachment]
     hosts: Mapping[str, Survey] = field(default_factory=dict)
+    ended: frozenset[str] = frozenset()
 
     @cached_property
     def by_pair(self) -> dict[tuple[str | None, str], list[SeenAttachment]]:
@@ -210,7 +211,7 @@ class Difference:
 
 def found(cloud: Cloud, stuck: timedelta) -> list[Difference]:
     """All differences, the worst first; `stuck`: how long a status must last to be one."""
-    every = [*_pairs(cloud, stuck), *_volumes(cloud, stuck), *_hosts(cloud)]
+    every = [*_pairs(cloud, stuck), *_again(cloud), *_volumes(cloud, stuck), *_hosts(cloud)]
     return sorted(every, key=lambda each: (each.kind.rank, each.id))
 
 
@@ -267,6 +268,26 @@ def _pairs(cloud: Cloud, stuck: timedelta) -> Iterator[Difference]:
         if isinstance(server, SeenServer) and not server.busy:
             for volume_id in server.volumes:
                 yield from _unattached(cloud, server, volume_id)
+
+
+def _again(cloud: Cloud) -> Iterator[Difference]:
+    """Attachments that are there, although they have ended in the log."""
+    for seen in (each for id_, each in cloud.attachments.items() if id_ in cloud.ended):
+        server = cloud.server(seen.server_id)
+        if isinstance(server, SeenServer) and not server.busy:
+            says = {
+                NOVA: {"host": server.host},
+                Party.LEDGER.value: {"state": AttachmentState.DELETED.value},
+                Party.CINDER.value: {"status": seen.status, "host": seen.host},
+            }
+            yield Difference(
+                kind=KINDS["attachment_ended"],
+                key=seen.id,
+                about=_about(seen.server_id, seen.volume_id, seen.id, seen.host),
+                says=says,
+                case=None,
+                since=seen.since,
+            )
 
 
 def _attachment(cloud: Cloud, seen: SeenAttachment) -> AttachmentRow | None:

@@ -193,6 +193,17 @@ KINDS: dict[str, DifferenceClass] = {
             ),
         ),
         _kind(
+            "attachment_ended",
+            "Nova and Cinder show an attachment again that has ended in the ledger's log: a "
+            "database of theirs was restored. The ledger does not follow it any more.",
+            Remedy(
+                command="openstack server migrate --live-migration {server}",
+                why="A live migration creates a new attachment, which the ledger follows, and "
+                "keeps the disk. So does a detach and a new attach by Nova, which also brings back "
+                "the mapping. Nothing is wrong in Nova and Cinder.",
+            ),
+        ),
+        _kind(
             "attachment_status_differs",
             "For a long time Cinder's attachment has not had the status that Nova's mapping needs.",
             Remedy(

@@ -40,7 +40,8 @@ class Severity(StrEnum):
 class DriftClass:
     """One way to differ.
 
-    `row`: None for a fact of the log, which no look finds; the view `drift` has it (decision 0058).
+    `row`: None if no look at drift finds it: the view `drift` has facts of the log (decision 0058),
+    and the observer of a Nova finds what has ended and is shown again (decision 0135).
     `is_drift`: the predicate on a row, called only if all `parties` are known.  None: the row does
     not say enough.  For a server it returns hosts (`hosts_of`).
     `repair`: a row of `handlers.drift.repairs`; None: `by_hand` says why, and what to do instead.
@@ -211,6 +212,18 @@ CLASSES: tuple[DriftClass, ...] = (
         severity=_INFO,
         meaning="The volume is attached by Cinder's old calls.",
         by_hand="`attachment convert` moves it to the new calls (S1).",
+    ),
+    DriftClass(
+        name="attachment_ended",
+        row=None,
+        parties=(_L, _C),
+        is_drift=predicates.always,
+        severity=_WARNING,
+        meaning="An observed Nova and its Cinder show an attachment again that has ended in the "
+        "log: a database of theirs was restored. Nothing begins again there, so the ledger does "
+        "not follow it.",
+        by_hand="By Nova, migrate the server live, or detach the volume and attach it again: the "
+        "ledger follows the new attachment.",
     ),
     DriftClass(
         name="volume_gone",
@@ -514,4 +527,5 @@ def subject_of(drift_class: DriftClass) -> Subject:
     """The kind of object that the class is about."""
     if drift_class.row is not None:
         return SUBJECTS[drift_class.row]
-    return Subject.REMNANT if drift_class.name == "remnant" else Subject.OPERATION
+    facts = {"remnant": Subject.REMNANT, "operation_parked": Subject.OPERATION}
+    return facts.get(drift_class.name, Subject.ATTACHMENT)

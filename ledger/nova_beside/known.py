@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +31,15 @@ class Known:
     mappings: tuple[str, ...]
     attachments: frozenset[str]
 
+    @property
+    def host(self) -> str | None:
+        return self.shape[0][1] if self.shape else None
+
+    @property
+    def volumes(self) -> frozenset[str]:
+        """Those of its mappings."""
+        return self.shape[2] if self.shape else frozenset()
+
 
 def servers(
     connection: psycopg.Connection[Any], only: Iterable[str] | None = None
@@ -42,6 +52,15 @@ def servers(
 def ours(connection: psycopg.Connection[Any], ids: Iterable[str]) -> frozenset[str]:
     """Those of these servers that the ledger has of itself, or has adopted."""
     rows = connection.execute(sql.query("observed", "ours"), {"ids": list(ids)})
+    return frozenset(row[0] for row in rows)
+
+
+def ended(
+    connection: psycopg.Connection[Any], ids: AbstractSet[str], knows: Mapping[str, Known]
+) -> frozenset[str]:
+    """Those of these attachments that have ended in the log."""
+    strange = ids - {id_ for each in knows.values() for id_ in each.attachments}
+    rows = connection.execute(sql.query("observed", "ended"), {"ids": list(strange)})
     return frozenset(row[0] for row in rows)
 
 

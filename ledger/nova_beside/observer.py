@@ -17,7 +17,7 @@ Theory of operation
   something are looked at, one by one.  Nothing that was told is recorded, but who asked for what a
   look has confirmed.
 * A list that fails, even one page of it, ends a look before anything is recorded.  What a list
-  lacks is over only if its own service says 404 of it by its id.
+  lacks is asked for by its id; when a 404 then ends something, `gone` says.
 * Our words for Nova and Cinder have no verb but GET.
 """
 
@@ -30,9 +30,9 @@ from collections import defaultdict
 from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import Future
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import psycopg
 import structlog
@@ -41,6 +41,7 @@ from keystoneauth1 import exceptions, session
 from prometheus_client import Counter
 
 from aggregates.base import Actor, EventContext, Seen
+from aggregates.volume import Volume
 from handlers.drift.beside_nova import Cloud, SeenAttachment, SeenServer
 from handlers.drift.rows import Unknown
 from handlers.requests.adopt import ServerFacts
@@ -51,9 +52,10 @@ from ledger.log.unit import AggregateStore, Unit, run_optimistically
 from ledger.nova_beside import known, one_host
 from ledger.nova_beside.adapters import OVERRIDES, TIMEOUT_S, Options, adapter_of
 from ledger.nova_beside.differences import Differences, theirs
+from ledger.nova_beside.gone import Absences, VolumesSeen, doubted, refuse_another
 from ledger.nova_beside.known import Known
 from ledger.nova_beside.notifications import Bus, Notices
-from ledger.nova_beside.reads import CloudReader, CutListError
+from ledger.nova_beside.reads import CloudReader, CutListError, Servers
 from ledger.upkeep import long_work
 from ledger.upkeep.long_work import BusyError, Checkmark, WorkProgress
 from projections.database_connections import LONG_ANSWER_S, DbConnection
@@ -126,6 +128,7 @@ class Observer:
         url, pool = settings.notifications, settings.notifications_pool
         self._bus = None if url is None else Bus(url, pool, self._notices.hear)
         self._differences = Differences(store)
+        self._absences = Absences()
         self._sees_all = False
         self._trouble: str | None = None
         self._rights: str | None = None
@@ -188,7 +191,8 @@ class Observer:
             long_work.run(self._dsn, WORK, self._looks, _unwatched)
 
     def _looks(self, begun: Checkmark) -> Generator[Checkmark]:
-        """Who looks is who listens."""
+        """Who looks is who listens; another one may have looked meanwhile."""
+        self._absences = Absences()
         with self._bus.hearing() if self._bus else nullcontext():
             yield from self._look_on(ObserverState(**(begun.kept or {})))
 
@@ -230,12 +234,15 @@ class Observer:
             connection.answer_s = LONG_ANSWER_S
             knows = known.servers(connection)
             ours = known.ours(connection, cloud.servers.keys() - knows.keys())
+            ended = known.ended(connection, cloud.attachments.keys(), knows)
         look.ours = len(ours)
         listed: dict[str, list[SeenAttachment]] = defaultdict(list)
         for each in cloud.attachments.values():
             if each.server_id is not None:
                 listed[each.server_id].append(each)
         servers = self._with_missing(cloud, knows, look)
+        refuse_another(self._reader, servers, knows)
+        self._absences.end(servers)
         differing = []
         for id_, server in servers.items():
             if id_ in ours:
@@ -244,17 +251,15 @@ class Observer:
                 look.left.add(id_)
             elif _differs(server, listed.get(id_, ()), knows.get(id_)):
                 differing.append(id_)
-        shared = frozenset(
-            id_ for id_, each in cloud.volumes.items() if getattr(each, "multiattach", False)
-        )
         few = self._reader.few(
             differing, "servers that differ; the next look goes on", DIFFERING_MAX
         )
         look.more = len(few) < len(differing)
         look.left |= set(differing) - set(few)
         for id_ in few:
-            self._server(id_, servers, listed.get(id_, []), knows.get(id_), shared, look, state)
-        self._compare(look, theirs(cloud, ours))
+            had = knows.get(id_)
+            self._server(id_, servers, listed.get(id_, []), had, cloud.volumes, look, state)
+        self._compare(look, theirs(replace(cloud, ended=ended), ours))
         return len(servers)
 
     def _compare(self, look: Observation, cloud: Cloud) -> None:
@@ -308,17 +313,15 @@ class Observer:
         look: Observation,
         state: ObserverState,
     ) -> None:
+        volumes: VolumesSeen = {}
         if found is None:
-            server, shared = None, frozenset[str]()
-            attachments = one_host.attachments(self._reader, server_id)
+            server, attachments = None, one_host.attachments(self._reader, server_id)
         else:
-            server, shared = found.seen, found.shared
-            attachments = list(found.attachments)
-        self._server(server_id, {server_id: server}, attachments, had, shared, look, state)
+            server, attachments = found.seen, list(found.attachments)
+            volumes = {id_: each.seen for id_, each in found.volumes.items()}
+        self._server(server_id, {server_id: server}, attachments, had, volumes, look, state)
 
-    def _with_missing(
-        self, cloud: Cloud, knows: Mapping[str, Known], look: Observation
-    ) -> dict[str, SeenServer | Unknown | None]:
+    def _with_missing(self, cloud: Cloud, knows: Mapping[str, Known], look: Observation) -> Servers:
         """The servers of the lists, and those that the ledger has and Nova does not list."""
         servers = dict(cloud.servers)
         missing = [id_ for id_ in knows if id_ not in servers]
@@ -329,10 +332,10 @@ class Observer:
     def _server(
         self,
         server_id: str,
-        servers: dict[str, SeenServer | Unknown | None],
+        servers: Servers,
         attachments: list[SeenAttachment],
         had: Known | None,
-        shared: frozenset[str],
+        volumes: VolumesSeen,
         look: Observation,
         state: ObserverState,
     ) -> None:
@@ -345,9 +348,13 @@ class Observer:
             if server.busy:
                 look.asked[server_id] = asked_at
         assert not isinstance(server, Unknown), "it was left"
+        if server is None and not self._is_over(server_id, attachments, had):
+            look.left.add(server_id)
+            return
         here = {each.id for each in attachments}
         missing = had.attachments - here if had else frozenset()
-        gone = [id_ for id_ in sorted(missing) if self._reader.is_gone(id_)]
+        sure = missing - doubted(server, volumes)
+        gone = [id_ for id_ in sorted(sure) if self._reader.is_gone(id_)]
         if len(gone) < len(missing):
             look.left.add(server_id)
         is_new = had is None and server is not None
@@ -359,13 +366,23 @@ class Observer:
             attachments=attachments,
             gone=gone,
             mapped=had.mappings if had else (),
-            shared=shared,
+            shared=_shared(server, volumes),
             seen=seen_between(state.after(server_id), before),
             asked=seen_between(state.asked.get(server_id), before),
             notices=self._notices.of(server_id),
             actions=actions,
         )
         self._record(sight, look)
+
+    def _is_over(
+        self, server_id: str, attachments: list[SeenAttachment], had: Known | None
+    ) -> bool:
+        """Whether a server of which Nova says 404 is deleted, or was known to be."""
+        if had is None or had.shape is None:
+            return True
+        volumes = self._store.load_many(*((Volume, UUID(id_)) for id_ in had.volumes))
+        shown = any(of == server_id for each in volumes for _, of in each.shown)  # by hosts of ours
+        return self._absences.are_over(self._reader, server_id, held=shown or bool(attachments))
 
     def _record(self, sight: ServerSeen, look: Observation) -> None:
         context = EventContext(actor=ACTOR, request_id=look.id, cause="observation")
@@ -402,6 +419,12 @@ def _differs(
         here = frozenset(each.id for each in attachments)
         return had is not None and (had.shape is not None or bool(had.attachments - here))
     return server.busy or had is None or known.shape_of(server, attachments) != had.shape
+
+
+def _shared(server: SeenServer | None, volumes: VolumesSeen) -> frozenset[str]:
+    """Those of its volumes that are multi-attach."""
+    own = server.volumes if server is not None else ()
+    return frozenset(id_ for id_ in own if getattr(volumes.get(id_), "multiattach", False))
 
 
 def seen_between(after: str | None, before: str) -> Seen:

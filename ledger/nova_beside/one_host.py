@@ -97,6 +97,12 @@ def service(reader: CloudReader, host: str) -> tuple[bool | Unknown | None, bool
     return disabled, any(row["state"] == "up" or row["forced_down"] for row in rows)
 
 
+def hosts(reader: CloudReader) -> frozenset[str]:
+    """Those whose nova-compute Nova knows."""
+    rows = _list(reader, "os-services", "services", binary="nova-compute")
+    return frozenset(row["host"] for row in rows)
+
+
 def _list(reader: CloudReader, path: str, name: str, **query: str) -> list[Json]:
     return list(reader.get(reader.nova, f"/{path}", name, **query))
 

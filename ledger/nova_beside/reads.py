@@ -287,6 +287,18 @@ class CloudReader:
         found = self.single(self.nova, f"/servers/{id_}", "server")
         return seen_server(found) if isinstance(found, Mapping) else found
 
+    def is_deleted(self, server_id: str) -> bool:
+        """Whether Nova itself lists it as deleted.
+
+        Nova drops filters from the query of who may not use them, and then lists who is there.
+        """
+        query = {**_EVERY, "deleted": "true", "uuid": server_id}
+        rows = self.single(self.nova, "/servers/detail", "servers", **query)
+        told: dict[str, str | None] = {}
+        if isinstance(rows, list):
+            told = {row["id"]: row.get("status") for row in rows}
+        return told.get(server_id) == "DELETED"
+
     def is_gone(self, attachment_id: str) -> bool:
         """Whether Cinder itself says that it has no such attachment."""
         return self.single(self.cinder, f"/attachments/{attachment_id}", "attachment") is None

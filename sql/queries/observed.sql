@@ -24,6 +24,11 @@ SELECT i.server_id::text, i.name, i.host, i.vm_state, i.power_state, i.project_i
 -- Which of these servers are the ledger's own.  Primary key.
 SELECT server_id::text FROM instances WHERE server_id = ANY(%(ids)s::uuid[]) AND origin IS NULL;
 
+-- name: ended
+-- Which of these attachments, which were Nova's, have ended in the log.  Primary key.
+SELECT attachment_id::text FROM attachments
+ WHERE attachment_id = ANY(%(ids)s::uuid[]) AND state = 'deleted' AND origin IS NOT NULL;
+
 -- name: differing
 -- Findings that are not over; `theirs`: about objects of Nova.  findings_open.
 SELECT finding_id::text, state, differs, server_id::text, volume_id::text, host,

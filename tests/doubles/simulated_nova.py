@@ -4,6 +4,9 @@ It acts on a simulated Cinder's model as Nova acts on Cinder, in the same order:
 attachment before Cinder has the connector; in a live migration it names the new one while the host
 is the source still; only what touches the server itself changes `updated`.  `asked` has every
 request with its method, whoever sent it.
+
+It can be wrong, too: `denied` servers are there, and it says 404 of them; `purge` and `restore` are
+what operators do to its database; another Nova's answers are those of other `servers`.
 """
 
 from __future__ import annotations
@@ -90,12 +93,18 @@ class Server:
 
 
 class SimulatedNova:
-    """Served by `running_nova`.  `broken`: paths, or parts of them, that are answered with 500."""
+    """Served by `running_nova`.  `broken`: paths, or parts of them, that are answered with 500.
+    `deleted`: servers that only an administrator lists, until they are purged.
+    """
 
     def __init__(self, cinder: CinderModel) -> None:
         self.cinder = cinder
         self.url = ""
         self.servers: dict[str, Server] = {}
+        self.deleted: dict[str, Server] = {}
+        self.denied: set[str] = set()
+        self.hosts: set[str | None] = set()  # that have no server any more
+        self.blunt = False  # whom it hears may not ask for deleted servers, so it lists the others
         self.asked: list[str] = []
         self.disabled: set[str] = set()  # hosts whose nova-compute is
         self.down: set[str] = set()  # the same
@@ -175,7 +184,19 @@ class SimulatedNova:
         with self._lock:
             for mapping in list(server.mappings):
                 self.detach(server, mapping)
-            del self.servers[server.id]
+            self.deleted[server.id] = self.servers.pop(server.id)
+            self.hosts.add(server.host)
+
+    def purge(self) -> None:
+        """As `nova-manage db archive_deleted_rows` does."""
+        with self._lock:
+            self.deleted.clear()
+
+    def restore(self, server: Server) -> None:
+        """A backup of before its deletion, of Nova's database."""
+        with self._lock:
+            self.servers[server.id] = server
+            self.deleted.pop(server.id, None)
 
     # ------------------------------------------------------------------ what it answers
 
@@ -201,7 +222,7 @@ class SimulatedNova:
             found = [m for m in self.migrations if m["status"] == query["status"]]
             return 200, {"migrations": found}
         server = self.servers.get(parts[1])
-        if server is None:
+        if server is None or server.id in self.denied:
             message = f"Instance {parts[1]} could not be found."
             return 404, {"itemNotFound": {"code": 404, "message": message}}
         if parts[2:] == ["os-volume_attachments"]:
@@ -212,7 +233,8 @@ class SimulatedNova:
         return 200, {"server": server.shown()}
 
     def _services(self, query: dict[str, str]) -> list[Row]:
-        hosts = {each.host for each in self.servers.values()} & {query["host"]}
+        hosts = self.hosts | {each.host for each in self.servers.values()}
+        hosts = {each for each in hosts if query.get("host") in {None, each}}
         return [
             {
                 "host": host,
@@ -230,7 +252,12 @@ class SimulatedNova:
             return 400, {"badRequest": {"code": 400, "message": str(query)}}
         host = query.get("host")
         uuid = query.get("uuid")
-        ids = sorted(id_ for id_, each in self.servers.items() if host in {None, each.host})
+        asks_for_deleted = query.get("deleted") == "true"
+        if asks_for_deleted and not self.blunt:
+            rows = [each.shown() for id_, each in self.deleted.items() if uuid in {None, id_}]
+            return 200, {"servers": [{**row, "status": "DELETED"} for row in rows]}
+        there = self.servers.keys() - (set() if asks_for_deleted else self.denied)
+        ids = sorted(id_ for id_ in there if host in {None, self.servers[id_].host})
         ids = [id_ for id_ in ids if uuid in {None, id_}]
         marker = query.get("marker")
         if marker is not None and marker not in self.servers:

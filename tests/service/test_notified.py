@@ -256,6 +256,16 @@ def test_who_is_no_administrator_any_more_takes_nothing_for_gone(notified: Notif
     assert any(refused in each for each in notified.nova.asked)
 
 
+def test_a_server_that_nova_denies_and_has_not_deleted_is_there(notified: Notified) -> None:
+    server, volume = began(notified)
+    recorded = notified.events(volume)
+    notified.nova.denied.add(server.id)
+    notified.tell("instance.delete.end", server)
+    notified.settle()
+    assert notified.events(volume) == recorded
+    assert any(f"uuid={server.id}" in each and "deleted" in each for each in notified.nova.asked)
+
+
 @pytest.mark.parametrize("bus", ["away", "hangs"])
 def test_a_bus_that_does_not_answer_stops_no_look(watched: Watched, bus: str) -> None:
     """And keeps no service from ending."""

@@ -268,6 +268,7 @@ AMONG: dict[str, str] = {
 NOT_PLANTED = {
     "remnant": "an operator skips a step in a storm, which is over then: the rest would be broken",
     "operation_parked": "storms park operations, and retry until nothing is parked",
+    "attachment_ended": "a storm has no Nova that is observed: only the observer finds it",
 }
 
 

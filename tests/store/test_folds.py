@@ -28,6 +28,7 @@ from host_agent.shared.contract.wire import plain, read
 from projections.attachments import ATTACHMENTS
 from projections.base import LoggedEvent, Row
 from projections.catalog import ALL
+from projections.instances import INSTANCES
 from projections.mappings import MAPPINGS
 from projections.operations import OPERATIONS
 from tests.store.histories import Folded, Watched, logged, scenario
@@ -435,6 +436,17 @@ def test_a_mapping_row_of_what_was_adopted_says_what_the_mapping_does() -> None:
     names = ("boot_index", "multiattach", "serial", "volume_id", "origin")
     assert [row[name] for name in names] == [0, True, other["volume_id"], other["volume_id"], None]
     assert [getattr(mapping, name) for name in names] == [row[name] for name in names]
+
+
+def test_the_row_of_a_server_that_is_shown_again_is_as_before() -> None:
+    seen = {"seen": {"origin": "nova", "after": None, "before": "x"}}
+    shown = dict.fromkeys(("host", "power_state", "project_id", "user_id"), "a")
+    instance = Instance(uuid4())
+    instance.record(Instance.ServerSeen, name="db", **shown, vm_state="active", **seen)
+    instance.record(Instance.Deleted, **seen)
+    instance.record(Instance.ServerSeen, name="db", **shown, vm_state="active", **seen)
+    [row] = fold_all(*instance.collect_events()).table(INSTANCES.name)
+    assert (row["deleted"], row["vm_state"], row["origin"]) == (False, "active", "nova")
 
 
 def test_an_answered_attach_is_bound_and_a_failed_one_is_when_it_is_over() -> None:

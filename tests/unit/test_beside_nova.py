@@ -150,6 +150,7 @@ CASES: dict[str, list[Change]] = {
     ],
     "attachment_unknown": [KNOWN, attachment(A2)],
     "attachment_lost": [without, volume(status="available"), servers(attachments={V: A})],
+    "attachment_ended": [lambda cloud: replace(cloud, ended=frozenset({A}))],
     "attachment_status_differs": [attachment(status="attaching")],
     "attachment_host_differs": [attachment(host="h2")],
     "volume_gone": [servers(volumes=(V, V3))],

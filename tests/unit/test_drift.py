@@ -287,7 +287,7 @@ def subject(row: Row) -> str:
 def test_every_class_has_a_name_of_its_own_and_every_compared_one_its_case() -> None:
     assert len(BY_NAME) == len(CLASSES) > 30
     assert set(CASES) == {each.name for each in COMPARED}
-    assert {each.name for each in FACTS} == {"remnant", "operation_parked"}
+    assert {each.name for each in FACTS} == {"remnant", "operation_parked", "attachment_ended"}
 
 
 @pytest.mark.parametrize("drift_class", COMPARED, ids=named)

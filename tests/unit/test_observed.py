@@ -15,6 +15,7 @@ from aggregates.base import NovaTold, Seen
 from aggregates.instance import Instance, VmState
 from aggregates.mapping import BlockDeviceMapping
 from handlers.drift.beside_nova import SeenAttachment, SeenMapping, SeenServer
+from handlers.engine.rules import Replay
 from handlers.requests import edits
 from handlers.results.observed import Notice, ServerSeen, record
 from ledger.log.unit import Unit
@@ -265,6 +266,27 @@ def test_whether_a_volume_goes_with_its_server_is_novas_to_say(store: MemoryStor
         with pytest.raises(errors.ObservedServerError, match="Send the request to Nova"):
             edits.set_delete_on_termination(mapping, CONTEXT, server_id=S, volume_id=V, value=value)
     assert not mapping.unsaved
+
+
+def test_a_server_that_is_shown_again_is_there_again_and_what_has_ended_is_not(
+    store: MemoryStore,
+) -> None:
+    """A database of Nova's was restored."""
+    look(store)
+    look(store, server=None, attachments=[], gone=[A])
+    assert store.load(Instance, UUID(S)).deleted
+    assert look(store) == ["Instance.ServerSeen"]
+    assert look(store) == [], "not with each look"
+    assert store.load(Instance, UUID(S)).own_state is VmState.ACTIVE
+    assert store.load(Attachment, UUID(A)).state is AttachmentState.DELETED
+    b2, v2 = (str(UUID(int=n)) for n in (6, 7))
+    mappings = (MAPPING, replace(MAPPING, id=b2, volume_id=v2, attachment_id=A2, device="vdc"))
+    new = replace(ATTACHED, id=A2, volume_id=v2)
+    told = look(store, server=replace(SERVER, mappings=mappings), attachments=[ATTACHED, new])
+    assert told[-1] == "BlockDeviceMapping.DevicePlugged", "from now on it is followed"
+    rules = Replay()
+    broken = [each for n, (event, _) in enumerate(store.log) for each in rules.follow([(n, event)])]
+    assert [*broken, *rules.rest()] == []
 
 
 def test_a_row_of_the_old_calls_that_has_another_id_here_stops_no_look(store: MemoryStore) -> None:

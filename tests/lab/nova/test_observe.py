@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 from cinderclient import exceptions as cinder_errors
 
-from tests.lab.nova.beside import NOVA_URL, URL, Beside, beside, lab
+from tests.lab.nova.beside import NOVA_URL, SLOW_S, URL, Beside, beside, lab
 from tests.lab.nova.cloud import NOVA, NovaCloud, Work, survey, wait_until
 from tests.lab.people import person
-from tests.lab.settings import LOG_DIR
+from tests.lab.settings import LOG_DIR, SETTLE_S
 from tests.service.test_observe import holds, now
 
 pytestmark = pytest.mark.lab
@@ -85,6 +85,25 @@ def test_what_nova_tells_says_who_asked(ledger: Beside, cloud: NovaCloud) -> Non
     assert begun["user_id"] == ended["user_id"]
     assert begun["request_id"].startswith("req-")
     assert begun["request_id"] != ended["request_id"]
+
+
+def test_a_server_is_over_as_soon_as_nova_lists_it_as_deleted(
+    ledger: Beside, cloud: NovaCloud
+) -> None:
+    """A credential that may not list it so would wait for a day."""
+    server, volume = cloud.server(), cloud.volume()
+    cloud.attach(server, volume)
+    ledger.until(volume, "BlockDeviceMapping.DevicePlugged")
+    begun = now()
+    cloud.delete_server(server)
+    ended = now()
+
+    def over() -> list[dict[str, Any]]:
+        story = ledger.events(f"/servers/{server}")
+        return [each for each in story if each["topic"] == "Instance.Deleted"]
+
+    [event] = wait_until(over, f"the end of {server}", SETTLE_S + SLOW_S)
+    holds(event, begun, ended)
 
 
 def test_who_asked_is_told_after_the_bus_was_restarted(ledger: Beside, cloud: NovaCloud) -> None:
