@@ -224,6 +224,16 @@ def test_a_crash_that_a_fault_file_asks_for_happens_once(tmp_path: Path) -> None
     assert sim.faults_of(rules).take("volume_list") is None, "the one that is started after it"
 
 
+def test_sim_cinder_says_which_file_has_no_state_of_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong = tmp_path / "state.json"
+    for text in ("{", "[]", '{"backends": 1}'):
+        wrong.write_text(text)
+        assert shell.main(["sim", "cinder", "--port", "0", "--state", str(wrong)]) == 2
+        assert f"{wrong} has no state of a simulated Cinder" in capsys.readouterr().err
+
+
 def test_sim_cinder_says_when_its_port_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
     with simulated_cinder() as (url, _):
         assert shell.main(["sim", "cinder", "--port", url.rpartition(":")[2]]) == 2

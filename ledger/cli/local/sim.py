@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ledger.cli.base import Lister, PlainCommand, note
+from ledger.cli.base import PORT, Lister, PlainCommand, note
 from ledger.cli.errors import usage
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class SimulateCinder(PlainCommand):
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add = parser.add_argument
         add("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1)")
-        add("--port", type=int, default=8776, help="port to listen on; 0: a free one")
+        add("--port", type=PORT, default=8776, help="port to listen on; 0: a free one")
         add("--state", type=Path, metavar="FILE", help="store volumes and attachments in this file")
         add(
             "--faults",
@@ -59,12 +59,15 @@ async def _serve(arguments: argparse.Namespace) -> None:
 
     model = CinderModel()
     store = CinderStore(arguments.state) if arguments.state else None
-    if store is not None:
-        store.load(model)
     try:
+        if store is not None:
+            store.load(model)
         faults = faults_of(arguments.faults)
     except FaultError as error:
         raise usage(str(error)) from None
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        why = f"{arguments.state} has no state of a simulated Cinder: {error!r}."
+        raise usage(why, "Name its own file, or a new one: --state.") from None
     app = cinder.make_app(
         model, faults=faults, compute=ComputeCheck(arguments.compute_url), store=store
     )

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ledger.cli.base import PlainCommand, note
+from ledger.cli.base import POSITION, PlainCommand, note
 from ledger.cli.errors import CliError, ExitCode, usage
 from ledger.cli.local.settings import add_config, checked_database
 
@@ -50,7 +50,7 @@ class Forward(PlainCommand):
         add("--token-file", type=Path, metavar="FILE", help="a bearer token for the HTTP server")
         add(
             "--after",
-            type=_position,
+            type=POSITION,
             metavar="POSITION",
             help="start after this position, in place of the stored one, if no other process "
             "forwards; not in a unit, where each start would begin there again",
@@ -132,12 +132,6 @@ def _target(arguments: argparse.Namespace, cacert: str | None) -> ForwardTarget:
         return target_of(arguments.to, arguments.format, token=token, cacert=cacert)
     except (ValueError, OSError) as error:
         raise usage(f"{error}.") from None
-
-
-def _position(text: str) -> int:
-    if not (text.isascii() and text.isdigit()):
-        raise argparse.ArgumentTypeError(f"must be a position of the log, 0 or more, not {text!r}")
-    return int(text)
 
 
 def _name(text: str) -> str:
