@@ -30,7 +30,6 @@ from ledger.forward.forms import FORMS
 from ledger.forward.targets import AwayError, ForwardTarget, Item, RefusedError, target_of
 from ledger.forward.told import of_refusal
 from ledger.log.application import Ledger
-from ledger.upkeep import long_work
 from ledger.upkeep.archive import Archive
 from ledger.upkeep.long_work import Checkmark, WorkProgress, run
 from ledger.upkeep.retention import detach
@@ -545,6 +544,8 @@ def test_where_a_process_was_killed_the_one_that_waits_goes_on(
 
     with forwarding(database_url, *words) as process:
         until(lambda: len(positions()) == hosts)
+        named = ("forward", "siem", f"--database-url={database_url}", *words)
+        assert shell.main([*named, "--after=1"]) == 4, "its place would be old by then"
         with forwarding(database_url, *words) as second:
             assert second.stderr is not None
             assert "another process does this now: forward siem" in second.stderr.readline()
@@ -585,20 +586,6 @@ def test_the_command_ends_in_words_where_it_cannot_go_on(
     assert f"the log ends at position {hosts}, before --after {hosts + 5}" in told
     with pytest.raises(SystemExit):
         shell.main(["forward", "No Name", *to])
-
-
-def test_a_position_is_given_to_nobody_who_would_have_to_wait(
-    hosts: int, database_url: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    """What the other one sends meanwhile would be sent again."""
-    path = tmp_path / "told.json"
-    to = [f"--database-url={database_url}", "--to", path.as_uri(), "--format", "cadf"]
-    name = "attachment-ledger forward siem"
-    with psycopg.connect(database_url, autocommit=True, application_name=name) as other:
-        long_work._take(other, "forward siem")
-        assert shell.main(["forward", "siem", *to, "--after", "1"]) == 4
-        assert "--after cannot change its position" in capsys.readouterr().err
-    assert not path.exists()
 
 
 def test_the_lines_of_the_manual_are_commands() -> None:
