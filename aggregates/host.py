@@ -224,7 +224,8 @@ class Host(Aggregate):
                 self.suspect, self.leftovers = False, ((), ())
             case self.Restored():
                 self.epoch = self.restored = event.epoch
-                self.fenced, self.fenced_from, self.suspect = False, 0, False
+                self.fenced = self.suspect = False
+                self.fenced_from = 0
                 self.unvouched, self.leftovers, self.deleted = True, ((), ()), False
             case self.Vouched():
                 self.unvouched = False
