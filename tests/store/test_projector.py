@@ -275,8 +275,8 @@ def test_rows_are_read_again_only_if_another_process_has_been_at_them(
     asked: list[set[str]] = []
     stored = Tables._stored
 
-    def note(tables: Tables, keys: set[str], position: int) -> dict[str, Any]:
-        asked.append(keys)
+    def note(tables: Tables, keys: Any, position: int) -> dict[str, Any]:
+        asked.append({*keys})
         return stored(tables, keys, position)
 
     monkeypatch.setattr(Tables, "_stored", note)
