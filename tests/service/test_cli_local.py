@@ -215,6 +215,8 @@ def test_sim_faults_are_set_and_listed(tmp_path: Path, capsys: pytest.CaptureFix
     [rule] = json.loads(capsys.readouterr().out)
     assert (rule["Call"], rule["Do"], rule["Seen"]) == ("attachment_delete", "fail", 0)
     assert json.loads(rule["Match"]) == {"volume_id": "v"}
+    assert shell.main(["sim", "fault", "list", "--cinder", url]) == 1, "it has ended"
+    assert "no simulated Cinder answers" in capsys.readouterr().err
 
 
 def test_a_crash_that_a_fault_file_asks_for_happens_once(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ledger.cli.base import PORT, Lister, PlainCommand, note
-from ledger.cli.errors import usage
+from ledger.cli.errors import CliError, ExitCode, usage
 
 if TYPE_CHECKING:
     from host_agent.shared.faults import Faults
@@ -118,6 +118,23 @@ def _rows(answer: Any) -> list[tuple[Any, ...]]:
     ]
 
 
+def _rules_at(url: str, new: Any = None) -> list[tuple[Any, ...]]:
+    """The rows of a simulation's rules; `new`: they are replaced by these first."""
+    from ledger.cli.client import Client, UnreachableError
+
+    cinder = Client(url)
+    try:
+        if new is not None:
+            cinder.send("PUT", "/sim/faults", body=new)
+        return _rows(cinder.get("/sim/faults"))
+    except UnreachableError:
+        raise CliError(
+            f"no simulated Cinder answers at {url}.",
+            ExitCode.UNEXPECTED,
+            "Start one with 'attachment-ledger sim cinder', or say where it is: --cinder.",
+        ) from None
+
+
 class ListFaults(Lister):
     """List the fault rules of a simulated Cinder, and how often each has matched."""
 
@@ -125,9 +142,7 @@ class ListFaults(Lister):
         _add_cinder(parser)
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        from ledger.cli.client import Client
-
-        return _COLUMNS, _rows(Client(parsed_args.cinder).get("/sim/faults"))
+        return _COLUMNS, _rules_at(parsed_args.cinder)
 
 
 class SetFaults(Lister):
@@ -139,7 +154,6 @@ class SetFaults(Lister):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         from host_agent.shared.faults import FaultError, parse_rules
-        from ledger.cli.client import Client
 
         name = parsed_args.file
         try:
@@ -150,6 +164,4 @@ class SetFaults(Lister):
             raise usage(f"{name} cannot be read: {error.strerror}.") from None
         except (json.JSONDecodeError, FaultError) as error:
             raise usage(f"{name}: {error}.", "The form of rules is in docs/faults.md.") from None
-        cinder = Client(parsed_args.cinder)
-        cinder.send("PUT", "/sim/faults", body=rules)
-        return _COLUMNS, _rows(cinder.get("/sim/faults"))
+        return _COLUMNS, _rules_at(parsed_args.cinder, rules)
