@@ -310,6 +310,9 @@ def test_what_may_pass_is_started_again_and_what_lasts_is_not(
 
     for wrong in (file, file / "locks"):
         assert started(wrong) in lasting
+    host.state.write_text("{")
+    assert started(tmp_path / "locks") in lasting
+    host.state.write_text("{}")
 
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
