@@ -166,6 +166,7 @@ class Host(Aggregate):
         self.capabilities: dict[str, Any] = {}
         self.connector: dict[str, Any] | None = None
         self.fenced = False
+        self.fenced_from = 0  # the epoch of the first fence that nothing has ended since; 0: none
         self.fence_reason = ""
         self.controller: str | None = None  # that has fenced it; None: an operator has
         self.hooked = False  # the program after this fence has ended well
@@ -201,12 +202,13 @@ class Host(Aggregate):
             case self.Deleted():  # the operator vouches for what the program after a fence does
                 self.epoch, self.deleted, self.hooked = event.epoch, True, True
             case self.Fenced():
+                self.fenced_from = self.fenced_from or event.epoch
                 self.epoch, self.fenced, self.suspect = event.epoch, True, not self.unvouched
                 self.fence_reason = f"{event.reason} ({event.evidence})"
                 self.controller = event.controller
                 self.hooked, self.hook_failures, self.hook_next_at = False, 0, 0.0
             case self.Unfenced():
-                self.fenced = False
+                self.fenced, self.fenced_from = False, 0
             case self.Disabled():
                 self.disabled, self.disabled_reason = True, event.reason
             case self.Enabled():
@@ -223,6 +225,7 @@ class Host(Aggregate):
             case self.Restored():
                 self.epoch = self.restored = event.epoch
                 self.fenced = self.suspect = False
+                self.fenced_from = 0
                 self.unvouched, self.leftovers, self.deleted = True, ((), ()), False
             case self.Vouched():
                 self.unvouched = False

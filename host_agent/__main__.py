@@ -28,6 +28,7 @@ from host_agent.late_requests import FileMarks
 from host_agent.leftovers import LeftoversRelease
 from host_agent.libvirt import domain_xml
 from host_agent.libvirt.guests import HypervisorGuests
+from host_agent.line.client import credentials_of
 from host_agent.line.link import Link
 from host_agent.locks import BOOT_ID, AgentRunningError, Locks
 from host_agent.metrics import LineState, Numbers
@@ -37,6 +38,7 @@ from host_agent.shared.contract.ports import Brick, Guests, PortError
 from host_agent.shared.contract.survey import CAPABILITY, HostsWord
 from host_agent.shared.faults import FaultError, Faults
 from host_agent.shared.platform import logs, notify
+from host_agent.shared.platform.clocks import FarClock
 from host_agent.shared.platform.lines import open_calls
 from host_agent.shared.platform.process import PrintBuild, answer_signals
 from host_agent.shared.platform.settings import ConfigError, NotNowError
@@ -65,6 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.command == "survey":
             return _survey(settings, arguments.simulated)
         logs.set_up(settings.agent.log_level, settings.agent.log_format)
+        credentials_of(settings.link(), FarClock())  # os-brick takes seconds to load, in vain then
         locks = Locks(Path(settings.agent.lock_path))
         with locks.agent():
             return _serve(settings, locks, _host(settings, arguments))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -43,6 +44,10 @@ class AgentSection:
     ready_poll_s: Seconds = 1.0
     log_level: str = "info"
     log_format: str = "auto"  # human, json, or auto: human on a terminal
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}", self.host):  # as the ledger does
+            raise ValueError("'host' is a name of letters, digits, '.', '_' and '-'")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,6 +41,8 @@ from host_agent.shared.contract.volume_states import is_migrating
 _VOLUME_STATES = frozenset(
     {VmState.ACTIVE, VmState.PAUSED, VmState.STOPPED, VmState.SHELVED_OFFLOADED}
 )
+#: The same before 2.20.
+_VOLUME_STATES_OLD = _VOLUME_STATES - {VmState.SHELVED_OFFLOADED}
 #: S2: "powered off or shelved_offloaded".
 _ROOT_STATES = frozenset({VmState.STOPPED, VmState.SHELVED_OFFLOADED})
 #: LP 1673090: a guest that does not run cannot copy.
@@ -51,7 +53,8 @@ _DEVICE = re.compile(r"(?:/dev/)?(vd|sd|xvd|hd)([a-z]{1,2})")
 
 @dataclass(frozen=True, kw_only=True)
 class AttachVolume:
-    """POST os-volume_attachments.  `multiattach_allowed`: microversion >= 2.60.
+    """POST os-volume_attachments.  `shelved_allowed`: microversion >= 2.20;
+    `multiattach_allowed`: >= 2.60.
 
     `is_root`: also implied by the device name of a detached root volume (decision 0093).
     """
@@ -61,16 +64,20 @@ class AttachVolume:
     device: str | None = None
     tag: str | None = None
     delete_on_termination: bool = False
+    shelved_allowed: bool = True
     multiattach_allowed: bool = True
     is_root: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class DetachVolume:
-    """DELETE os-volume_attachments.  `root_allowed`: at our own microversion (S2)."""
+    """DELETE os-volume_attachments.  `shelved_allowed`: microversion >= 2.20; `root_allowed`: our
+    own (S2).
+    """
 
     server_id: str
     volume_id: str
+    shelved_allowed: bool = True
     root_allowed: bool = False
 
 
@@ -121,7 +128,8 @@ def attach(
     root: BlockDeviceMapping | None = None,
 ) -> Operation:
     """Accept an attach, or raise a DomainError.  `root` is the server's root mapping."""
-    check_vm_state(instance, "attach_volume", _VOLUME_STATES, origin.context)
+    states = _VOLUME_STATES if request.shelved_allowed else _VOLUME_STATES_OLD
+    check_vm_state(instance, "attach_volume", states, origin.context)
     refuse_deleting(instance, "attach_volume", str(origin.operation_id))
     _check_abilities(request, view, where)
     volume.refuse_leaving(request.server_id, shared=view.multiattach)
@@ -167,7 +175,8 @@ def detach(
     where: Where,
 ) -> Operation:
     """Accept a detach, or raise a DomainError.  `mapping` is the pair's, if it has one."""
-    check_vm_state(instance, "detach_volume", _VOLUME_STATES, origin.context)
+    states = _VOLUME_STATES if request.shelved_allowed else _VOLUME_STATES_OLD
+    check_vm_state(instance, "detach_volume", states, origin.context)
     refuse_deleting(instance, "detach_volume", str(origin.operation_id))
     if instance.device_of(request.volume_id) is None:
         raise errors.NotAttachedError(server_id=request.server_id, volume_id=request.volume_id)

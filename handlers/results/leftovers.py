@@ -48,7 +48,10 @@ def take(host: Host, registration: Registration, evacuating: Iterable[str], book
         [
             str(a.id)
             for a in attachments
-            if a.version and a.server_id not in open_ and (a.state in _GONE or a.host != host.name)
+            if a.version
+            and a.origin is None
+            and a.server_id not in open_
+            and (a.state in _GONE or a.host != host.name)
         ],
         all_decided=not open_,
     )
@@ -62,12 +65,12 @@ def unknown(registration: Registration, book: Book) -> tuple[str, ...]:
 
 def _left(host: Host, server_id: str, book: Book) -> bool:
     """Whether the guest does not belong on this host.  A guest that the ledger never knew is no
-    leftover.
+    leftover, nor is one of a server that a Nova has.
     """
     instance = book.get(Instance, server_id)
     elsewhere = host.name not in {instance.host, instance.resize_source}
     given_up = instance.deleted or elsewhere or host.name in instance.left_on
-    return bool(instance.version) and given_up
+    return bool(instance.version) and instance.origin is None and given_up
 
 
 def _undecided(host: str, server_id: str, shown: bool, book: Book) -> bool:

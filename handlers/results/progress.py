@@ -308,14 +308,14 @@ class Execution:
     def believed(self, run: ActiveRun, result: StepResult) -> StepResult:
         """The result, or an error in its place.  A destination that says in a fenced source's
         place that the guest has not arrived (`GUEST_FIND`) is believed while the fence stands under
-        which it was asked; afterwards the source is asked itself, or the destination again
-        (decision 0039).
+        which it was asked, renewed or not; afterwards the source is asked itself, or the
+        destination again (decision 0039).
         """
         if run.verb is None or result.outputs.get("passed"):
             return result
         own = self.plan.host_of(run.lane, self.plan.stage_of(result.step).place) or ""
         source = self.book.get(Host, own)
-        if source.fenced and run.fence in {None, source.epoch}:
+        if source.fenced and (run.fence is None or run.fence >= source.fenced_from):
             return result
         error = replace(_fence_over(own), kind=ErrorKind.RETRYABLE)
         return replace(result, error=result.error or error)

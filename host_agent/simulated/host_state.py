@@ -39,6 +39,7 @@ from typing import Any
 from host_agent.libvirt import disk_xml
 from host_agent.shared.contract.messages import PowerState
 from host_agent.shared.faults import CHANGES_MAX
+from host_agent.shared.platform.settings import ConfigError
 
 #: The URI of a simulated host: this, and its state file or its key in HOSTS.
 SCHEME = "simulated:"
@@ -53,7 +54,7 @@ LUKS_HEAD = 2 << 20
 _LIVE_STATES = frozenset({PowerState.RUNNING, PowerState.PAUSED})
 
 
-class StateError(ValueError):
+class StateError(ConfigError):
     """The state file does not have the form described above."""
 
 

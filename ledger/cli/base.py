@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import copy
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -321,17 +322,26 @@ def note(message: str) -> None:
 def add_limit(parser: argparse.ArgumentParser, what: str) -> None:
     parser.add_argument(
         "--limit",
-        type=_limit,
+        type=whole(1, LIMIT_MAX),
         default=LIMIT_DEFAULT,
         metavar="N",
         help=f"{what} (default {LIMIT_DEFAULT}, at most {LIMIT_MAX})",
     )
 
 
-def _limit(text: str) -> int:
-    if not text.isdigit() or not 0 < int(text) <= LIMIT_MAX:
-        raise argparse.ArgumentTypeError(f"must be a number from 1 to {LIMIT_MAX}, not {text!r}")
-    return int(text)
+def whole(least: int, most: int) -> Callable[[str], int]:
+    """The type of an option that is a whole number in these bounds."""
+
+    def read(text: str) -> int:
+        if re.fullmatch(r"\d{1,19}", text, re.ASCII) and least <= int(text) <= most:
+            return int(text)
+        raise argparse.ArgumentTypeError(f"must be a number from {least} to {most}, not {text!r}")
+
+    return read
+
+
+PORT = whole(0, 2**16 - 1)
+POSITION = whole(0, 2**63 - 1)
 
 
 def add_at(parser: argparse._ActionsContainer, what: str) -> None:

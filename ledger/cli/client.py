@@ -21,6 +21,7 @@ from urllib.parse import parse_qs, urlsplit
 from keystoneauth1 import adapter, exceptions, noauth, session, token_endpoint
 
 from host_agent.shared.platform.addresses import Endpoint, endpoints, is_http
+from ledger.cli.errors import usage
 
 DEFAULT_URL = "http://127.0.0.1:8790"
 TIMEOUT_S = 30.0
@@ -74,13 +75,13 @@ class Client:
         """`url`: or several with commas, or a name with several addresses, of processes of one
         ledger: the first alive is asked.
 
-        `cacert`: a file of authorities to believe.  Raises ClientError if it is none, or no URL.
+        `cacert`: a file of authorities to believe.  Raises CliError if it is none, or no URL.
         """
         if cacert and not Path(cacert).is_file():
-            raise ClientError(f"There is no file {cacert}.", _CACERT)
+            raise usage(f"There is no file {cacert}.", _CACERT)
         urls = url.split(",")
         if wrong := [each for each in urls if not is_http(each)]:
-            raise ClientError(f"{wrong[0]!r} is no URL of a ledger.", _FORM)
+            raise usage(f"{wrong[0]!r} is no URL of a ledger.", _FORM)
         endpoint = _first_alive(_endpoints(urls), cacert)
         self.url = endpoint.url.rstrip("/")
         auth = token_endpoint.Token(self.url, token) if token else noauth.NoAuth(self.url)

@@ -25,6 +25,9 @@ _HOSTS_NAMED = 8
 
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\Z")
 
+#: As the service takes it: in a path nothing of it may mean anything else.
+_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
+
 _SERVER_HELP = "its name, its id, or the beginning of that"
 
 Thing = dict[str, Any]
@@ -41,6 +44,8 @@ def named(kind: str) -> Callable[[str], Named]:
     """The type of an argument that names a thing of this kind."""
 
     def read(text: str) -> Named:
+        if kind == "host" and not _HOST.fullmatch(text):
+            raise argparse.ArgumentTypeError(f"must be a host's name, not {text!r}")
         name = Named(text)
         name.kind = kind
         return name

@@ -209,6 +209,9 @@ class Shell(app.App):
         if begun and argv[-1] in _HELP:
             self.print_help(begun, full=False)
             return ExitCode.OK
+        if argv[0].startswith("-"):
+            complain(f"there is no global option {argv[0]!r}.", f"See: {NAME} --help")
+            return ExitCode.USAGE
         meant = begun or self.get_fuzzy_matches(" ".join(words))[:5]
         hint = "Did you mean: " + ", ".join(meant) if meant else f"See: {NAME} --help"
         why = "wants a verb" if begun else "is no command"

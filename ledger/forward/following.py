@@ -128,7 +128,7 @@ def forward(
     while True:
         head, log = reader.end()
         if place.position > head:
-            raise _beyond(place.position, head)
+            raise _beyond(place.position, head, given=place.position == after)
         items = [] if log is None else _following(reader, log, place, form)
         if items:
             _deliver(target, items)
@@ -183,7 +183,12 @@ def _refused(error: RefusedError, items: list[Item]) -> ForwardError:
     )
 
 
-def _beyond(position: int, head: int) -> ForwardError:
+def _beyond(position: int, head: int, *, given: bool) -> ForwardError:
+    if given:
+        return ForwardError(
+            f"the log ends at position {head}, before --after {position}",
+            "The newest events: attachment-ledger event list.",
+        )
     return ForwardError(
         f"the log ends at position {head}, and {position} was told already: it was restored from "
         "an older backup, or is another one",

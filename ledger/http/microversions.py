@@ -27,6 +27,7 @@ LOCKED = (2, 9)
 FORCED_DOWN = (2, 11)
 EVACUATE_WITHOUT_PASSWORD = (2, 14)
 DESCRIPTION = (2, 19)
+VOLUMES_OF_SHELVED = (2, 20)  # servers are attached and detached
 ACTIONS_OF_DELETED = (2, 21)  # instance actions of servers that are gone
 FORCE_COMPLETE = (2, 22)
 SERVER_MIGRATIONS = (2, 23)

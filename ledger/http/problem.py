@@ -231,8 +231,8 @@ def invalid_input(error: ValidationError) -> str:
         return unexpected(str(problem["loc"][-1]))
     if problem["type"] == "missing":
         return f"'{path}' is a required property"
-    value = _short(problem["input"])
-    return f"Invalid input for field/attribute {path}. Value: {value}. {problem['msg']}"
+    field, value = f" for field/attribute {path}" if path else "", _short(problem["input"])
+    return f"Invalid input{field}. Value: {value}. {problem['msg']}"
 
 
 def unexpected(name: str) -> str:

@@ -32,7 +32,7 @@ def _digits(value: Any) -> Any:
     """Numbers of a query are plain digits (int() would take ' 1_0 ')."""
     if isinstance(value, str):
         if not re.fullmatch(r"\d{1,19}", value, re.ASCII):
-            raise ValueError("a whole number is wanted")
+            raise ValueError("a whole number of 0 or more is wanted, in 19 digits at most")
         return int(value)
     return value
 

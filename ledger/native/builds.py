@@ -16,6 +16,7 @@ from aggregates.errors import DomainError
 from handlers.requests.actions import ActOnServer
 from handlers.requests.build import BootDisk, BuildServer
 from host_agent.shared.contract.definition import Machine
+from ledger.agents.contact import unknown_host
 from ledger.core.requests import Fleet
 from ledger.http.call import Call, answer
 from ledger.http.paging import page_limit
@@ -105,6 +106,8 @@ async def convert(call: Call) -> web.StreamResponse:
 async def _repair_many(call: Call, flow: str, which: Servers) -> web.StreamResponse:
     body = await call.json(Many)
     limit = page_limit(call, body.limit)
+    if body.host is not None and await call.components.queries.host(body.host) is None:
+        raise unknown_host(body.host)
     ids = await call.components.queries.servers(which, body.host, body.after, limit=limit)
     fleet = await accepting.fleet(call)
     done = await accepting.each(ids, lambda server_id: _begin(call, flow, server_id, fleet))

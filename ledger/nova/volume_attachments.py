@@ -91,6 +91,7 @@ async def volume_attachment_create(call: Call) -> web.StreamResponse:
         device=body.device,
         tag=body.tag,
         delete_on_termination=body.delete_on_termination,
+        shelved_allowed=call.version >= microversions.VOLUMES_OF_SHELVED,
         multiattach_allowed=call.version >= microversions.MULTIATTACH,
         is_root=body.is_root,
     )
@@ -137,6 +138,7 @@ async def volume_attachment_delete(call: Call) -> web.StreamResponse:
     request = DetachVolume(
         server_id=server_id,
         volume_id=_volume_id(call, server_id),
+        shelved_allowed=call.version >= microversions.VOLUMES_OF_SHELVED,
         root_allowed=call.version >= microversions.ROOT_VOLUMES,
     )
     context, fleet = call.context(), await accepting.fleet(call, server)

@@ -58,7 +58,7 @@ async def ours_among(components: Components, server_ids: Iterable[str]) -> froze
     """Those of the servers that the ledger has of itself, deleted ones too.  ApiError 503."""
     ids = list(server_ids)
     rows = await components.queries.ours(ids)
-    if any(row["ours"] is None for row in rows):  # the log has it, and the table not yet
+    if any(row["late"] for row in rows):
         await projected(components, (await components.queries.head())["position"])
         rows = await components.queries.ours(ids)
     return frozenset(str(row["server_id"]) for row in rows if row["ours"])
@@ -115,7 +115,8 @@ async def _has_volume(request: web.Request, about: Row) -> bool:
     if volume_id is None:
         return False
     rows = await request.app[COMPONENTS].queries.attachments(volume_id=volume_id, open_only=True)
-    return any(row["origin"] is None for row in rows)
+    servers = {str(row["server_id"]) for row in rows if row["server_id"]}
+    return bool(await ours_among(request.app[COMPONENTS], servers))
 
 
 async def _flavor(request: web.Request) -> bool:

@@ -101,7 +101,7 @@ class Queries(SurveyReads, DriftReads, OperationReads, ServerLists, RequestReads
         return await self._one("instance", named=True, server_id=server_id)
 
     async def ours(self, server_ids: list[str]) -> list[Row]:
-        """For each, `ours`: whether it is the ledger's own; None: not projected yet."""
+        """For each, `ours`: whether it is the ledger's own; `late`: that is not projected yet."""
         return await self._all("ours", ids=server_ids)
 
     async def named(

@@ -8,7 +8,7 @@ from its stream, up to the projection's position.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from itertools import islice
 from typing import Any, NamedTuple
@@ -30,10 +30,17 @@ Rows = dict[str, Any]  # by key: a row, or a state; None: there is none
 
 
 class ProjectionError(Exception):
-    """An event could not be folded, or its row could not be written."""
+    """An event could not be folded, or its row could not be written.
 
-    def __init__(self, projection: str, position: int, topic: str | None) -> None:
+    `by`: the earlier event of its stream that is the fault.
+    """
+
+    def __init__(
+        self, projection: str, position: int, topic: str | None, by: LoggedEvent | None = None
+    ) -> None:
         self._what = f"position {position} ({topic or 'the batch that begins there'})"
+        if by is not None:
+            self._what += f", by position {by.position} ({by.topic})"
         super().__init__(f"projection {projection} fails at {self._what}")
         self.projection = projection
         self.position = position
@@ -87,7 +94,7 @@ class Tables:
         old, new = change
         keys: list[str] = []
         first: list[str] = []
-        unknown: set[str] = set()
+        unknown: dict[str, LoggedEvent] = {}  # the first of each, which needs what is stored
         event: LoggedEvent | None = None
         try:
             for event in events:
@@ -97,7 +104,7 @@ class Tables:
                     first.append(key)
                     old[key] = new[key] = kept.get(key)
                     if key not in kept and not (new_aggregates and event.originator_version == 1):
-                        unknown.add(key)
+                        unknown[key] = event
             stored = self._stored(unknown, mark.position)
             beyond = self._beyond(stored, mark.position)
             old.update(stored)
@@ -109,14 +116,14 @@ class Tables:
                 if key in beyond:  # it may already contain the event
                     raise RowBeyondMarkError(key, mark.position)  # noqa: TRY301 - as a fold does
                 new[key] = fold(new[key], event)
-        except psycopg.Error:
+        except (psycopg.Error, ProjectionError):
             raise
         except Exception as error:
             assert event is not None
             raise ProjectionError(projection.name, event.position, event.topic) from error
 
-    def _stored(self, keys: set[str], position: int) -> Rows:
-        """The rows (or states) of these keys that exist."""
+    def _stored(self, keys: Mapping[str, LoggedEvent], position: int) -> Rows:
+        """The rows (or states) of these keys that exist; each with the event that needs it."""
         if not keys:
             return {}
         if self._projection.stateful:
@@ -132,8 +139,11 @@ class Tables:
             return set()
         return {key for key, row in stored.items() if row and row["position"] > position}
 
-    def _folded(self, keys: set[str], position: int) -> Rows:
-        """The states of these streams at a position."""
+    def _folded(self, keys: Mapping[str, LoggedEvent], position: int) -> Rows:
+        """The states of these streams at a position.
+
+        Raises ProjectionError at the event that needs one, as readers were told all before it.
+        """
         states: Rows = {}
         with self._connection.cursor(binary=True) as cursor:
             parameters = {"keys": array(keys), "position": position}
@@ -141,7 +151,11 @@ class Tables:
         for event in logged(rows):
             if event.topic in self._projection.topics:
                 key = event.originator_id
-                states[key] = self._projection.fold(states.get(key), event)
+                try:
+                    states[key] = self._projection.fold(states.get(key), event)
+                except Exception as error:
+                    name, needs = self._projection.name, keys[key]
+                    raise ProjectionError(name, needs.position, needs.topic, event) from error
         return states
 
     def _row(self, row: Any) -> Row:

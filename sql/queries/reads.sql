@@ -8,13 +8,18 @@ SELECT i.*, c.seen_at AS host_seen_at
  WHERE i.server_id = %(server_id)s;
 
 -- name: ours
--- Whether servers are the ledger's own, also deleted ones; NULL: the id is in the log and not
--- projected yet.  Primary key, events_originator_id_originator_version_key.
+-- Whether servers are the ledger's own, also deleted ones, as the log has it; `late`: the tables do
+-- not show that yet.  Primary keys, events_by_server, events_originator_id_originator_version_key.
 SELECT w.id AS server_id,
-       CASE WHEN i.server_id IS NOT NULL THEN i.origin IS NULL
-            WHEN NOT EXISTS (SELECT FROM events WHERE originator_id = w.id) THEN false
-        END AS ours
-  FROM unnest(%(ids)s::uuid[]) AS w (id) LEFT JOIN instances AS i ON i.server_id = w.id;
+       coalesce(o.adopted, i.server_id IS NOT NULL AND i.origin IS NULL) AS ours,
+       o.adopted IS NOT NULL OR (i.server_id IS NULL AND EXISTS (
+           SELECT FROM events WHERE originator_id = w.id)) AS late
+  FROM unnest(%(ids)s::uuid[]) AS w (id) LEFT JOIN instances AS i ON i.server_id = w.id
+  LEFT JOIN LATERAL (
+           SELECT topic = 'Instance.Adopted' AS adopted FROM events
+            WHERE server_id = w.id AND topic IN ('Instance.Adopted', 'Instance.HandedBack')
+              AND position > (SELECT position FROM tracking WHERE projection = 'instances')
+            ORDER BY position DESC LIMIT 1) AS o ON true;
 
 -- name: timeout
 -- The statement timeout of this transaction, in milliseconds.

@@ -84,6 +84,8 @@ def test_barbican_is_asked_as_the_user_of_cinder_unless_told_otherwise(tmp_path:
     ("text", "says"),
     [
         ("[agent]\nworkers = -1", r"agent\.workers: is -1, expected a whole number above 0"),
+        ("[agent]\nhost = 'a/b'", "agent: 'host' is a name of letters"),
+        ("[agent]\nhost = ''", "agent: 'host' is a name of letters"),
         ("[ledger]\nwait_s = 0", r"ledger\.wait_s: is 0, expected a number above 0"),
         ("[cinder]\nauth = 'x'", r"cinder\.auth: expected a table, not a text"),
         ("[agent]\nhots = 'x'", r"unknown key 'agent\.hots', did you mean 'host'\?"),

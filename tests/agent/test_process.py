@@ -19,6 +19,7 @@ from urllib.request import urlopen
 
 import pytest
 
+from host_agent import __main__ as agent
 from host_agent.__main__ import main
 from host_agent.shared.contract.lane import Lane
 from host_agent.shared.contract.messages import SERVICE_VERSION, Command, PowerState
@@ -277,6 +278,17 @@ def test_wrong_configuration_is_explained_in_one_line(
     assert told.count("\n") == 1
 
 
+def test_a_file_that_cannot_be_used_is_told_before_os_brick_is_loaded(
+    host: Host, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """That takes seconds of CPU, and systemd starts the agent again and again."""
+    monkeypatch.setattr(agent, "_host", lambda *_: pytest.fail("os-brick was loaded"))
+    missing = host.path / "none.pem"
+    given = ["--config", str(host.path / "agent.toml"), f"--set=ledger.ca_file={missing}"]
+    assert main(["run", *given, "--ledger-url=https://127.0.0.1:1"]) == 1
+    assert f"{missing}: cannot be read: No such file or directory" in capsys.readouterr().err
+
+
 def test_what_may_pass_is_started_again_and_what_lasts_is_not(
     host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -298,6 +310,9 @@ def test_what_may_pass_is_started_again_and_what_lasts_is_not(
 
     for wrong in (file, file / "locks"):
         assert started(wrong) in lasting
+    host.state.write_text("{")
+    assert started(tmp_path / "locks") in lasting
+    host.state.write_text("{}")
 
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -44,7 +45,7 @@ from tests.flows.adopted import (
     was_novas,
 )
 from tests.flows.scenarios import SCENARIOS, Scenario, prepared
-from tests.regressions.worlds import NEIGHBOUR, Street
+from tests.regressions.worlds import NEIGHBOUR, Street, guests_on, host_returns
 from tests.world import CONTEXT, HOST, OTHER, World
 
 NOW = datetime(2026, 11, 28, 12, tzinfo=UTC)
@@ -224,6 +225,33 @@ def test_a_host_is_not_handed_back_before_it_has_shown_that_it_holds_nothing_of_
     world.register(HOST)
     on_host(lambda host: host.hand_back("not yet"))
     world.done(world.act("reboot"))
+
+
+def test_a_host_that_returns_is_not_told_to_release_what_is_novas(tmp_path: Path) -> None:
+    """Nova has moved the server, and has not cleaned up behind it yet."""
+    scenario = next(each for each in SCENARIOS if each.name == "refresh-running")
+    world = adopted(scenario.begin())
+    world.done(scenario.ask(world))
+    [server] = seen_at_nova(world).servers
+    unit = Unit(world.store)
+    hand_back(unit.get(Instance, world.server_id), {}, "not yet", SEEN, unit)
+    unit.save(CONTEXT)
+    moved = ServerSeen(
+        server_id=world.server_id,
+        server=replace(server.seen, host="novas"),
+        attachments=[replace(each, host="novas") for each in server.attachments],
+        seen=SEEN,
+        asked=SEEN,
+    )
+    unit = Unit(world.store)
+    assert record(moved, unit)
+    unit.save(CONTEXT)
+    records = dict(world.records[HOST])
+    world.fence(HOST)
+    host_returns(world, HOST, tmp_path)
+    assert (set(guests_on(world, HOST)), dict(world.records[HOST])) == ({world.server_id}, records)
+    assert records
+    assert not world.store.load(Host, Host.id_of(HOST)).suspect
 
 
 def test_a_host_that_shows_a_volume_where_it_is_not_to_be_is_not_handed_back() -> None:

@@ -397,6 +397,24 @@ def test_an_answer_that_is_of_an_earlier_fence_is_asked_for_again() -> None:
     assert (guests_on(world, HOST), guests_on(world, OTHER)) == ({}, {SERVER: "running"})
 
 
+def test_a_fence_that_is_renewed_leaves_the_destinations_answer_as_it_is() -> None:
+    """The source was fenced all the time; HA controllers say it again and again."""
+    world, operation_id = with_a_dead_source(arrived=False)
+    world.fence(HOST)
+    guests, asked = world.agents[OTHER]["guests"], list[str]()
+    real = guests.arrived
+
+    def renewed(server_id: str) -> bool:
+        asked.append(server_id)
+        fence(world, HOST)
+        answer: bool = real(server_id)
+        return answer
+
+    guests.arrived = renewed
+    assert world.run(operation_id).outcome is Outcome.FAILED
+    assert (asked, guests_on(world, OTHER)) == ([SERVER], {})
+
+
 def test_with_both_hosts_of_a_migration_dead_the_destination_is_fenced_last() -> None:
     world, operation_id = with_a_dead_source(arrived=True)
     fence(world, OTHER)

@@ -12,7 +12,7 @@ from uuid import uuid4
 from aiohttp import ClientResponse
 from yarl import URL
 
-from aggregates.base import Actor, EventContext, Seen
+from aggregates.base import Actor, Event, EventContext, Seen
 from aggregates.instance import Instance
 from handlers.drift.beside_nova import SeenServer
 from handlers.results.observed import ServerSeen, record
@@ -63,15 +63,16 @@ class Both:
     async def adopted(self, host: str = "hv1") -> str:
         """A server that was seen at Nova, and handed over."""
         server_id = await self.watched(host)
-        former = {"came_from": "nova", "reason": "rack 3", "epoch": 0}
+        self.record(server_id, Instance.Adopted, came_from="nova", reason="rack 3", epoch=0)
+        await self.api.projected()
+        return server_id
 
+    def record(self, server_id: str, kind: type[Event], **fields: Any) -> None:
         def change(unit: Unit) -> int:
-            unit.get(Instance, server_id).record(Instance.Adopted, **former)
+            unit.get(Instance, server_id).record(kind, **fields)
             return unit.save(_CONTEXT)
 
         run_optimistically(self.api.components.requests._store, change)
-        await self.api.projected()
-        return server_id
 
     def said_by_nova(self) -> int:
         """How often Nova was asked since this was asked last."""

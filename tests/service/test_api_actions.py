@@ -223,7 +223,15 @@ async def test_shelving_offloads_at_once_and_unshelving_finds_a_host(api: Api) -
         f"Cannot 'shelveOffload' instance {server} while it is in vm_state shelved_offloaded"
     )
     more = api.volume()
-    assert (await api.attach(server, more)).status == 200, "it is reserved, no more"
+    attached = f"/v2.1/servers/{server}/os-volume_attachments/{volume}"
+    for action, answer in {
+        "attach": await api.attach(server, more, "2.19"),
+        "detach": await api.ask("DELETE", attached, version="2.19"),
+    }.items():
+        assert await text_of(answer, 409) == (
+            f"Cannot '{action}_volume' instance {server} while it is in vm_state shelved_offloaded"
+        )
+    assert (await api.attach(server, more, "2.20")).status == 200, "it is reserved, no more"
     assert api.cinder.volume(more).status == api.cinder.volume(volume).status == "reserved"
     refused = await api.act(server, "unshelve", {"host": OTHER}, who="member")
     assert refused.status == 403

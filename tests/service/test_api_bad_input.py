@@ -315,6 +315,24 @@ async def test_bad_urls(api: Api, written: dict[str, str]) -> None:
     assert await api.head() == head
 
 
+async def test_what_is_wrong_is_told_by_what_would_be_right(api: Api) -> None:
+    server = f"/v2.1/servers/{await api.server()}"
+    rows: list[tuple[str, str, Any, int, str]] = [
+        ("GET", "/v1/operations?after=-1", None, 400, "a whole number of 0 or more is wanted"),
+        ("POST", f"{server}/action", {"reboot": {"type": "x"}}, 400, "'SOFT' or 'HARD'"),
+        ("POST", f"{server}/action", {"reboot": {"type": 5}}, 400, "'SOFT' or 'HARD'"),
+        ("PUT", f"{server}/tags/a,b", None, 400, "Invalid input. Value: a,b."),
+        ("POST", "/v1/convert", {"host": "nowhere"}, 404, "No agent has registered for host"),
+        ("GET", "/v1/drift?class=nope", None, 400, "drift classes"),
+    ]
+    head = await api.head()
+    for method, path, body, status, told in rows:
+        given = {} if body is None else {"json": body}
+        answer = await api.ask(method, path, "admin", "2.95", **given)
+        assert (answer.status, told in await answer.text()) == (status, True), (path, body)
+    assert await api.head() == head
+
+
 @pytest.mark.parametrize(
     ("header", "value"), [("Idempotency-Key", "x" * 300), ("Idempotency-Key", "a b")]
 )

@@ -282,6 +282,7 @@ async def test_a_server_is_refreshed_and_all_of_a_host_with_refusals(api: Api) -
     assert every.status == 202
     assert body["servers"][0]["operation_id"]
     assert body["next"] is None
+    await api.register(host=OTHER)
     nowhere = await api.ask("POST", "/v1/refresh", "operator", json={"host": OTHER})
     assert (await nowhere.json())["servers"] == []
     assert (await api.ask("POST", "/v1/refresh", "member", json={})).status == 403

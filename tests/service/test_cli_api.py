@@ -109,7 +109,7 @@ def test_an_answer_that_is_no_json_is_no_traceback(
     "url", ["http://[", "ledger:8790", "http://", "ftp://ledger", "http://a:99999", "http://a,b"]
 )
 def test_a_url_that_is_none_is_told(url: str, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("--url", url, "host", "list") == 1
+    assert run("--url", url, "host", "list") == 2
     said = capsys.readouterr().err
     assert "is no URL of a ledger" in said
     assert "https://ledger:8790" in said

@@ -215,6 +215,8 @@ def test_sim_faults_are_set_and_listed(tmp_path: Path, capsys: pytest.CaptureFix
     [rule] = json.loads(capsys.readouterr().out)
     assert (rule["Call"], rule["Do"], rule["Seen"]) == ("attachment_delete", "fail", 0)
     assert json.loads(rule["Match"]) == {"volume_id": "v"}
+    assert shell.main(["sim", "fault", "list", "--cinder", url]) == 1, "it has ended"
+    assert "no simulated Cinder answers" in capsys.readouterr().err
 
 
 def test_a_crash_that_a_fault_file_asks_for_happens_once(tmp_path: Path) -> None:
@@ -222,6 +224,16 @@ def test_a_crash_that_a_fault_file_asks_for_happens_once(tmp_path: Path) -> None
     rules.write_text('[{"call": "volume_list", "do": "crash"}]')
     assert sim.faults_of(rules).take("volume_list") is not None, "here the process is killed"
     assert sim.faults_of(rules).take("volume_list") is None, "the one that is started after it"
+
+
+def test_sim_cinder_says_which_file_has_no_state_of_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong = tmp_path / "state.json"
+    for text in ("{", "[]", '{"backends": 1}'):
+        wrong.write_text(text)
+        assert shell.main(["sim", "cinder", "--port", "0", "--state", str(wrong)]) == 2
+        assert f"{wrong} has no state of a simulated Cinder" in capsys.readouterr().err
 
 
 def test_sim_cinder_says_when_its_port_is_taken(capsys: pytest.CaptureFixture[str]) -> None:

@@ -93,10 +93,14 @@ def test_the_id_of_another_kind_is_told_as_what_it_is(
             ("operation", "list", "--limit", "x"),
             "--limit: must be a number from 1 to 100000, not 'x'",
         ),
+        (("event", "list", "--after=-1"), "--after: must be a number from 0 to 92233"),
+        (("forward", "siem", "--after", "\u0663"), "--after: must be a number from 0 to 92233"),
+        (("sim", "cinder", "--port", "99999"), "--port: must be a number from 0 to 65535"),
+        (("host", "show", "a/history"), "<host>: must be a host's name, not 'a/history'"),
         (("drift", "list", "--at", "noon"), "--at: must be a time like 2026-11-17T14:02"),
         (("drift", "run", "--timeout", "-1"), "--timeout: must be a number of seconds, not '-1'"),
     ],
-    ids=["number", "time", "seconds"],
+    ids=["number", "position", "digits", "port", "host", "time", "seconds"],
 )
 def test_a_wrong_value_says_what_it_must_be(
     typed: tuple[str, ...], said: str, run: Run, capsys: pytest.CaptureFixture[str]

@@ -102,6 +102,11 @@ def test_an_unknown_command_says_what_may_be_meant(
     assert meant in said.err
 
 
+def test_an_unknown_option_before_the_command_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert shell.main(["--timeout", "5", "host", "list"]) == 2
+    assert "there is no global option '--timeout'" in capsys.readouterr().err
+
+
 def test_an_unknown_option_is_a_usage_error() -> None:
     with pytest.raises(SystemExit) as ended:
         shell.main(["operation", "list", "--nonsense"])

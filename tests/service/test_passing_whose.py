@@ -10,8 +10,11 @@ from uuid import uuid4
 import pytest
 
 from aggregates.host import host_uuid
+from aggregates.instance import Instance
 from ledger.http.route import also_at
 from ledger.http.routes import ROUTES
+from projections.catalog import ALL
+from projections.running.runner import catch_up
 from tests.doubles.recording_nova import Asked, RecordingNova, not_found, said
 from tests.doubles.simulated_keystone import SimulatedKeystone
 from tests.service.api_world import HOST, PROJECT, eventually, guest
@@ -141,6 +144,25 @@ async def test_a_server_that_is_not_shown_yet_is_ours_all_the_same(both: Both) -
     answer = await both.ask("GET", path)
     assert (answer.status, both.said_by_nova()) == (503, 0)
     assert "projections are late" in await answer.text()
+
+
+async def test_who_has_a_server_since_just_now_is_known_by_the_log(
+    both: Both, database_url: str
+) -> None:
+    """Nova would do what is asked on a host of ours: with it both wait for the tables."""
+    mine, theirs = await both.watched(), await both.adopted()
+    both.api.components.runner.stop()
+    both.record(mine, Instance.Adopted, came_from="nova", reason="rack 3", epoch=0)
+    both.record(theirs, Instance.HandedBack, to="nova", reason="not yet")
+    for server in (mine, theirs):
+        answer = await both.ask("DELETE", f"{SERVERS}/{server}/os-volume_attachments/{uuid4()}")
+        assert (answer.status, both.said_by_nova()) == (503, 0)
+    rows = await both.api.components.queries.ours([mine, theirs])
+    assert [(str(row["server_id"]), row["ours"]) for row in rows] == [(mine, True), (theirs, False)]
+    catch_up(database_url, ALL)
+    for server, asks in ((mine, 0), (theirs, 1)):
+        assert (await both.ask("GET", f"{SERVERS}/{server}")).status == 200
+        assert both.said_by_nova() == asks
 
 
 # ----------------------------------------------------------------------- Cinder's question

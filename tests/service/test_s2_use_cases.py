@@ -97,7 +97,7 @@ def test_a_site_takes_over_with_replicas_of_the_volumes_of_another(
     site_b.completed(site_b.attach(server, replicas["vdb"], device="/dev/vdb"))
     refused_for_its_root(site_b.act(server, "unshelve"), "unshelve")
     # As OpenStack's client does it, which cannot say `is_root`.
-    site_b.completed(site_b.attach(server, replicas["vda"], version="2.1", device="/dev/vda"))
+    site_b.completed(site_b.attach(server, replicas["vda"], version="2.20", device="/dev/vda"))
     site_b.completed(unshelved(site_b, server, dies_at))
 
     found_on(site_b, server)

@@ -101,11 +101,11 @@ async def test_the_agent_and_the_command_line_speak_tls(
             return "compute-1" in capsys.readouterr().out
 
         await eventually(shows, "the host is listed")
-        for believed, said in (
-            ((), "is not taken: "),
-            (("--cacert", str(tmp_path / "none")), "There is no file"),
+        for believed, code, said in (
+            ((), 1, "is not taken: "),
+            (("--cacert", str(tmp_path / "none")), 2, "There is no file"),
         ):
-            assert await listed(*believed) == 1
+            assert await listed(*believed) == code
             complaint = capsys.readouterr().err
             assert said in complaint
             assert "--cacert FILE, or LEDGER_CACERT" in complaint

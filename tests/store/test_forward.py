@@ -544,6 +544,8 @@ def test_where_a_process_was_killed_the_one_that_waits_goes_on(
 
     with forwarding(database_url, *words) as process:
         until(lambda: len(positions()) == hosts)
+        named = ("forward", "siem", f"--database-url={database_url}", *words)
+        assert shell.main([*named, "--after=1"]) == 4, "its place would be old by then"
         with forwarding(database_url, *words) as second:
             assert second.stderr is not None
             assert "another process does this now: forward siem" in second.stderr.readline()
@@ -581,7 +583,7 @@ def test_the_command_ends_in_words_where_it_cannot_go_on(
     to = ["--to", (tmp_path / "x").as_uri(), "--format", "cadf", "--after", str(hosts + 5)]
     assert shell.main(["forward", "siem", f"--database-url={database_url}", *to]) == 4
     told = capsys.readouterr().err
-    assert f"the log ends at position {hosts}, and {hosts + 5} was told already" in told
+    assert f"the log ends at position {hosts}, before --after {hosts + 5}" in told
     with pytest.raises(SystemExit):
         shell.main(["forward", "No Name", *to])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -23,7 +24,7 @@ from ledger.log.recorder import LedgerRecorder
 from projections.base import LoggedEvent, Projection, Row, upcast
 from projections.catalog import ALL
 from projections.hosts import HOSTS
-from projections.operations import Followed
+from projections.operations import OPERATIONS, Followed
 from projections.running import projector as projector_module
 from projections.running import tables as tables_module
 from projections.running.projector import Projector
@@ -148,6 +149,40 @@ def test_an_operation_that_cannot_be_shown_holds_back_its_projection_alone(
     wait_until(lambda: (projector.step(), projector.positions["operations"] == last)[1])
 
 
+def test_a_state_that_cannot_be_folded_anew_holds_back_its_projection_where_it_is_needed(
+    recorder: LedgerRecorder,
+    projecting: psycopg.Connection[Any],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By an event that is behind its position: what was projected is not taken back."""
+    monkeypatch.setattr(projector_module, "HOLD_FIRST_S", 60.0)
+    events = stored_events(scenario(5).world)
+    begun = next(event.originator_id for event, _ in events if event.topic in OPERATIONS.topics)
+    first, _, needs, *_ = (n for n, (e, _) in enumerate(events, 1) if e.originator_id == begun)
+    for number, (event, context) in enumerate(events, 1):
+        if number == needs:
+            Projector(projecting, ALL).catch_up()
+        recorder.insert_events([event], context=context)
+
+    def fold(followed: Followed | None, event: LoggedEvent) -> Followed:
+        if event.position == first:
+            raise ValueError("cannot fold this")
+        shown: Followed = OPERATIONS.fold(followed, event)
+        return shown
+
+    others = [projection for projection in ALL if projection is not OPERATIONS]
+    projector = Projector(projecting, [*others, replace(OPERATIONS, fold=fold)])
+    projector.catch_up()
+    for _ in range(20):
+        projector.step()
+    assert projector.positions["operations"] == needs - 1
+    assert projector.positions["hosts"] == len(events)
+    why = projector.holds["operations"].error.why
+    assert re.fullmatch(rf"position {needs} \(.+\), by position {first} \(.+\): ValueError", why)
+    assert caplog.text.count("projection_held") == 1
+
+
 def test_a_projection_that_another_process_is_at_stops_no_other(
     ledger: Ledger, database_url: str, projecting: psycopg.Connection[Any]
 ) -> None:
@@ -240,8 +275,8 @@ def test_rows_are_read_again_only_if_another_process_has_been_at_them(
     asked: list[set[str]] = []
     stored = Tables._stored
 
-    def note(tables: Tables, keys: set[str], position: int) -> dict[str, Any]:
-        asked.append(keys)
+    def note(tables: Tables, keys: Any, position: int) -> dict[str, Any]:
+        asked.append({*keys})
         return stored(tables, keys, position)
 
     monkeypatch.setattr(Tables, "_stored", note)

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ledger.cli.base import PlainCommand, note
+from ledger.cli.base import PORT, PlainCommand, note
 from ledger.cli.errors import CliError, ExitCode, usage
 
 if TYPE_CHECKING:
@@ -99,8 +99,8 @@ class Demo(PlainCommand):
             default="text",
             help="of the summary, with --once",
         )
-        add("--port", type=int, help="port of the ledger (default: a free one)")
-        add("--cinder-port", type=int, help="port of the simulated Cinder (default: a free one)")
+        add("--port", type=PORT, help="port of the ledger (default: a free one)")
+        add("--cinder-port", type=PORT, help="port of the simulated Cinder (default: a free one)")
         add(
             "--state-dir",
             type=Path,

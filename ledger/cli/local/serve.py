@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from ledger.cli.base import PlainCommand
+from ledger.cli.base import PORT, PlainCommand
 from ledger.cli.errors import CliError, ExitCode, usage
 from ledger.cli.local import settings
 
@@ -35,7 +35,7 @@ class Serve(PlainCommand):
             help="overrides read_only: serve only reads, on a standby of the database",
         )
         add("--host", help="overrides listen.host")
-        add("--port", type=int, help="overrides listen.port; 0 takes a free one, which is logged")
+        add("--port", type=PORT, help="overrides listen.port; 0 takes a free one, which is logged")
         add("--log-level", choices=("debug", "info", "warning", "error"), default="info")
         add("--log-format", choices=("auto", "human", "json"), default="auto")
 

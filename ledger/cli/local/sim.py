@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ledger.cli.base import Lister, PlainCommand, note
-from ledger.cli.errors import usage
+from ledger.cli.base import PORT, Lister, PlainCommand, note
+from ledger.cli.errors import CliError, ExitCode, usage
 
 if TYPE_CHECKING:
     from host_agent.shared.faults import Faults
@@ -27,7 +27,7 @@ class SimulateCinder(PlainCommand):
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add = parser.add_argument
         add("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1)")
-        add("--port", type=int, default=8776, help="port to listen on; 0: a free one")
+        add("--port", type=PORT, default=8776, help="port to listen on; 0: a free one")
         add("--state", type=Path, metavar="FILE", help="store volumes and attachments in this file")
         add(
             "--faults",
@@ -59,12 +59,15 @@ async def _serve(arguments: argparse.Namespace) -> None:
 
     model = CinderModel()
     store = CinderStore(arguments.state) if arguments.state else None
-    if store is not None:
-        store.load(model)
     try:
+        if store is not None:
+            store.load(model)
         faults = faults_of(arguments.faults)
     except FaultError as error:
         raise usage(str(error)) from None
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        why = f"{arguments.state} has no state of a simulated Cinder: {error!r}."
+        raise usage(why, "Name its own file, or a new one: --state.") from None
     app = cinder.make_app(
         model, faults=faults, compute=ComputeCheck(arguments.compute_url), store=store
     )
@@ -115,6 +118,23 @@ def _rows(answer: Any) -> list[tuple[Any, ...]]:
     ]
 
 
+def _rules_at(url: str, new: Any = None) -> list[tuple[Any, ...]]:
+    """The rows of a simulation's rules; `new`: they are replaced by these first."""
+    from ledger.cli.client import Client, UnreachableError
+
+    cinder = Client(url)
+    try:
+        if new is not None:
+            cinder.send("PUT", "/sim/faults", body=new)
+        return _rows(cinder.get("/sim/faults"))
+    except UnreachableError:
+        raise CliError(
+            f"no simulated Cinder answers at {url}.",
+            ExitCode.UNEXPECTED,
+            "Start one with 'attachment-ledger sim cinder', or say where it is: --cinder.",
+        ) from None
+
+
 class ListFaults(Lister):
     """List the fault rules of a simulated Cinder, and how often each has matched."""
 
@@ -122,9 +142,7 @@ class ListFaults(Lister):
         _add_cinder(parser)
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        from ledger.cli.client import Client
-
-        return _COLUMNS, _rows(Client(parsed_args.cinder).get("/sim/faults"))
+        return _COLUMNS, _rules_at(parsed_args.cinder)
 
 
 class SetFaults(Lister):
@@ -136,7 +154,6 @@ class SetFaults(Lister):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         from host_agent.shared.faults import FaultError, parse_rules
-        from ledger.cli.client import Client
 
         name = parsed_args.file
         try:
@@ -147,6 +164,4 @@ class SetFaults(Lister):
             raise usage(f"{name} cannot be read: {error.strerror}.") from None
         except (json.JSONDecodeError, FaultError) as error:
             raise usage(f"{name}: {error}.", "The form of rules is in docs/faults.md.") from None
-        cinder = Client(parsed_args.cinder)
-        cinder.send("PUT", "/sim/faults", body=rules)
-        return _COLUMNS, _rows(cinder.get("/sim/faults"))
+        return _COLUMNS, _rules_at(parsed_args.cinder, rules)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from ledger.cli.base import Lister, PlainCommand, add_limit, note
+from ledger.cli.base import POSITION, Lister, PlainCommand, add_limit, note
 from ledger.cli.log.archived import add_archive, archive_errors, listed
 
 RECONNECT_S = 1.0
@@ -92,4 +92,4 @@ class TailEvents(PlainCommand):
 
 
 def _add_after(parser: argparse.ArgumentParser, text: str) -> None:
-    parser.add_argument("--after", type=int, metavar="POSITION", help=text)
+    parser.add_argument("--after", type=POSITION, metavar="POSITION", help=text)

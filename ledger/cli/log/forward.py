@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ledger.cli.base import PlainCommand, note
+from ledger.cli.base import POSITION, PlainCommand, note
 from ledger.cli.errors import CliError, ExitCode, usage
 from ledger.cli.local.settings import add_config, checked_database
 
@@ -50,10 +50,10 @@ class Forward(PlainCommand):
         add("--token-file", type=Path, metavar="FILE", help="a bearer token for the HTTP server")
         add(
             "--after",
-            type=int,
+            type=POSITION,
             metavar="POSITION",
-            help="start after this position, in place of the stored one; not in a unit, where "
-            "each start would begin there again",
+            help="start after this position, in place of the stored one, if no other process "
+            "forwards; not in a unit, where each start would begin there again",
         )
         add_config(parser)
 
@@ -78,7 +78,10 @@ def _follow(
         return forward(reader, begun, MADE[arguments.format], target, after=arguments.after)
 
     try:
-        _when_free(lambda: run(dsn, f"forward {arguments.name}", work, lambda _: None))
+        _when_free(
+            lambda: run(dsn, f"forward {arguments.name}", work, lambda _: None),
+            waits=arguments.after is None,
+        )
     except ForwardError as error:
         raise CliError(str(error), ExitCode.REFUSED, error.hint) from None
     except DetachedError as error:
@@ -89,9 +92,11 @@ def _follow(
         ) from None
 
 
-def _when_free(follow: Callable[[], object]) -> None:
+def _when_free(follow: Callable[[], object], *, waits: bool) -> None:
     """Wait while another process follows.  That may be our former one, whose line was lost: the
     server finds that out some seconds later.
+
+    Who may not wait would begin at a position that is old by then.
     """
     from ledger.upkeep.long_work import BusyError
 
@@ -100,6 +105,12 @@ def _when_free(follow: Callable[[], object]) -> None:
         try:
             follow()
         except BusyError as error:
+            if not waits:
+                raise CliError(
+                    f"{error}. --after cannot change its position",
+                    ExitCode.REFUSED,
+                    "End that process first. If it has just ended, try again in some seconds.",
+                ) from None
             if not said:
                 note(f"{error}. This one takes over when that has ended.")
             said = True

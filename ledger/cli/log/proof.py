@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ledger.cli.base import PlainCommand, note
+from ledger.cli.base import POSITION, PlainCommand, note
 from ledger.cli.errors import CliError, ExitCode, usage
 from ledger.cli.local.settings import add_config, checked_database
 from ledger.cli.log.archived import add_archive, archive_errors, directory
@@ -74,7 +74,7 @@ class ProveEvent(PlainCommand):
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add = parser.add_argument
         what = parser.add_mutually_exclusive_group(required=True)
-        what.add_argument("position", nargs="?", type=int, metavar="<position>")
+        what.add_argument("position", nargs="?", type=POSITION, metavar="<position>")
         what.add_argument(
             "--since", type=Path, metavar="FILE", help="an earlier checkpoint of the same log"
         )

@@ -143,7 +143,7 @@ def refuse_unknown(drift_class: str | None) -> None:
             400,
             "invalid",
             f"There is no class of drift {drift_class}.",
-            hint="GET /v1/drift/classes names them all.",
+            hint="All of them: drift classes, or GET /v1/drift/classes.",
         )
 
 

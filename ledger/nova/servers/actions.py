@@ -138,7 +138,7 @@ async def _offload(call: Call, row: Row, asked: None) -> Row:
 
 async def _reboot(call: Call, row: Row, asked: schemas.Reboot) -> Row:
     del call
-    hard = asked.type is schemas.RebootType.HARD
+    hard = asked.type == "HARD"
     if not hard and row["vm_state"] != "active":  # Nova: nobody would answer a soft one
         raise errors.VmStateError(
             action="reboot", server_id=row["server_id"], vm_state=row["vm_state"]

@@ -6,7 +6,6 @@ A body has one key, the action's name.  What Nova lets a caller say and has no m
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -50,17 +49,12 @@ class Unshelve(Asked):
     host: HostName | None = None
 
 
-class RebootType(StrEnum):
-    SOFT = "SOFT"
-    HARD = "HARD"
-
-
 def _upper(value: Any) -> Any:
-    return RebootType(value.upper()) if str(value).upper() in RebootType.__members__ else value
+    return value.upper() if isinstance(value, str) else value
 
 
 class Reboot(Asked):
-    type: Annotated[RebootType, BeforeValidator(_upper)]
+    type: Annotated[Literal["SOFT", "HARD"], BeforeValidator(_upper)]
 
 
 class Rebuild(Asked):
