@@ -362,12 +362,12 @@ class Guests(Protocol):
         """Set the hypervisor's secret of the volume, before a guest's disk needs it; its uuid.
 
         It is only in memory, and nobody can read it; it is lost when the hypervisor's daemon ends.
-        The uuid is the volume's id, unless another program has defined a secret for the volume:
-        then that one gets this value.
+        The uuid is the volume's id; or, on an adopted host, that of Nova's secret of the volume,
+        which it replaces.
         """
 
     def drop_secret(self, volume_id: str) -> None:
-        """Remove it; a missing one is success."""
+        """Remove it, whoever made it; a missing one is success."""
 
     def replace(self, server_id: str, disk: Disk) -> None:
         """Set the source of the disk with this serial in the guest's definition.
