@@ -23,7 +23,9 @@ if importlib.util.find_spec("libvirt") is None:
     collect_ignore_glob = ["test_*.py"]
 
 #: Whose logs are shown with a test that fails, and how many lines of each, without its details.
-LOGS = ("ledger", "agent-1", "agent-2")
+LOGS: tuple[str, ...] = ("ledger", "agent-1", "agent-2")
+if os.environ.get("LAB_TIER") == "nova":
+    LOGS += ("nova-api", "nova-compute-1", "nova-compute-2", "nova-compute-3", "cinder")
 LOG_LINES = 40
 BACKENDS = ["nfs", "rbd"] if os.environ.get("LAB_TIER") == "full" else ["nfs"]
 

@@ -17,9 +17,6 @@ if TYPE_CHECKING:
 if os.environ.get("LAB_TIER") != "nova":
     collect_ignore_glob = ["test_*.py"]
 
-#: Whose logs are shown with a test that fails.
-LOGS = ("nova-api", "nova-compute-1", "nova-compute-2", "nova-compute-3", "agent-2", "cinder")
-
 
 @pytest.fixture(autouse=True)
 def _processes_run() -> None:
