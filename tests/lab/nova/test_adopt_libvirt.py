@@ -15,7 +15,7 @@ import pytest
 from ledger.cli.errors import ExitCode
 from tests.lab.guest import LabGuest, libvirt_of, node_of, wait_node
 from tests.lab.nova.beside import NOVA_URL, URL, Beside, act, beside, lab
-from tests.lab.nova.cloud import NOVA, NovaCloud, survey, wait_until
+from tests.lab.nova.cloud import NOVA, NOVA_DOWN_S, NovaCloud, survey, wait_until
 from tests.lab.settings import ENV, LAB_DIR, SETTLE_S
 from tests.lab.test_encryption import MARKER, read, write
 from tests.lab.world import Cloud as World
@@ -32,8 +32,6 @@ RECORDS = LAB_DIR / "locks-2/connections"
 SHARE = LAB_DIR / "mnt-agent-2"
 #: Where the host's libvirt keeps secrets that are not in its memory alone.
 KEYS = Path(ENV["LAB_HOST_2_DIR"]) / "etc/secrets"
-#: After its last word Nova takes a nova-compute for working so long (service_down_time).
-NOVA_DOWN_S = 60
 
 
 def service(cloud: NovaCloud, host: str) -> dict[str, Any]:
@@ -61,10 +59,12 @@ def cloud() -> Iterator[NovaCloud]:
             enable(nova, each, on=each == HOST)
         yield nova
     finally:
-        # It is not deleted: Nova would take the deleted one for that of servers made there later.
-        for each in (HOST, *FAKES):
-            enable(nova, each, on=each != HOST)
-        lab(f"stop nova-{HOST}; ./hosts.sh down; rm -rf {RECORDS.parent}")
+        try:
+            # Not deleted: Nova would take the deleted one for that of servers made there later.
+            for each in (*FAKES, HOST):
+                enable(nova, each, on=each != HOST)
+        finally:
+            lab(f"stop nova-{HOST}; ./hosts.sh down; rm -rf {RECORDS.parent}")
 
 
 @pytest.fixture
@@ -121,8 +121,6 @@ def adopt(cloud: NovaCloud, server: str) -> None:
 
 
 def wait_shown(ledger: Beside, server: str) -> None:
-    """No agent is let in before nova-compute is down by Nova's word."""
-
     def shown() -> bool:
         topics = [each["topic"] for each in ledger.events(f"/servers/{server}")]
         return "Instance.InstanceObserved" in topics[topics.index("Instance.Adopted") :]
