@@ -116,6 +116,17 @@ class AttachmentView:
         return f"AttachmentView({self.id}, {self.status}, connected={bool(self.connection_info)})"
 
 
+#: All of Cinder's names for QEMU's "luks".  QEMU supports neither LUKS 2 nor "plain".
+LUKS = frozenset(
+    {
+        "luks",
+        "LuksEncryptor",
+        "nova.volume.encryptors.luks.LuksEncryptor",
+        "os_brick.encryptors.luks.LuksEncryptor",
+    }
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Encryption:
     """A volume's encryption in Cinder; None and "" if it is not encrypted."""
