@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 from handlers.drift.beside_nova import SeenAttachment, SeenMapping, SeenServer, SeenVolume
 from handlers.drift.rows import Unknown
+from host_agent.shared.contract.ports import LUKS
 from host_agent.shared.contract.volume_states import NOT_MIGRATING
 
 #: Nova's states of a server whose guest is on its host, as our flows know it.
@@ -39,10 +40,13 @@ class Holder:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VolumeFacts:
-    """`seen` None: Cinder answered 404; Unknown: Cinder did not answer."""
+    """`seen` None: Cinder answered 404; Unknown: Cinder did not answer.  `provider`: of its
+    encryption; None: Cinder was not asked, or answered 404.
+    """
 
     seen: SeenVolume | Unknown | None
     encrypted: bool = False
+    provider: str | Unknown | None = None
     readonly: bool = False
     holders: tuple[Holder, ...] = ()
 
@@ -303,6 +307,9 @@ def _disagreeing(
         yield f"it is {volume.status} in Cinder."
     if volume.migration_status not in NOT_MIGRATING:
         yield f"Cinder migrates it ({volume.migration_status})."
+    if facts.encrypted and facts.provider not in LUKS:
+        told = facts.provider if isinstance(facts.provider, str) else "Cinder does not tell by what"
+        yield f"it is encrypted ({told}), and agents can decrypt 'luks' alone: retype it."
     own = [each for each in facts.holders if each.attachment_id == mapping.attachment_id]
     if any(each.host not in {None, host} for each in own):
         yield f"Cinder has it on host {own[0].host}."

@@ -301,7 +301,7 @@ def place_of(disk: str) -> Place | None:
 
 
 def _place_of(disk: ET.Element) -> Place | None:
-    return _place(disk.find("source"), disk.find("encryption/secret"))
+    return _place(disk.find("source"), disk)
 
 
 def place(source: dict[str, Any]) -> Place:
@@ -325,13 +325,11 @@ def secret_of(disk: str) -> str | None:
     return found[-1] if found else None
 
 
-def _place(source: ET.Element | None, key: ET.Element | None = None) -> Place | None:
-    """`key`: the secret, if it is beside the source, as in Nova's XML."""
+def _place(source: ET.Element | None, disk: ET.Element | None = None) -> Place | None:
+    """`disk`: what names the secrets, if the source does not, as in Nova's XML."""
     if source is None:
         return None
-    auth, secret = source.find("auth"), source.find("auth/secret")
-    own = source.find("encryption/secret")
-    key = own if own is not None else key
+    auth, secret, key = (_first(name, source, disk) for name in ("auth", "auth/secret", _KEY))
     return (
         source.get("dev") or source.get("file"),
         source.get("protocol"),
@@ -341,6 +339,14 @@ def _place(source: ET.Element | None, key: ET.Element | None = None) -> Place | 
         secret.get("uuid") if secret is not None else None,
         key.get("uuid") if key is not None else None,
     )
+
+
+_KEY = "encryption/secret"
+
+
+def _first(name: str, *nodes: ET.Element | None) -> ET.Element | None:
+    found = (node.find(name) for node in nodes if node is not None)
+    return next((each for each in found if each is not None), None)
 
 
 def _in_pool(source: ET.Element) -> str | None:
@@ -356,8 +362,9 @@ def short(where: Place | None) -> str | None:
 
 def set_source(disk: ET.Element, source: dict[str, Any]) -> None:
     """Point a `<disk>` to the same data as another host sees it."""
-    for node in (*disk.findall("encryption"), *disk.findall("backingStore")):
-        disk.remove(node)
+    for name in ("auth", "encryption", "backingStore"):  # libvirt takes a secret in one place alone
+        for node in disk.findall(name):
+            disk.remove(node)
     old = disk.find("source")
     at = 0 if old is None else list(disk).index(old)
     if old is not None:

@@ -13,19 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from host_agent.shared.contract.ports import ConnectionInfo, Encryption
+from host_agent.shared.contract.ports import LUKS, ConnectionInfo, Encryption
 from host_agent.shared.platform import masking
 from host_agent.verbs.context import RunContext, final
-
-#: All of Cinder's names for QEMU's "luks".  QEMU supports neither LUKS 2 nor "plain".
-LUKS = frozenset(
-    {
-        "luks",
-        "LuksEncryptor",
-        "nova.volume.encryptors.luks.LuksEncryptor",
-        "os_brick.encryptors.luks.LuksEncryptor",
-    }
-)
 
 
 @dataclass(frozen=True)

@@ -46,9 +46,23 @@ def read(reader: CloudReader, host: str) -> HostFacts:
     }
     projects: set[str] = set()
     servers = tuple(_server(reader, row, projects) for _, row in sorted(rows.items()))
+    servers = tuple(with_providers(reader, each) for each in servers)
     if servers:
         reader.believe(projects)
     return HostFacts(name=host, disabled=disabled, up=up, moving=moving, servers=servers)
+
+
+def with_providers(reader: CloudReader, server: ServerFacts) -> ServerFacts:
+    """With how its encrypted volumes are encrypted, which only an adoption depends on."""
+
+    def told(id_: str, volume: VolumeFacts) -> VolumeFacts:
+        if not volume.encrypted:
+            return volume
+        path = f"/volumes/{id_}/encryption"
+        return replace(volume, provider=reader.single(reader.cinder, path, "provider"))
+
+    volumes = {id_: told(id_, volume) for id_, volume in server.volumes.items()}
+    return replace(server, volumes=volumes)
 
 
 def read_server(reader: CloudReader, server_id: str) -> ServerFacts | Unknown | None:

@@ -87,17 +87,43 @@ def test_encrypted_disk_names_what_unlocks_it_within_its_source() -> None:
     assert disk_xml.secret_of(disk_xml.build(disk())) is None
 
 
-def test_novas_place_for_it_is_understood_and_left_when_the_source_changes() -> None:
-    """Beside the source: Nova's disks have it there."""
-    own = disk_xml.build(disk(source={"type": "block", "path": "/dev/sdx", **LOCKED}))
-    element = ET.fromstring(disk_xml.build(disk()))
-    node = ET.SubElement(element, "encryption", format="luks")
-    ET.SubElement(node, "secret", type="passphrase", uuid="s-2")
-    novas = ET.tostring(element, encoding="unicode")
-    assert disk_xml.place_of(novas) == disk_xml.place_of(own)
-    disk_xml.set_source(element, {"type": "block", "path": "/dev/sdy", **LOCKED})
-    assert [found.tag for found in element.iter("encryption")] == ["encryption"]
-    assert element.find("source/encryption") is not None
+RBD = {
+    "type": "network",
+    "protocol": "rbd",
+    "name": "volumes/image",
+    "hosts": [["192.0.2.1", "6789"]],
+    "auth": {"user": "cinder", "secret_uuid": "s-1"},
+}
+FILE = {"type": "file", "path": "/var/lib/nova/mnt/0/volume-1"}
+_SECRET = "<encryption format='luks'><secret type='passphrase' uuid='s-2'/></encryption>"
+_CEPH = "<auth username='cinder'><secret type='ceph' uuid='s-1'/></auth>"
+#: A disk's source and secrets as Nova 34 writes them, and ours of the same.
+NOVAS: dict[str, tuple[str, dict[str, Any]]] = {
+    "block": (f"<source dev='/dev/sdx'/>{_SECRET}", {"type": "block", "path": "/dev/sdx"}),
+    "file": (f"<source file='{FILE['path']}'/>{_SECRET}", FILE),
+    "rbd": (
+        "<source protocol='rbd' name='volumes/image'><host name='192.0.2.1' port='6789'/></source>"
+        + _CEPH
+        + _SECRET,
+        RBD,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NOVAS)
+def test_novas_place_for_secrets_is_understood_and_left_when_the_source_changes(name: str) -> None:
+    """Beside the source: libvirt takes each in one place alone."""
+    parts, plain = NOVAS[name]
+    source = {**plain, **LOCKED}
+    kind, novas = source["type"], ET.fromstring(f"<disk device='disk'>{parts}</disk>")
+    novas.set("type", kind)
+    assert disk_xml.place_of(ET.tostring(novas, encoding="unicode")) == disk_xml.place(source)
+    disk_xml.set_source(novas, source)
+    [own] = novas
+    assert (own.tag, disk_xml.place_of(ET.tostring(novas, encoding="unicode"))) == (
+        "source",
+        disk_xml.place(source),
+    )
 
 
 def test_same_data_with_and_without_its_key_is_not_the_same_place() -> None:

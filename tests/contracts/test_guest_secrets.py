@@ -6,7 +6,6 @@ import subprocess
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -227,19 +226,52 @@ def test_nobody_can_read_a_secret_and_it_is_never_on_a_disk(real: RealMachine) -
         real.connection.secretLookupByUUIDString(name)
 
 
+@pytest.fixture
+def novas(real: RealMachine) -> Iterator[Any]:
+    """The secret of a volume as Nova 34 defines it: by a uuid of its own, and in files."""
+    usage = f"<usage type='volume'><volume>{uuid.uuid4()}</volume></usage>"
+    xml = f"<secret ephemeral='no' private='no'>{usage}</secret>"
+    secret = real.connection.secretDefineXML(xml)
+    secret.setValue(PASSPHRASE.encode())
+    yield secret
+    real.guests.drop_secret(secret.usageID())
+
+
+def is_there(real: RealMachine, volume_id: str) -> bool:
+    return volume_id in {secret.usageID() for secret in real.connection.listAllSecrets()}
+
+
 @pytest.mark.lab
-def test_secret_that_nova_left_for_the_volume_is_used_and_not_dropped(real: RealMachine) -> None:
-    """By its uuid, which guests of before are defined with."""
-    volume_id, theirs = str(uuid.uuid4()), str(uuid.uuid4())
-    usage = f"<usage type='volume'><volume>{volume_id}</volume></usage>"
-    real.connection.secretDefineXML(f"<secret><uuid>{theirs}</uuid>{usage}</secret>")
-    with suppress(PortError):
+def test_secret_of_novas_becomes_ours_under_its_uuid(real: RealMachine, novas: Any) -> None:
+    """By which its guest is defined, and can start again."""
+    import libvirt
+
+    volume_id, theirs = novas.usageID(), novas.UUIDString()
+    encryption = {"format": "luks", "secret_uuid": theirs}
+    source = {"type": "file", "path": _path_of(real, volume_id, "luks"), "encryption": encryption}
+    one = Disk(serial=volume_id, source=source, device_name="sdb", bus="scsi")
+    server_id = real.new_guest(RUNNING)
+    real.guests.plug(server_id, one)
+    assert volume_id not in real.guests.secrets()
+    for _ in range(2):
         assert real.guests.keep_secret(volume_id, PASSPHRASE) == theirs
-    secret = real.connection.secretLookupByUUIDString(theirs)
-    assert secret.value() == PASSPHRASE.encode()
+        assert volume_id in real.guests.secrets()
+    kept = real.connection.secretLookupByUUIDString(theirs)
+    assert "ephemeral='yes' private='yes'" in kept.XMLDesc()
+    with pytest.raises(libvirt.libvirtError, match="private"):
+        kept.value()
+    real.guests.stop(server_id, force=True)
+    assert real.guests.start(server_id) is RUNNING
     real.guests.drop_secret(volume_id)
-    assert real.connection.secretLookupByUUIDString(theirs).UUIDString() == theirs
-    secret.undefine()
+    assert not is_there(real, volume_id)
+
+
+@pytest.mark.lab
+def test_secret_of_novas_is_dropped_with_its_volume(real: RealMachine, novas: Any) -> None:
+    """Also if the volume was never connected by us."""
+    volume_id = novas.usageID()
+    real.guests.drop_secret(volume_id)
+    assert not is_there(real, volume_id)
 
 
 @pytest.mark.lab

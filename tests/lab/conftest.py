@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 if importlib.util.find_spec("libvirt") is None:
     collect_ignore_glob = ["test_*.py"]
 
-#: Cinder's qemu-img measures how fast it can hash, by a clock that may not tick meanwhile.
-ATTEMPTS = 10
 #: Whose logs are shown with a test that fails, and how many lines of each, without its details.
-LOGS = ("ledger", "agent-1", "agent-2")
+LOGS: tuple[str, ...] = ("ledger", "agent-1", "agent-2")
+if os.environ.get("LAB_TIER") == "nova":
+    LOGS += ("nova-api", "nova-compute-1", "nova-compute-2", "nova-compute-3", "cinder")
 LOG_LINES = 40
 BACKENDS = ["nfs", "rbd"] if os.environ.get("LAB_TIER") == "full" else ["nfs"]
 
@@ -138,11 +138,7 @@ def volume(new_volume: Callable[[str], str], backend: str) -> str:
 @pytest.fixture
 def encrypted(lab: Lab, backend: str) -> Iterator[str]:
     """The id of an encrypted volume of each backend in turn."""
-    made: list[str] = []
-    for _ in range(ATTEMPTS):
-        made.append(lab.cloud.ask_for_volume(f"{backend}-luks"))
-        if lab.cloud.wait_made(made[-1]) == "available":
-            break
+    made = lab.cloud.create_encrypted(backend)
     yield made[-1]
     for each in made:
         lab.cloud.remove_volume(each)

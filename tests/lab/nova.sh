@@ -85,17 +85,22 @@ compute_conf() { # host: no compute service reaches the databases
   printf '[api_database]\nconnection =\n[database]\nconnection =\n'
 }
 
-# Shares are mounted where the agent looks for them: then it finds them mounted.
+# Shares are mounted where the agent looks for them: then it finds them mounted.  No guest here heeds
+# the request to shut down, for which Nova would wait a minute.  The key is Cinder's.
 libvirt_conf() {
   local section
   compute_conf "$LAB_HOST_2"
   cat <<C
 [DEFAULT]
 compute_driver = libvirt.LibvirtDriver
+shutdown_timeout = 5
 [libvirt]
 virt_type = qemu
 cpu_mode = none
 nfs_mount_point_base = $LAB_DIR/mnt-agent-2
+[key_manager]
+backend = nova.keymgr.conf_key_mgr.ConfKeyManager
+fixed_key = $LAB_FIXED_KEY
 C
   for section in nova_sys_admin privsep_osbrick; do
     printf '[%s]\nhelper_command = %s/bin/privsep-helper --config-file %s/nova.conf --config-file %s/%s.conf\n' \

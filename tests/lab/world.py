@@ -25,6 +25,8 @@ from tests.lab.settings import ENV, LAB_DIR, SETTLE_S
 
 CLI_S = 90
 VOLUME_GB = 1
+#: Cinder's qemu-img measures how fast it can hash, by a clock that may not tick meanwhile.
+ATTEMPTS = 10
 NEWEST = "2.95"  # by then a server is unshelved to a host, and what evacuated stays off
 
 
@@ -69,6 +71,15 @@ class Cloud:
 
     def ask_for_volume(self, kind: str) -> str:
         return str(self.cinder.volumes.create(VOLUME_GB, volume_type=kind).id)
+
+    def create_encrypted(self, backend: str) -> list[str]:
+        """The last one is ready; those before it Cinder has failed to make."""
+        made: list[str] = []
+        for _ in range(ATTEMPTS):
+            made.append(self.ask_for_volume(f"{backend}-luks"))
+            if self.wait_made(made[-1]) == "available":
+                break
+        return made
 
     def wait_made(self, volume_id: str) -> str:
         """The volume's status once it is made, or could not be."""

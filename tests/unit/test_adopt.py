@@ -12,7 +12,7 @@ import pytest
 
 from aggregates import errors
 from handlers.drift.beside_nova import SeenAttachment, SeenMapping, SeenServer, SeenVolume
-from handlers.drift.rows import UNKNOWN
+from handlers.drift.rows import UNKNOWN, Unknown
 from handlers.requests.adopt import (
     AdoptionVerdict,
     Holder,
@@ -68,6 +68,10 @@ def volume(**changes: Any) -> ServerFacts:
     return replace(FACTS, volumes={V: replace(VOLUME, seen=shown)})
 
 
+def encrypted(provider: str | Unknown | None) -> ServerFacts:
+    return replace(FACTS, volumes={V: replace(VOLUME, encrypted=True, provider=provider)})
+
+
 def judged(server: ServerFacts, **options: Any) -> AdoptionVerdict:
     [verdict] = judge(replace(HOST, servers=(server,)), **{"closed": True, **options})
     return verdict
@@ -109,6 +113,8 @@ REFUSED: dict[str, tuple[ServerFacts, str]] = {
     ),
     "detaching": (volume(status="detaching"), "it is detaching in Cinder"),
     "migrated by Cinder": (volume(migration_status="migrating"), "Cinder migrates it"),
+    "encrypted otherwise": (encrypted("luks2"), "encrypted (luks2)"),
+    "encryption not told": (encrypted(UNKNOWN), "Cinder does not tell by what"),
     "no name of the disk": (mapped(device=None), "called None"),
     "a bus that has no plug": (mapped(device="hda"), "called hda"),
     "shared elsewhere": (
@@ -147,6 +153,14 @@ def test_what_both_say_alike_is_taken() -> None:
 def test_its_owner_must_not_be_able_to_have_nova_reboot_it() -> None:
     assert "reboot it" in judged(FACTS, closed=False).refusals[0]
     assert judged(replace(FACTS, locked=True), closed=False).refusals == ()
+
+
+def test_cinder_is_asked_how_a_volume_is_encrypted() -> None:
+    told = {f"/volumes/{V}/encryption": "luks2"}
+    reader: Any = SimpleNamespace(cinder=None, single=lambda _, path, name: (told[path], name)[0])
+    server = one_host.with_providers(reader, encrypted(None))
+    assert judged(server).refusals
+    assert one_host.with_providers(reader, FACTS) == FACTS, "the others are not asked for"
 
 
 def test_a_migration_that_has_not_ended_keeps_its_server() -> None:
@@ -204,10 +218,8 @@ def test_what_the_old_calls_attached_is_taken_by_what_cinder_has() -> None:
 NOTES: dict[str, tuple[ServerFacts, str]] = {
     "local disks": (replace(FACTS, local_disks=True), "local disks"),
     "networks": (replace(FACTS, networks=True), "ports of Neutron"),
-    "encrypted": (
-        replace(FACTS, volumes={V: replace(VOLUME, encrypted=True)}),
-        "needs its key manager",
-    ),
+    "encrypted": (encrypted("luks"), "needs its key manager"),
+    "encrypted, of old": (encrypted("LuksEncryptor"), "needs its key manager"),
     "bus": (mapped(device="sdb"), "SCSI is assumed"),
     "boot index": (FACTS, "boot index"),
     "host": (

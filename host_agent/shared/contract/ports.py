@@ -116,6 +116,17 @@ class AttachmentView:
         return f"AttachmentView({self.id}, {self.status}, connected={bool(self.connection_info)})"
 
 
+#: All of Cinder's names for QEMU's "luks".  QEMU supports neither LUKS 2 nor "plain".
+LUKS = frozenset(
+    {
+        "luks",
+        "LuksEncryptor",
+        "nova.volume.encryptors.luks.LuksEncryptor",
+        "os_brick.encryptors.luks.LuksEncryptor",
+    }
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Encryption:
     """A volume's encryption in Cinder; None and "" if it is not encrypted."""
@@ -362,12 +373,12 @@ class Guests(Protocol):
         """Set the hypervisor's secret of the volume, before a guest's disk needs it; its uuid.
 
         It is only in memory, and nobody can read it; it is lost when the hypervisor's daemon ends.
-        The uuid is the volume's id, unless another program has defined a secret for the volume:
-        then that one gets this value.
+        The uuid is the volume's id; or, on an adopted host, that of Nova's secret of the volume,
+        which it replaces.
         """
 
     def drop_secret(self, volume_id: str) -> None:
-        """Remove it; a missing one is success."""
+        """Remove it, whoever made it; a missing one is success."""
 
     def replace(self, server_id: str, disk: Disk) -> None:
         """Set the source of the disk with this serial in the guest's definition.

@@ -18,6 +18,9 @@ from tests.lab.people import person
 from tests.lab.settings import ENV, LAB_DIR, LAB_SRC, SETTLE_S
 
 CLI_S = 90
+#: After its last word Nova takes a nova-compute for working so long (service_down_time); until then
+#: no agent is let in on its host.
+NOVA_DOWN_S = 60
 NEWEST = "2.96"
 NOVA = {"OpenStack-API-Version": f"compute {NEWEST}"}
 CONNECTOR = {"ip": "127.0.0.1", "host": "elsewhere", "initiator": "iqn.lab", "os_type": "linux"}

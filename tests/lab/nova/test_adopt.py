@@ -14,8 +14,8 @@ from host_agent.simulated.adapters import SimulatedBrick, SimulatedGuests
 from host_agent.simulated.host_state import HostState
 from ledger.cli.errors import ExitCode
 from tests.lab.nova.beside import NOVA_URL, Beside, act, beside, lab
-from tests.lab.nova.cloud import NovaCloud, survey, wait_until
-from tests.lab.settings import ENV
+from tests.lab.nova.cloud import NOVA_DOWN_S, NovaCloud, survey, wait_until
+from tests.lab.settings import ENV, SETTLE_S
 
 pytestmark = pytest.mark.lab
 
@@ -25,7 +25,10 @@ HOST = ENV["LAB_HOST"]
 @pytest.fixture
 def ledger() -> Iterator[Beside]:
     with beside() as running:
-        yield running
+        try:
+            yield running
+        finally:  # who clears the cloud needs its host
+            lab("exec ./nova.sh up")
 
 
 @pytest.fixture
@@ -35,7 +38,6 @@ def cloud() -> Iterator[NovaCloud]:
     try:
         yield nova
     finally:
-        lab("exec ./nova.sh up")
         nova.openstack(f"openstack compute service set --enable {HOST} nova-compute")
 
 
@@ -79,7 +81,8 @@ def test_a_host_is_adopted_worked_on_and_handed_back(cloud: NovaCloud, ledger: B
     as_connected(ledger.home / "host.json", cloud, server)
     with ledger.agent(ledger.home / "host.json"):
         registered = lambda: ledger.get(f"/hosts/{HOST}").get("service_version")  # noqa: E731
-        wait_until(registered, "the agent, which says more than that it is there")
+        what = "the agent, which says more than that it is there"
+        wait_until(registered, what, NOVA_DOWN_S + SETTLE_S)
         cloud.openstack(f"openstack server add volume {server} {second}")
         cloud.wait_status(second, "in-use")
         cloud.openstack(f"openstack server remove volume {server} {first}")

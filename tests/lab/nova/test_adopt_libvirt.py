@@ -5,6 +5,7 @@ by the agent, and goes back; Nova goes on.
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,13 @@ from typing import Any
 import pytest
 
 from ledger.cli.errors import ExitCode
-from tests.lab.guest import LabGuest, node_of, wait_node
+from tests.lab.guest import LabGuest, libvirt_of, node_of, wait_node
 from tests.lab.nova.beside import NOVA_URL, URL, Beside, act, beside, lab
-from tests.lab.nova.cloud import NOVA, NovaCloud, survey, wait_until
-from tests.lab.settings import ENV, LAB_DIR
+from tests.lab.nova.cloud import NOVA, NOVA_DOWN_S, NovaCloud, survey, wait_until
+from tests.lab.settings import ENV, LAB_DIR, SETTLE_S
+from tests.lab.test_encryption import MARKER, read, write
 from tests.lab.world import Cloud as World
+from tests.lab.world import share_file
 from tests.lab.writing import Writer, assert_written
 
 pytestmark = pytest.mark.lab
@@ -27,6 +30,8 @@ LEDGER = f"{ENV['LAB_VENV']}/bin/attachment-ledger"
 RECORDS = LAB_DIR / "locks-2/connections"
 #: Where nova-compute has the share mounted, and the agent finds it.
 SHARE = LAB_DIR / "mnt-agent-2"
+#: Where the host's libvirt keeps secrets that are not in its memory alone.
+KEYS = Path(ENV["LAB_HOST_2_DIR"]) / "etc/secrets"
 
 
 def service(cloud: NovaCloud, host: str) -> dict[str, Any]:
@@ -54,10 +59,12 @@ def cloud() -> Iterator[NovaCloud]:
             enable(nova, each, on=each == HOST)
         yield nova
     finally:
-        # It is not deleted: Nova would take the deleted one for that of servers made there later.
-        for each in (HOST, *FAKES):
-            enable(nova, each, on=each != HOST)
-        lab(f"stop nova-{HOST}; ./hosts.sh down; rm -rf {RECORDS.parent}")
+        try:
+            # Not deleted: Nova would take the deleted one for that of servers made there later.
+            for each in (*FAKES, HOST):
+                enable(nova, each, on=each != HOST)
+        finally:
+            lab(f"stop nova-{HOST}; ./hosts.sh down; rm -rf {RECORDS.parent}")
 
 
 @pytest.fixture
@@ -113,14 +120,16 @@ def adopt(cloud: NovaCloud, server: str) -> None:
     assert act(cloud, f"adopt {HOST} --reason 'rack 3 first'", server)["state"] == "adopted"
 
 
-def connect_anew(cloud: NovaCloud, ledger: Beside, server: str, *volumes: str) -> None:
-    """So that the agent has records of what nova-compute has connected."""
-
+def wait_shown(ledger: Beside, server: str) -> None:
     def shown() -> bool:
         topics = [each["topic"] for each in ledger.events(f"/servers/{server}")]
         return "Instance.InstanceObserved" in topics[topics.index("Instance.Adopted") :]
 
-    wait_until(shown, "the agent to show the guest as it was adopted")
+    wait_until(shown, "the agent to show the guest as it was adopted", NOVA_DOWN_S + SETTLE_S)
+
+
+def connect_anew(cloud: NovaCloud, ledger: Beside, *volumes: str) -> None:
+    """So that the agent has records of what nova-compute has connected."""
     cloud.openstack(f"{LEDGER} attachment refresh --host {HOST} --wait")
     recorded = {json.loads(each.read_text())["serial"] for each in RECORDS.glob("*.json")}
     assert recorded == {*volumes}
@@ -136,6 +145,9 @@ def hand_back(cloud: NovaCloud, ledger: Beside, server: str) -> None:
     lab("exec ./nova.sh hypervisor")
     enable(cloud, HOST, on=True)
     wait_until(lambda: service(cloud, HOST)["state"] == "up", "Nova to hear of its host")
+    # By its hard reboot Nova would leave out each volume that it has no connection of.
+    cloud.bring(server, "SHELVED_OFFLOADED", shelve=None)
+    cloud.bring(server, "ACTIVE", unshelve=None)
 
 
 def test_a_guest_of_libvirt_is_adopted_worked_on_and_handed_back(
@@ -158,7 +170,8 @@ def test_a_guest_of_libvirt_is_adopted_worked_on_and_handed_back(
         defined = guest.domain.XMLDesc()
         adopt(cloud, server)
         with ledger.real_agent():
-            connect_anew(cloud, ledger, server, root, first, second)
+            wait_shown(ledger, server)
+            connect_anew(cloud, ledger, root, first, second)
             assert guest.domain.XMLDesc() == defined
             writer.wait_progress(console)
             change(ours, server, third, attach=True)
@@ -176,10 +189,6 @@ def test_a_guest_of_libvirt_is_adopted_worked_on_and_handed_back(
             assert_seen(guest, root, second, third)
             assert_no_finding(cloud, ledger)
     hand_back(cloud, ledger, server)
-
-    # By its hard reboot Nova would leave out each volume that it has no connection of.
-    cloud.bring(server, "SHELVED_OFFLOADED", shelve=None)
-    cloud.bring(server, "ACTIVE", unshelve=None)
     assert_has(guest, root, second, third)
     cloud.bring(server, "ACTIVE", reboot={"type": "HARD"})
     assert set(cloud.mappings(server)) == {root, second, third}
@@ -192,3 +201,98 @@ def test_a_guest_of_libvirt_is_adopted_worked_on_and_handed_back(
     assert_written(lambda offset, length: world.data(first, offset, length), last)
     ledger.until(first, "Attachment.Deleted", 2)
     assert survey("--apart", "1s")[:2] == (0, [])
+
+
+# --- encrypted volumes --------------------------------------------------------------------------
+
+
+def encrypted(world: World) -> str:
+    """With LUKS at its beginning, as a block backend has it.
+
+    Cinder's NFS driver (29) makes a qcow2 file and says that it is raw; Nova (34) sees no LUKS
+    there, and writes a new header over the file.
+    """
+    volume = world.create_encrypted("nfs")[-1]
+    create = ["qemu-img", "create", "-q", "-f", "luks", "-o", "key-secret=key,iter-time=10"]
+    create += ["--object", f"secret,id=key,data={ENV['LAB_FIXED_KEY']}"]
+    create += [str(share_file(world.backend_name(volume))), "1020M"]  # within Cinder's GiB
+    made = lambda: subprocess.run(create, check=False).returncode == 0  # noqa: E731
+    wait_until(made, "qemu-img to format it")
+    return volume
+
+
+def secrets() -> dict[str, str]:
+    """By volume: the uuid of the secret that the host's libvirt has for it."""
+    found = libvirt_of(HOST).listAllSecrets()
+    return {each.usageID(): each.UUIDString() for each in found}
+
+
+def stored() -> set[str]:
+    """The secrets that are in files, as their definitions and values."""
+    return {each.stem for each in KEYS.glob("*")}
+
+
+def assert_unreadable(world: World, volume: str) -> None:
+    """The share has LUKS, and not what the guest wrote."""
+    data = world.data(volume, 0, 8 << 20)
+    assert data.startswith(b"LUKS\xba\xbe")
+    assert MARKER not in data
+
+
+def test_an_encrypted_volume_is_readable_whoever_has_its_guest(
+    cloud: NovaCloud, ledger: Beside
+) -> None:
+    """By Nova's secret, until the agent connects it; then by the agent's, in memory alone."""
+    world, ours = World(), NovaCloud(f"{URL}/v2.1")
+    root, first, second = cloud.volume("nfs"), encrypted(world), encrypted(world)
+    world.make_bootable(root, "root")
+    server = cloud.server(root)
+    for volume in (first, second):
+        cloud.attach(server, volume)
+        ledger.until(volume, "BlockDeviceMapping.DevicePlugged")
+    guest = LabGuest("of Nova", server, HOST)
+    assert_seen(guest, root, first, second)
+    novas = secrets()
+    assert (set(novas), stored()) == ({first, second}, set(novas.values()))
+
+    with guest.console() as console:
+        write(console, first)
+        adopt(cloud, server)
+        with ledger.real_agent():
+            wait_shown(ledger, server)
+            change(ours, server, second, attach=False)  # by what Cinder says alone
+            assert secrets() == {first: novas[first]}
+            defined = guest.domain.XMLDesc()
+            connect_anew(cloud, ledger, root, first)
+            assert guest.domain.XMLDesc() == defined
+            assert (secrets(), stored()) == ({first: novas[first]}, set())
+            assert read(console, first) == MARKER.decode()
+            ours.bring(server, "ACTIVE", reboot={"type": "HARD"})
+            assert_seen(guest, root, first)
+            work_on_encrypted(ours, guest, first)
+            assert_has(guest, root, first)
+            assert_no_finding(cloud, ledger)
+    assert_unreadable(world, first)
+    hand_back(cloud, ledger, server)
+
+    cloud.bring(server, "ACTIVE", reboot={"type": "HARD"})
+    assert_has(guest, root, first)
+    assert_seen(guest, root, first)
+    with guest.console() as console:
+        assert read(console, first) == MARKER.decode()
+    cloud.detach(server, first)
+    assert (secrets(), stored()) == ({}, set())
+    assert_unreadable(world, first)
+    ledger.until(first, "Attachment.Deleted", 2)
+    assert survey("--apart", "1s")[:2] == (0, [])
+
+
+def work_on_encrypted(ours: NovaCloud, guest: LabGuest, volume: str) -> None:
+    """By the agent: its secret is there as long as the disk is."""
+    with guest.console() as console:
+        assert read(console, volume) == MARKER.decode()
+        change(ours, guest.id, volume, attach=False)
+        assert (secrets(), stored()) == ({}, set())
+        change(ours, guest.id, volume, attach=True)
+        assert secrets() == {volume: volume}
+        assert read(console, volume) == MARKER.decode()

@@ -124,12 +124,13 @@ def test_what_began_while_the_ledger_was_down_is_told_in_an_interval(
     cloud.attach(server, volume)
     ledger.until(volume, "BlockDeviceMapping.DevicePlugged")
     ledger.process.kill()
-
-    plain, begun = NovaCloud(f"{NOVA_URL}/v2.1"), now()
-    plain.detach(server, volume)
-    plain.attach(server, other)
-    ended = now()
-    ledger.start()
+    try:
+        plain, begun = NovaCloud(f"{NOVA_URL}/v2.1"), now()
+        plain.detach(server, volume)
+        plain.attach(server, other)
+        ended = now()
+    finally:  # all tests that follow ask it
+        ledger.start()
     gone = ledger.until(volume, "BlockDeviceMapping.MappingEnded")
     holds(gone, begun, ended)
     assert gone["body"]["seen"]["after"] is not None
