@@ -270,7 +270,7 @@ SELECT * FROM operations
 -- name: moves
 -- Operations of some flows, newest first, before a started_position, of a project's servers; with
 -- the progress of the last long step, and the operation that confirms or reverts a resize, if there
--- is one.  operations_by_start, or operations_by_server.
+-- is one.  operations_moving, or operations_by_server.
 SELECT o.*, p.done_bytes, p.total_bytes, s.flow AS settled_flow, s.outcome AS settled_outcome
   FROM operations AS o
   LEFT JOIN instances AS i ON i.server_id = o.server_id

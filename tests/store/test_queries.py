@@ -20,6 +20,7 @@ from aggregates.instance import Instance
 from host_agent.shared.contract.messages import SERVICE_VERSION, Guest, PowerState, Registration
 from ledger.log.application import Ledger
 from ledger.log.recorder import LedgerRecorder
+from ledger.nova.migrations import TYPES
 from projections.catalog import ALL
 from projections.reads.log import PAGE_MAX
 from projections.reads.queries import Cursor, Queries, read_pool
@@ -28,6 +29,8 @@ from projections.running.runner import catch_up
 from tests.store.histories import Watched, stored_events
 from tests.world import CONTEXT, HOST, OTHER, SERVER, World
 
+_COLUMNS = """SELECT attname FROM pg_attribute WHERE attrelid = 'operations'::regclass
+AND attnum > 0 AND NOT attisdropped ORDER BY attnum"""
 OURS = sql.query("observed", "ours_of_host")
 WORDS = Words(tasks={"resize": "resizing"}, powers={"running": 1})
 
@@ -144,6 +147,23 @@ async def test_operations_are_found_by_each_filter_newest_first(
     assert one is not None
     assert (one["outcome"], one["bound"], one["pivot_passed"]) == ("completed", True, False)
     assert {step["status"] for step in one["steps"]} == {"done"}
+
+
+def test_the_few_moves_are_found_without_reading_all_operations(
+    db: psycopg.Connection[Any], story: Story
+) -> None:
+    """With half a million operations that took a second, and grew; a poll gives up after 12 s."""
+    columns = [name for (name,) in db.execute(_COLUMNS).fetchall()]
+    given = {"operation_id": "gen_random_uuid()", "started_position": "n"}
+    of = ", ".join(given.get(name, name) for name in columns)
+    many = f"INSERT INTO operations SELECT {of} FROM operations, generate_series(100, 3000) AS n"
+    db.execute(many.encode())
+    db.execute("ANALYZE operations")
+    wanted = {"flows": list(TYPES), "server_id": None, "after": None, "limit": PAGE_MAX}
+    for project in (None, "p"):
+        explained = b"EXPLAIN " + sql.query("reads", "moves")
+        plan = db.execute(explained, {**wanted, "project_id": project}).fetchall()
+        assert "operations_moving" in str(plan), plan
 
 
 async def test_a_host_gets_its_commands_once_it_moves_its_cursor(

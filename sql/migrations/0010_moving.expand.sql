@@ -1,0 +1,4 @@
+-- Moves are few among all operations, and Nova's clients (Masakari, a dashboard) ask for them often.
+
+CREATE INDEX operations_moving ON operations (started_position)
+    WHERE flow IN ('evacuate', 'live_migrate', 'resize');  -- ledger.nova.migrations.TYPES
