@@ -22,8 +22,8 @@ SELECT set_config('statement_timeout', %(ms)s, true);
 
 -- name: named
 -- Objects with an id between two, or with this name; with a project only those of its servers.  At
--- most ten of each kind.  Primary keys, attachments_by_volume, mappings_by_volume,
--- findings_by_volume; a name reads all servers.
+-- most ten of each kind.  Primary keys, instances_by_name, attachments_by_volume,
+-- mappings_by_volume, findings_by_volume.
 WITH own AS (
     (SELECT 'server' AS kind, server_id::text AS id, name FROM instances
       WHERE server_id BETWEEN %(low)s AND %(high)s

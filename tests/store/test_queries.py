@@ -29,7 +29,7 @@ from projections.running.runner import catch_up
 from tests.store.histories import Watched, stored_events
 from tests.world import CONTEXT, HOST, OTHER, SERVER, World
 
-_COLUMNS = """SELECT attname FROM pg_attribute WHERE attrelid = 'operations'::regclass
+_COLUMNS = """SELECT attname FROM pg_attribute WHERE attrelid = %s::regclass
 AND attnum > 0 AND NOT attisdropped ORDER BY attnum"""
 OURS = sql.query("observed", "ours_of_host")
 WORDS = Words(tasks={"resize": "resizing"}, powers={"running": 1})
@@ -149,21 +149,41 @@ async def test_operations_are_found_by_each_filter_newest_first(
     assert {step["status"] for step in one["steps"]} == {"done"}
 
 
-def test_the_few_moves_are_found_without_reading_all_operations(
-    db: psycopg.Connection[Any], story: Story
+#: Which of many rows are to be found: of which table, with other values in which columns, by which
+#: query and index.
+FOUND: dict[str, tuple[str, dict[str, str], str, dict[str, Any], str]] = {
+    "moves": (
+        "operations",
+        {"operation_id": "gen_random_uuid()", "started_position": "n"},
+        "moves",
+        {"flows": list(TYPES), "server_id": None, "project_id": None, "after": None, "limit": 9},
+        "operations_moving",
+    ),
+    "a server by its name": (
+        "instances",
+        {"server_id": "gen_random_uuid()", "name": "'deleted-' || n", "deleted": "true"},
+        "named",
+        {"text": "instance", "low": None, "high": None, "project_id": None},
+        "instances_by_name",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FOUND.values(), ids=FOUND)
+def test_few_are_found_without_reading_all(
+    case: tuple[str, dict[str, str], str, dict[str, Any], str],
+    db: psycopg.Connection[Any],
+    story: Story,
 ) -> None:
-    """With half a million operations that took a second, and grew; a poll gives up after 12 s."""
-    columns = [name for (name,) in db.execute(_COLUMNS).fetchall()]
-    given = {"operation_id": "gen_random_uuid()", "started_position": "n"}
-    of = ", ".join(given.get(name, name) for name in columns)
-    many = f"INSERT INTO operations SELECT {of} FROM operations, generate_series(100, 3000) AS n"
+    """With half a million operations that took a second, and with each more of it."""
+    table, other, query, wanted, index = case
+    columns = [name for (name,) in db.execute(_COLUMNS, (table,)).fetchall()]
+    of = ", ".join(other.get(name, name) for name in columns)
+    many = f"INSERT INTO {table} SELECT {of} FROM {table}, generate_series(100, 3000) AS n"
     db.execute(many.encode())
-    db.execute("ANALYZE operations")
-    wanted = {"flows": list(TYPES), "server_id": None, "after": None, "limit": PAGE_MAX}
-    for project in (None, "p"):
-        explained = b"EXPLAIN " + sql.query("reads", "moves")
-        plan = db.execute(explained, {**wanted, "project_id": project}).fetchall()
-        assert "operations_moving" in str(plan), plan
+    db.execute(f"ANALYZE {table}".encode())
+    plan = db.execute(b"EXPLAIN " + sql.query("reads", query), wanted).fetchall()
+    assert index in str(plan), plan
 
 
 async def test_a_host_gets_its_commands_once_it_moves_its_cursor(

@@ -2,3 +2,6 @@
 
 CREATE INDEX operations_moving ON operations (started_position)
     WHERE flow IN ('evacuate', 'live_migrate', 'resize');  -- ledger.nova.migrations.TYPES
+
+-- Deleted servers stay, and a name is of one that is there.
+CREATE INDEX instances_by_name ON instances (name) WHERE NOT deleted;
