@@ -38,8 +38,9 @@ LIMITS: dict[str, int | str] = {
     "keepalives_idle": 4,  # s
     "keepalives_interval": 2,  # s
     "keepalives_count": 3,
-    # Else a slow query that was given up runs on, beside each new attempt.
-    "options": "-c client_connection_check_interval=1s",
+    # Else a slow query that was given up runs on, beside each new attempt; and a query of a second
+    # spends another on compiling itself, each time.
+    "options": "-c client_connection_check_interval=1s -c jit=off",
 }
 _INTERVAL_S = 0.1  # psycopg's default interval between checks for signals
 
