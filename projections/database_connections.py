@@ -3,9 +3,9 @@
 The server's `statement_timeout` is not enough: it does not fire while the server process is
 stopped or a commit waits for a synchronous standby, and the kernel still answers TCP keepalives.
 So the client counts.  A connection without an answer in `answer_s` is closed, and the error is that
-of a lost connection: the statement may have been executed or not.  The caller tries again on a new
-connection, which goes to the present leader (several hosts in the DSN, with
-`target_session_attrs=read-write`).
+of a lost connection: the statement may have been executed or not; a server that still works on it
+ends it.  The caller tries again on a new connection, which goes to the present leader (several
+hosts in the DSN, with `target_session_attrs=read-write`).
 """
 
 from __future__ import annotations
@@ -32,12 +32,15 @@ RECONNECT_FIRST_S, RECONNECT_MAX_S = 0.1, 1.0
 READ_ATTEMPTS = 3
 #: libpq's settings, unless the DSN has them.  A vanished host is noticed after 10 s, with or
 #: without a statement in progress.
-LIMITS: dict[str, int] = {
+LIMITS: dict[str, int | str] = {
     "connect_timeout": 5,  # s, for each host of the DSN
     "tcp_user_timeout": 10_000,  # ms
     "keepalives_idle": 4,  # s
     "keepalives_interval": 2,  # s
     "keepalives_count": 3,
+    # Else a slow query that was given up runs on, beside each new attempt; and a query of a second
+    # spends another on compiling itself, each time.
+    "options": "-c client_connection_check_interval=1s -c jit=off",
 }
 _INTERVAL_S = 0.1  # psycopg's default interval between checks for signals
 

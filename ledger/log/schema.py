@@ -4,6 +4,9 @@ Migrations only go forward.  Each runs in a transaction that also records its na
 checksum; a lock lets any number of processes start at once.  A migration must not change after
 it was applied: a database that another text has made is refused.
 
+Nor does one stop the service: it gives up a lock that it does not get at once, because all that ask
+for the table later would wait behind it, and tries again until no long transaction is in the way.
+
 The end of a migration's name says what it asks of the versions before it.  After an `.expand`
 they work on: it only adds, and nothing that they would have to fill.  A `.contract` takes away or
 changes what they use, so they refuse the database.
@@ -12,15 +15,20 @@ changes what they use, so they refuse the database.
 from __future__ import annotations
 
 import hashlib
+import time
 from dataclasses import dataclass
 from typing import Any
 
 import psycopg
+import structlog
 
 import sql
 
+log = structlog.get_logger(__name__)
+
 SERVER_VERSION_MIN = 150000
 EXPAND = ".expand"
+LOCK_PAUSE_S = 1.0
 _LOCK_KEY = 0x617474_6C6467  # "attldg": advisory locks have numbers, not names
 
 
@@ -61,7 +69,9 @@ def upgrade(dsn: str) -> tuple[str, ...]:
         state = _status(connection)
         _refuse_foreign(state)
         for name in state.pending:
-            _apply(connection, name, sql.migrations()[name])
+            while not _apply(connection, name, sql.migrations()[name]):
+                log.warning("migration_waits", name=name, why="a transaction uses its tables")
+                time.sleep(LOCK_PAUSE_S)
         return state.pending
 
 
@@ -115,13 +125,18 @@ def _status(connection: psycopg.Connection[Any]) -> Status:
     )
 
 
-def _apply(connection: psycopg.Connection[Any], name: str, text: str) -> None:
+def _apply(connection: psycopg.Connection[Any], name: str, text: str) -> bool:
+    """False, and nothing is changed, if others were in the way."""
     try:
         with connection.transaction():
+            connection.execute(sql.query("rebuild", "patience"))
             connection.execute(text.encode())
             _run(connection, "record", name=name, checksum=checksum(text))
+    except psycopg.errors.LockNotAvailable:
+        return False
     except psycopg.errors.RaiseException as error:  # the migration itself refuses
         raise SchemaError(f"{error.diag.message_primary} {error.diag.message_hint}") from None
+    return True
 
 
 def checksum(text: str) -> str:

@@ -8,7 +8,7 @@ has asked for it before.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import Any, NamedTuple
 from uuid import uuid4
@@ -20,6 +20,8 @@ from aggregates.base import Actor, EventContext
 from aggregates.person import Person
 from ledger.log.application import Ledger
 from projections.running.runner import connect
+
+PAGE_EVENTS = 100_000
 
 
 class KnownPerson(NamedTuple):
@@ -47,8 +49,9 @@ def look(dsn: str, person: str) -> KnownPerson:
         known_as = [row[0] for row in rows]
         user_id = rows[0][1] if rows else person
         texts = sorted({user_id, *(row[2] for row in rows if row[2])})
-        [(events, plain)] = _rows(connection, "told_of", known_as=known_as, texts=texts)
+        counts = [*_pages(connection, "told_of", known_as=known_as, texts=texts)]
         months = connection.execute(sql.query("reads", "detached"), {"after": 0}).fetchall()
+    events, plain = map(sum, zip((0, 0), *counts, strict=True))
     return KnownPerson(user_id, known_as, events, plain, [row[2] for row in months])
 
 
@@ -68,11 +71,27 @@ def erase(dsn: str, person: str, reason: str, actor: str) -> KnownPerson:
 
 def wrong(connection: psycopg.Connection[Any]) -> list[tuple[str, str]]:
     """Hashes that cannot be believed, and why: forged, left, lost (sql/queries/persons.sql)."""
-    return _rows(connection, "wrong", erased=Person.Erased.TOPIC)
+    found: dict[str, set[str]] = {"told": set(), "erased": set()}
+    for what, known_as in _pages(connection, "hashes", erased=Person.Erased.TOPIC):
+        found[what].add(known_as)
+    erased, told = found["erased"], found["told"] - found["erased"]
+    return _rows(connection, "wrong", erased=list(erased), told=list(told))
 
 
 def _context(actor: str) -> EventContext:
     return EventContext(actor=Actor(name=actor), request_id=f"req-{uuid4()}", cause="operator")
+
+
+def _pages(
+    connection: psycopg.Connection[Any], query: str, /, **parameters: Any
+) -> Iterator[tuple[Any, ...]]:
+    """Of the whole log.  At once it would take longer than a connection waits (DbConnection), and
+    than a standby lets a query read (max_standby_streaming_delay).
+    """
+    [(head, _)] = connection.execute(sql.query("reads", "head")).fetchall()
+    for after in range(0, head, PAGE_EVENTS):
+        bounds = {"after": after, "until": after + PAGE_EVENTS}
+        yield from _rows(connection, query, **parameters, **bounds)
 
 
 def _rows(

@@ -37,7 +37,7 @@ import sql
 from host_agent import shared
 from ledger.upkeep.long_work import Checkmark, Work
 from projections.base import Projection
-from projections.database_connections import LONG_ANSWER_S
+from projections.database_connections import LONG_ANSWER_S, DbConnection
 from projections.running.projector import Projector
 from projections.running.reader import Reader, reading_ahead
 from projections.running.runner import connect
@@ -45,6 +45,7 @@ from projections.running.runner import connect
 log = structlog.get_logger(__name__)
 
 SWAP_PAUSE_S = 1.0
+INDEX_S = 6 * 3600.0  # of ten million operations or more; one that is given up has to begin anew
 
 
 class RebuildError(Exception):
@@ -73,7 +74,7 @@ def rebuild(dsn: str, chosen: Sequence[Projection]) -> Work:
 
 class _Rebuild:
     def __init__(
-        self, connection: psycopg.Connection[Any], chosen: Sequence[Projection], reader: Reader
+        self, connection: DbConnection, chosen: Sequence[Projection], reader: Reader
     ) -> None:
         self._connection = connection
         self._projections = chosen
@@ -92,7 +93,9 @@ class _Rebuild:
         projector = Projector(self._connection, self._projections, self._reader)
         for _ in self._follow(projector):
             yield Checkmark(projector.projected, projector.head, kept)
+        self._connection.answer_s = INDEX_S
         self._do("indexes")
+        self._connection.answer_s = LONG_ANSWER_S
         self._do("statistics")
         while True:
             for _ in self._follow(projector):

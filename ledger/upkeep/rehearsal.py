@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
+from uuid import UUID
 
 import psycopg
 from eventsourcing.persistence import StoredEvent
@@ -67,12 +68,9 @@ class Rehearsal:
 
     def follow(self, connection: psycopg.Connection[Any]) -> Iterator[int]:
         """Try all of the log as it is now; yields how many events have been tried."""
-        with connection.transaction(), connection.cursor("rehearsal") as cursor:
-            cursor.itersize = _ROWS_AT_ONCE
-            rows = map(_Row._make, cursor.execute(sql.query("log", "by_stream")))
-            for _, stream in groupby(rows, key=lambda row: row.originator_id):
-                self._try(list(stream))
-                yield self.events
+        for _, stream in groupby(_by_stream(connection), key=lambda row: row.originator_id):
+            self._try(list(stream))
+            yield self.events
 
     def _try(self, stream: Sequence[_Row]) -> None:
         self.events += len(stream)
@@ -116,6 +114,21 @@ class Rehearsal:
                 _ = state.row() if projection.stateful else state
                 for derived in projection.derived:
                     derived.rows(state)
+
+
+def _by_stream(connection: psycopg.Connection[Any]) -> Iterator[_Row]:
+    """Page by page.  A transaction over all of it would keep VACUUM from the service's tables for
+    as long, and a standby cancels it after max_standby_streaming_delay, 30 s.
+    """
+    last: tuple[str, int] = (str(UUID(int=0)), -1)
+    while True:
+        with connection.transaction():
+            after = {"id": last[0], "version": last[1], "limit": _ROWS_AT_ONCE}
+            rows = connection.execute(sql.query("log", "by_stream"), after).fetchall()
+        yield from (page := [_Row._make(row) for row in rows])
+        if not page:
+            return
+        last = page[-1].originator_id, page[-1].originator_version
 
 
 def _kind_of(event: Event) -> type[Aggregate]:

@@ -69,11 +69,14 @@ SELECT originator_id, originator_version, topic, body, position
  LIMIT %(limit)s;
 
 -- name: by_stream
--- The whole log, one aggregate after another.  Index scan by aggregate and version.
+-- The log, one aggregate after another, after an event.  Range scan of
+-- events_originator_id_originator_version_key.
 SELECT position, recorded_at, topic, originator_id::text, originator_version, host,
        operation_id::text, body
   FROM events
- ORDER BY originator_id, originator_version;
+ WHERE (originator_id, originator_version) > (%(id)s, %(version)s)
+ ORDER BY events.originator_id, events.originator_version
+ LIMIT %(limit)s;
 
 -- name: head
 -- Position of the last event, 0 if there is none.  One row.

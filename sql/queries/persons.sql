@@ -28,14 +28,14 @@ SELECT p.known_as, p.user_id, p.name
  ORDER BY p.known_as;
 
 -- name: told_of
--- The number of events with one of the hashes `known_as`, and with one of `texts` in plain text.
--- Reads the whole log.
+-- The number of events between two positions with one of the hashes `known_as`, and with one of
+-- `texts` in plain text.  Primary key.
 SELECT count(*) FILTER (WHERE e.actor = ANY (%(known_as)s)) AS known,
        count(*) FILTER (WHERE e.actor = ANY (%(texts)s) OR e.user_id = ANY (%(texts)s)
                            OR EXISTS (SELECT FROM unnest(%(texts)s::text[]) AS t (text)
                                        WHERE position(convert_to(t.text, 'UTF8') IN e.body) > 0))
            AS plain
-  FROM events AS e;
+  FROM events AS e WHERE e.position > %(after)s AND e.position <= %(until)s;
 
 -- name: erase
 -- Deletes the rows of these hashes.  Primary key.
@@ -45,25 +45,30 @@ DELETE FROM persons WHERE known_as = ANY (%(known_as)s);
 -- Deletes a person's refused requests.  Reads the table, which is small.
 DELETE FROM refusals WHERE user_id = %(user_id)s;
 
+-- name: hashes
+-- Hashes of persons in the events between two positions: `erased` ones, and those that are `told`.
+-- Primary key.
+WITH page AS MATERIALIZED (
+    SELECT topic, actor, body FROM events WHERE position > %(after)s AND position <= %(until)s),
+told (known_as) AS (
+    SELECT actor FROM page
+     UNION ALL
+    SELECT convert_from(body, 'UTF8')::json #>> w.path
+      FROM page CROSS JOIN (VALUES ('{actor,name}'::text[]), ('{sender,address}')) AS w (path)
+     WHERE position('"p:' IN body) > 0)
+SELECT 'told' AS what, known_as FROM told WHERE starts_with(known_as, 'p:')
+ UNION
+SELECT 'erased', json_array_elements_text(convert_from(body, 'UTF8')::json -> 'known_as')
+  FROM page WHERE topic = %(erased)s;
+
 -- name: wrong
 -- Inconsistent persons: `forged`, a row that does not match its hash; `left`, a row that an event
--- has erased; `lost`, a missing row that no event has erased.  Reads the whole log.
-WITH erased AS MATERIALIZED (
-    SELECT json_array_elements_text(convert_from(body, 'UTF8')::json -> 'known_as') AS known_as
-      FROM events WHERE topic = %(erased)s),
-logged AS (
-    SELECT actor AS known_as FROM events
-     UNION
-    SELECT convert_from(body, 'UTF8')::json #>> w.path
-      FROM events CROSS JOIN (VALUES ('{actor,name}'::text[]), ('{sender,address}')) AS w (path)
-     WHERE position('"p:' IN body) > 0)
+-- has erased; `lost`, a missing row of `told`, which no event has erased.  Reads the table.
 SELECT 'forged' AS what, p.known_as FROM persons AS p
  WHERE p.known_as <> known_as(p.salt, p.user_id, p.name, p.address, p.agent)
 UNION ALL
-SELECT 'left', known_as FROM erased JOIN persons USING (known_as)
+SELECT 'left', known_as FROM persons WHERE known_as = ANY (%(erased)s)
 UNION ALL
-SELECT 'lost', known_as FROM logged
- WHERE starts_with(known_as, 'p:')
-   AND NOT EXISTS (SELECT FROM persons AS p WHERE p.known_as = logged.known_as)
-   AND NOT EXISTS (SELECT FROM erased AS e WHERE e.known_as = logged.known_as)
+SELECT 'lost', t.known_as FROM unnest(%(told)s::text[]) AS t (known_as)
+ WHERE NOT EXISTS (SELECT FROM persons AS p WHERE p.known_as = t.known_as)
  ORDER BY 1, 2;

@@ -6,8 +6,7 @@
 -- so a crash may lose the last of both, and commits need not wait for the disk.  Every statement
 -- has its index, and one generic plan, which does not depend on the size of a table and costs no
 -- planning.
-SELECT set_config('synchronous_commit', 'off', false), set_config('jit', 'off', false),
-       set_config('enable_seqscan', 'off', false),
+SELECT set_config('synchronous_commit', 'off', false), set_config('enable_seqscan', 'off', false),
        set_config('plan_cache_mode', 'force_generic_plan', false);
 
 -- name: register

@@ -27,8 +27,8 @@ SELECT set_config('statement_timeout', %(ms)s, true);
 
 -- name: named
 -- Objects with an id between two, or with this name; with a project only those of its servers.  At
--- most ten of each kind.  Primary keys, attachments_by_volume, mappings_by_volume,
--- findings_by_volume; a name reads all servers.
+-- most ten of each kind.  Primary keys, instances_by_name, attachments_by_volume,
+-- mappings_by_volume, findings_by_volume.
 WITH own AS (
     (SELECT 'server' AS kind, server_id::text AS id, name FROM instances
       WHERE server_id BETWEEN %(low)s AND %(high)s
@@ -275,7 +275,7 @@ SELECT * FROM operations
 -- name: moves
 -- Operations of some flows, newest first, before a started_position, of a project's servers; with
 -- the progress of the last long step, and the operation that confirms or reverts a resize, if there
--- is one.  operations_by_start, or operations_by_server.
+-- is one.  operations_moving, or operations_by_server.
 SELECT o.*, p.done_bytes, p.total_bytes, s.flow AS settled_flow, s.outcome AS settled_outcome
   FROM operations AS o
   LEFT JOIN instances AS i ON i.server_id = o.server_id

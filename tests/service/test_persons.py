@@ -296,9 +296,10 @@ async def test_what_was_changed_in_the_table_of_persons_is_found(
 
 
 async def test_an_erasure_that_was_stopped_is_found_and_done_again_by_the_hash(
-    api: Api, database_url: str
+    api: Api, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So is one that a restored backup has taken back."""
+    monkeypatch.setattr(erase, "PAGE_EVENTS", 2)
     await asked(api)
     found = erase.look(database_url, HERS.user_id or "")
     told = Person(uuid4())
@@ -314,9 +315,10 @@ async def test_an_erasure_that_was_stopped_is_found_and_done_again_by_the_hash(
 
 
 async def test_what_older_versions_stored_is_counted_and_told_as_it_is(
-    api: Api, database_url: str
+    api: Api, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process of 0.2.0 stores names; a host shows a guest's owner."""
+    monkeypatch.setattr(erase, "PAGE_EVENTS", 1)
     with closing(Ledger(database_url)) as ledger:
         told = Person(uuid4())
         told.record(Person.Erased, known_as=[], reason="it has no table of persons")

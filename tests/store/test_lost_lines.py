@@ -17,7 +17,7 @@ from psycopg_pool import PoolTimeout
 from ledger.log import schema
 from ledger.log.application import Ledger
 from ledger.log.recorder import LedgerRecorder
-from projections.database_connections import READ_ATTEMPTS
+from projections.database_connections import READ_ATTEMPTS, DbConnection
 from projections.reads.database_trouble import is_away, is_lost
 from projections.reads.queries import Queries, read_pool
 from tests.doubles.cut_lines import CutLines, Lost
@@ -174,6 +174,19 @@ async def test_reads_that_meet_lost_lines_are_answered(lines: CutLines) -> None:
         for _ in range(3):
             assert (await queries.head())["position"] == 0
             assert lines.drop_all(), "there was one to read by"
+
+
+def test_what_was_given_up_does_not_run_on_in_the_server(
+    database_url: str, db: psycopg.Connection[Any]
+) -> None:
+    """Else each attempt of a slow query is one more that makes all of them slower."""
+    with DbConnection.connect(database_url, autocommit=True) as given_up:
+        backend = given_up.info.backend_pid
+        given_up.answer_s = 0.1
+        with pytest.raises(psycopg.OperationalError, match="given up"):
+            given_up.execute("SELECT pg_sleep(600)")
+    works = "SELECT FROM pg_stat_activity WHERE pid = %s"
+    eventually(lambda: not db.execute(works, (backend,)).fetchall(), "the end of the query")
 
 
 # --- what counts as lost ----------------------------------------------------------------------

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -171,6 +172,28 @@ def test_a_failing_migration_leaves_nothing_behind(
     assert state.pending == ("0999_broken",)
     with psycopg.connect(empty_database_url) as connection:
         assert connection.execute("SELECT to_regclass('half')").fetchone() == (None,)
+
+
+def test_readers_do_not_wait_behind_a_migration_that_waits_for_one_of_them(
+    database_url: str, db: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As pg_dump, or an auditor's session, which may take hours."""
+    pauses: list[float] = []
+    with psycopg.connect(database_url) as reader:
+        reader.execute("SET idle_in_transaction_session_timeout = '10s'")  # ends a wait for ever
+        reader.execute("SELECT FROM instances")
+
+        def pause(seconds: float) -> None:
+            pauses.append(seconds)
+            assert db.execute("SELECT FROM instances").fetchall() == []
+            if len(pauses) == 2:
+                reader.rollback()
+
+        monkeypatch.setattr(schema, "time", SimpleNamespace(sleep=pause))
+        with later(monkeypatch, GAINED):
+            assert schema.upgrade(database_url) == tuple(GAINED)
+            assert schema.status(database_url).pending == ()
+    assert len(pauses) == 2
 
 
 def test_what_a_migration_refuses_is_told_in_its_own_words(

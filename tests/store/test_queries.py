@@ -20,6 +20,7 @@ from aggregates.instance import Instance
 from host_agent.shared.contract.messages import SERVICE_VERSION, Guest, PowerState, Registration
 from ledger.log.application import Ledger
 from ledger.log.recorder import LedgerRecorder
+from ledger.nova.migrations import TYPES
 from projections.catalog import ALL
 from projections.reads.log import PAGE_MAX
 from projections.reads.queries import Cursor, Queries, read_pool
@@ -28,6 +29,8 @@ from projections.running.runner import catch_up
 from tests.store.histories import Watched, stored_events
 from tests.world import CONTEXT, HOST, OTHER, SERVER, World
 
+_COLUMNS = """SELECT attname FROM pg_attribute WHERE attrelid = %s::regclass
+AND attnum > 0 AND NOT attisdropped ORDER BY attnum"""
 OURS = sql.query("observed", "ours_of_host")
 WORDS = Words(tasks={"resize": "resizing"}, powers={"running": 1})
 
@@ -144,6 +147,43 @@ async def test_operations_are_found_by_each_filter_newest_first(
     assert one is not None
     assert (one["outcome"], one["bound"], one["pivot_passed"]) == ("completed", True, False)
     assert {step["status"] for step in one["steps"]} == {"done"}
+
+
+#: Which of many rows are to be found: of which table, with other values in which columns, by which
+#: query and index.
+FOUND: dict[str, tuple[str, dict[str, str], str, dict[str, Any], str]] = {
+    "moves": (
+        "operations",
+        {"operation_id": "gen_random_uuid()", "started_position": "n"},
+        "moves",
+        {"flows": list(TYPES), "server_id": None, "project_id": None, "after": None, "limit": 9},
+        "operations_moving",
+    ),
+    "a server by its name": (
+        "instances",
+        {"server_id": "gen_random_uuid()", "name": "'deleted-' || n", "deleted": "true"},
+        "named",
+        {"text": "instance", "low": None, "high": None, "project_id": None},
+        "instances_by_name",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FOUND.values(), ids=FOUND)
+def test_few_are_found_without_reading_all(
+    case: tuple[str, dict[str, str], str, dict[str, Any], str],
+    db: psycopg.Connection[Any],
+    story: Story,
+) -> None:
+    """With half a million operations that took a second, and with each more of it."""
+    table, other, query, wanted, index = case
+    columns = [name for (name,) in db.execute(_COLUMNS, (table,)).fetchall()]
+    of = ", ".join(other.get(name, name) for name in columns)
+    many = f"INSERT INTO {table} SELECT {of} FROM {table}, generate_series(100, 3000) AS n"
+    db.execute(many.encode())
+    db.execute(f"ANALYZE {table}".encode())
+    plan = db.execute(b"EXPLAIN " + sql.query("reads", query), wanted).fetchall()
+    assert index in str(plan), plan
 
 
 async def test_a_host_gets_its_commands_once_it_moves_its_cursor(

@@ -326,6 +326,22 @@ def test_an_event_that_cannot_be_folded_ends_it_and_the_old_rows_stay(
     assert tables(db) == before
 
 
+def test_an_index_may_take_longer_than_any_other_statement(
+    database_url: str, hosts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server ends one whose client has given up, so each run would begin it anew."""
+    do = module._Rebuild._do
+
+    def slowly(self: Any, query: str) -> None:
+        if query == "indexes":
+            self._connection.execute("SELECT pg_sleep(1.5)")
+        do(self, query)
+
+    monkeypatch.setattr(module._Rebuild, "_do", slowly)
+    monkeypatch.setattr(module, "LONG_ANSWER_S", 1.0)
+    assert anew(database_url, HOSTS).done == hosts
+
+
 # --- the swap ---------------------------------------------------------------------------------
 
 

@@ -11,11 +11,13 @@ from uuid import UUID
 import orjson
 import psycopg
 import pytest
+from psycopg.pq import TransactionStatus
 
 from aggregates.operation import Operation
 from ledger.cli import shell
 from ledger.log.mapper import IndexedEvent
 from ledger.log.recorder import LedgerRecorder
+from ledger.upkeep import rehearsal as module
 from ledger.upkeep.rehearsal import Rehearsal
 from tests.store.histories import stored_events
 from tests.world import OTHER, World
@@ -61,6 +63,21 @@ def test_all_of_a_log_is_tried_and_what_is_under_way(
     assert rehearsal.events == len(world.store.log)
     assert rehearsal.aggregates == len(world.store.streams)
     assert rehearsal.under_way == len(world.open_operations()) == 1
+
+
+def test_no_transaction_lasts_longer_than_a_page(
+    recorder: LedgerRecorder, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would keep VACUUM from all tables, and a standby would cancel it."""
+    world, _ = under_way()
+    keep(recorder, world)
+    monkeypatch.setattr(module, "_ROWS_AT_ONCE", 3)
+    rehearsal = Rehearsal()
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        for _ in rehearsal.follow(connection):
+            assert connection.info.transaction_status is TransactionStatus.IDLE
+    assert rehearsal.events == len(world.store.log)
+    assert (rehearsal.troubles, rehearsal.aggregates) == ([], len(world.store.streams))
 
 
 def test_nothing_is_needed_but_the_events(
