@@ -26,6 +26,8 @@ from tests.service.passing_world import Both, both_worlds
 
 SOON_S = 20.0
 SHORT_S = 0.3
+#: More than the kernel takes for a reader that does not read.
+READ_BY_NOBODY = 32 * 1024 * 1024
 SERVER = "0d3b7a52-1b0e-4f0a-9c64-3a54f7f1f0aa"
 #: What no route of ours is at.
 PATHS = [
@@ -375,6 +377,25 @@ async def test_an_answer_that_does_not_end_is_broken_off(impatient: Both) -> Non
     with pytest.raises(aiohttp.ClientError):
         await answer.read()
     let_go.set()
+
+
+async def test_a_slow_reader_holds_its_place_no_longer_than_an_answer_takes(
+    impatient: Both,
+) -> None:
+    nova = impatient.api.components.nova
+    assert nova is not None
+    impatient.nova.answers["/"] = said(200, b"x" * READ_BY_NOBODY)
+
+    async def held() -> bool:
+        return nova._under_way.total() == 1
+
+    async def over() -> bool:
+        return not await held()
+
+    async with line(impatient.api) as (_, writer):
+        writer.write(head("GET", PATHS[0], *HEADERS))
+        await eventually(held, "it is passed on")
+        await eventually(over, "others have the place")
 
 
 async def test_a_slow_sender_holds_nobody_at_nova(
