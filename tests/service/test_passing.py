@@ -475,6 +475,24 @@ async def test_no_path_leads_elsewhere_than_to_nova(both: Both) -> None:
     assert paths == ["/v2.1/images", "/v2.1/../../x@example.org/"]
 
 
+async def test_no_odd_path_leads_a_request_for_what_was_handed_over_to_nova(both: Both) -> None:
+    """Apache and nginx take empty segments and dots out of a path before Nova reads it."""
+    ours, theirs = await both.adopted(), await both.watched()
+    for odd in (
+        f"/v2.1/servers//{ours}/action",
+        f"/v2.1/servers/./{ours}/action",
+        f"/v2.1/servers/{theirs}/../{ours}/action",
+        f"/v2.1/servers/{theirs}/%2e%2e/{ours.upper()}/action",
+        f"/v2.1/flavors/..//servers/x/../{ours}/action",
+        f"/v2.1/./servers/{theirs}/../../servers//{ours}",
+    ):
+        first, _, _ = await exchange(both.api, head("POST", odd, *HEADERS, ENDS))
+        assert (first.split()[1], both.said_by_nova()) == ("401", 0), odd
+    for odd in (f"/v2.1/servers//{theirs}", f"/v2.1/servers/x/../{theirs}"):
+        await exchange(both.api, head("GET", odd, *HEADERS, ENDS))
+        assert both.nova.asked.pop().path == odd
+
+
 async def test_without_a_nova_what_is_its_is_refused(
     database_url: str, keystone: SimulatedKeystone
 ) -> None:
