@@ -93,7 +93,7 @@ async def _cinders_question(request: web.Request, nova: Nova, server_id: str) ->
 async def _new_server(request: web.Request) -> bool:
     server = _part(await _sent(request), "server")
     zone = str(server.get("availability_zone") or "")
-    named = [*zone.split(":")[1:], server.get("host"), server.get("hypervisor_hostname")]
+    named = [*zone.split(":", 2)[1:], server.get("host"), server.get("hypervisor_hostname")]
     names = [name for name in named if isinstance(name, str) and name.isprintable()]
     queries = request.app[COMPONENTS].queries
     return any([await queries.host(name) is not None for name in names])
