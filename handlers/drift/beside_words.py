@@ -8,6 +8,7 @@ placeholders.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -348,11 +349,14 @@ KINDS: dict[str, DifferenceClass] = {
 
 
 def remedy_of(kind: DifferenceClass, case: str | None, about: About) -> tuple[str | None, str]:
-    """The repair: its command, if one is safe; and its effect, or why none is safe."""
+    """The repair: its command, if one is safe; and its effect, or why none is safe.
+
+    A host of an attachment is what a member of the project called it, so it is quoted.
+    """
     remedy = kind.cases.get(case or "", kind.remedy)
     names = ("volume", "server", "attachment")
     ids = {name: getattr(about, f"{name}_id") or "ID" for name in names}
-    ids["host"] = about.host or "unknown"
+    ids["host"] = shlex.quote(about.host or "unknown")
     return remedy.command and remedy.command.format(**ids), remedy.why.format(**ids)
 
 

@@ -219,8 +219,9 @@ def _roles(proven: ValidatedToken) -> frozenset[str]:
     """The roles that count.  A domain's are for nothing here, and an agent's are no user's.
 
     Where Keystone says which project administers the cloud, the others' administrators do not.
+    Names are compared as oslo.policy compares them: in any case.
     """
     if proven.project_id is None and not proven.system:
         return frozenset()
     denied = {Role.AGENT.value} if proven.is_admin_project else {Role.AGENT.value, ADMIN_ROLE}
-    return proven.roles - denied
+    return frozenset(role for role in proven.roles if role.lower() not in denied)

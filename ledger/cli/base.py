@@ -256,6 +256,13 @@ class Lister(_Tables, lister.Lister):
 class ShowOne(_Tables, show.ShowOne):
     """A command that prints one thing in the format asked for."""
 
+    def _load_formatter_plugins(self) -> Any:
+        from ledger.cli.table import QuotedShell
+
+        known = super()._load_formatter_plugins()
+        known["shell"].obj = QuotedShell()
+        return known
+
     def produce_output(self, parsed_args: argparse.Namespace, column_names: Any, data: Any) -> int:
         return _with_known_columns(
             lambda: super(ShowOne, self).produce_output(parsed_args, column_names, data)

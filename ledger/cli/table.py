@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from typing import Any, TextIO
 
 from cliff.columns import FormattableColumn
+from cliff.formatters.shell import ShellFormatter
 from cliff.formatters.table import TableFormatter
 
 from host_agent.shared.platform.text import visible
@@ -25,6 +26,8 @@ ID_CHARS = (8, 13, 18, 23, 36)  # where the groups of an id end
 #: A word that is longer than this, and no id, may be broken if there is no room for it.
 WORD_CHARS = 20
 _GAP = "  "
+#: What a shell obeys between double quotes (POSIX, 2.2.3); cliff sees to the quotes alone.
+_OBEYED = re.compile(r"[\\$`]")
 
 _UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _ID = re.compile(rf"(?<![\w-]){_UUID}(?![\w-])")
@@ -148,6 +151,24 @@ class TerminalTable(TableFormatter):
             return
         fields = zip(column_names, data, strict=True)
         write_lines(field_lines(fields, shutil.get_terminal_size().columns, now()), stdout)
+
+
+class QuotedShell(ShellFormatter):
+    """cliff's lines for `eval`, of which a shell obeys none: names and reasons are tenants'."""
+
+    def emit_one(
+        self,
+        column_names: Sequence[str],
+        data: Sequence[Any],
+        stdout: TextIO,
+        parsed_args: argparse.Namespace,
+    ) -> None:
+        texts = [
+            str(value.machine_readable() if isinstance(value, FormattableColumn) else value)
+            for value in data
+        ]
+        quoted = [_OBEYED.sub(r"\\\g<0>", text) for text in texts]
+        super().emit_one(column_names, quoted, stdout, parsed_args)
 
 
 def _is_plain_table(stdout: TextIO, parsed_args: argparse.Namespace) -> bool:

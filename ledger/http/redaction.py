@@ -36,6 +36,8 @@ SHOWN = frozenset(
 )
 #: Codes of errors whose message is Cinder's, or this service's own about the request.
 _SHOWN = frozenset({"refused", "not_found", "forbidden", "cancelled"})
+#: Fields of refusals that name hosts; signs (handlers.requests.presence) also others' servers.
+_PLACED = frozenset({"host", "signs"})
 _SENDER = dict.fromkeys(("address", "agent"))
 _HOSTS = dict.fromkeys(("host", "destination"))
 _PLACES = frozenset(Place)
@@ -96,10 +98,11 @@ def fault(message: str, identity: Identity) -> str:
 
 def refusal(refused: DomainError, identity: Identity | None) -> str:
     """Why a request was refused.  An agent may know its own host."""
-    host = refused.fields.get("host")
-    if host is None or (identity and (identity.everywhere or identity.host == host)):
+    kept = dict.fromkeys(_PLACED & refused.fields.keys(), HIDDEN)
+    own = identity and identity.host and identity.host == refused.fields.get("host")
+    if not kept or (identity and (identity.everywhere or own)):
         return str(refused)
-    return str(type(refused)(**{**refused.fields, "host": HIDDEN}))
+    return str(type(refused)(**{**refused.fields, **kept}))
 
 
 def _with_error(row: Row) -> Row:

@@ -18,6 +18,7 @@ Theory of operation
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 import time
 from collections import Counter
@@ -137,8 +138,9 @@ class Nova:
             )
             await response.prepare(request)
             try:
-                async for chunk in answer.content.iter_any():
-                    await response.write(chunk)
+                async with asyncio.timeout(ANSWER_S):  # a slow reader holds its place no longer
+                    async for chunk in answer.content.iter_any():
+                        await response.write(chunk)
             except (TimeoutError, aiohttp.ClientError, ConnectionError) as error:
                 # Its beginning is said, so all that is left is not to say its end.
                 _log.warning("nova_broke_off", path=request.path, why=str(error) or "no more came")

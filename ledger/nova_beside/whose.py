@@ -34,7 +34,10 @@ from ledger.nova_beside.passing import Nova
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Row = dict[str, Any]
 
-_SERVER = re.compile(r"/servers/([0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})(?:/|\Z)")
+_UUID = r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
+_SERVER = re.compile(rf"/servers/({_UUID})(?:/|\Z)")
+#: What Apache and nginx take out of a path before Nova reads it (RFC 3986, 5.2.4).
+_TAKEN_OUT = re.compile(r"/\.{0,2}/")
 #: Routes whose handlers ask Nova themselves.
 _OF_BOTH = frozenset({"versions", "version", "servers", "servers_detail"})
 
@@ -43,12 +46,13 @@ async def answered(
     request: web.Request, route: str, nova: Nova, handler: Handler
 ) -> web.StreamResponse:
     """By our handler, or by Nova.  `route`: the name of ours; "": there is none."""
-    server = _SERVER.search(request.path)
-    if server is not None:
-        server_id = server[1].lower()
-        ours = bool(await ours_among(request.app[COMPONENTS], [server_id]))
+    named = _SERVER.findall(request.path)
+    if _TAKEN_OUT.search(request.path):  # whichever of them Nova will see there
+        named = re.findall(_UUID, request.path)
+    if named:
+        ours = bool(await ours_among(request.app[COMPONENTS], map(str.lower, named)))
         if not ours and route == "volume_attachment":
-            return await _cinders_question(request, nova, server_id)
+            return await _cinders_question(request, nova, named[0].lower())
     else:
         ours = route in _OF_BOTH or (route in _BY_ROUTE and await _BY_ROUTE[route](request))
     return await (handler(request) if ours else nova.pass_on(request))
@@ -89,7 +93,7 @@ async def _cinders_question(request: web.Request, nova: Nova, server_id: str) ->
 async def _new_server(request: web.Request) -> bool:
     server = _part(await _sent(request), "server")
     zone = str(server.get("availability_zone") or "")
-    named = [*zone.split(":")[1:], server.get("host"), server.get("hypervisor_hostname")]
+    named = [*zone.split(":", 2)[1:], server.get("host"), server.get("hypervisor_hostname")]
     names = [name for name in named if isinstance(name, str) and name.isprintable()]
     queries = request.app[COMPONENTS].queries
     return any([await queries.host(name) is not None for name in names])

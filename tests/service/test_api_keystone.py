@@ -95,6 +95,7 @@ SCOPES: list[tuple[str, dict[str, Any], int, int]] = [
     ("admin", {}, 403, 403),
     ("admin", {"project": PROJECT, "is_admin_project": True}, 200, 200),
     ("admin", {"project": PROJECT, "is_admin_project": False}, 200, 403),
+    ("Admin", {"project": PROJECT, "is_admin_project": False}, 403, 403),  # as oslo.policy compares
     ("service", {"project": PROJECT, "is_admin_project": False}, 200, 403),
 ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
 from typing import Any
 
 import pytest
@@ -268,3 +269,14 @@ def test_a_running_operation_says_in_its_list_what_it_waits_for(screen: Screen, 
     )
     shown = " ".join(screen("operation", "list").split())
     assert "disconnect: waiting for os-brick, 3" in shown
+
+
+def test_what_a_shell_evaluates_is_no_command_of_a_name(
+    run: Run, stub: Stub, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = '$(echo x)`echo y`"; echo z; "${HOME} \\" \\$HOME \\'
+    stub.answers[f"GET /v1/operations/{OPERATION}"] = operation(actor=name)
+    assert run("operation", "show", OPERATION, "-f", "shell") == 0
+    told = [capsys.readouterr().out, 'printf %s "$who"']
+    done = subprocess.run(["sh", "-c", "\n".join(told)], capture_output=True, text=True, check=True)
+    assert done.stdout == name

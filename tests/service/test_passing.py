@@ -26,6 +26,8 @@ from tests.service.passing_world import Both, both_worlds
 
 SOON_S = 20.0
 SHORT_S = 0.3
+#: More than the kernel takes for a reader that does not read.
+READ_BY_NOBODY = 32 * 1024 * 1024
 SERVER = "0d3b7a52-1b0e-4f0a-9c64-3a54f7f1f0aa"
 #: What no route of ours is at.
 PATHS = [
@@ -377,6 +379,25 @@ async def test_an_answer_that_does_not_end_is_broken_off(impatient: Both) -> Non
     let_go.set()
 
 
+async def test_a_slow_reader_holds_its_place_no_longer_than_an_answer_takes(
+    impatient: Both,
+) -> None:
+    nova = impatient.api.components.nova
+    assert nova is not None
+    impatient.nova.answers["/"] = said(200, b"x" * READ_BY_NOBODY)
+
+    async def held() -> bool:
+        return nova._under_way.total() == 1
+
+    async def over() -> bool:
+        return not await held()
+
+    async with line(impatient.api) as (_, writer):
+        writer.write(head("GET", PATHS[0], *HEADERS))
+        await eventually(held, "it is passed on")
+        await eventually(over, "others have the place")
+
+
 async def test_a_slow_sender_holds_nobody_at_nova(
     both: Both, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -452,6 +473,24 @@ async def test_no_path_leads_elsewhere_than_to_nova(both: Both) -> None:
     assert first.split()[1] in {"400", "404"}
     paths = [asked.path for asked in both.nova.asked]
     assert paths == ["/v2.1/images", "/v2.1/../../x@example.org/"]
+
+
+async def test_no_odd_path_leads_a_request_for_what_was_handed_over_to_nova(both: Both) -> None:
+    """Apache and nginx take empty segments and dots out of a path before Nova reads it."""
+    ours, theirs = await both.adopted(), await both.watched()
+    for odd in (
+        f"/v2.1/servers//{ours}/action",
+        f"/v2.1/servers/./{ours}/action",
+        f"/v2.1/servers/{theirs}/../{ours}/action",
+        f"/v2.1/servers/{theirs}/%2e%2e/{ours.upper()}/action",
+        f"/v2.1/flavors/..//servers/x/../{ours}/action",
+        f"/v2.1/./servers/{theirs}/../../servers//{ours}",
+    ):
+        first, _, _ = await exchange(both.api, head("POST", odd, *HEADERS, ENDS))
+        assert (first.split()[1], both.said_by_nova()) == ("401", 0), odd
+    for odd in (f"/v2.1/servers//{theirs}", f"/v2.1/servers/x/../{theirs}"):
+        await exchange(both.api, head("GET", odd, *HEADERS, ENDS))
+        assert both.nova.asked.pop().path == odd
 
 
 async def test_without_a_nova_what_is_its_is_refused(

