@@ -13,6 +13,7 @@ import pytest
 from handlers.drift.judge import APART_S
 from tests.lab.fabric.world import (
     ENV,
+    OUTSIDE_S,
     Server,
     beginning,
     cinder,
@@ -47,7 +48,7 @@ def look() -> None:
         found = ledger("GET", "/v1/drift/runs")["looks"]
         return [each for each in found if each["look_id"] == asked and each["state"] == "ended"]
 
-    [seen] = wait_until(ended, "the look to end")
+    [seen] = wait_until(ended, "the look to end", OUTSIDE_S)
     assert seen["outcome"] == "completed", seen
     assert not seen["braked"], seen
 
