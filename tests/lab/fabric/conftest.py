@@ -40,8 +40,9 @@ def _processes_run() -> Iterator[None]:
     world.vm("for a in 1 2; do ip address replace 10.90.0.$a/32 dev lo; done")
     world.script("cinder.sh", "up")
     world.on_each(lambda host: world.script("ledger.sh", "agent", on=host))
+    there = world.guests(1)
     for server in world.SERVERS:
-        if server.name in world.guests(1):
+        if server.name in there:
             _let_go(server)
     for server_id in _known() - {server.id for server in world.SERVERS}:
         world.ledger("DELETE", f"/v2.1/servers/{server_id}")

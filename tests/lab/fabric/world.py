@@ -313,9 +313,9 @@ def connected(*hosts: int) -> str:
 
 def _connected(on: int) -> str:
     return vm(
-        "cat /sys/class/iscsi_session/*/targetname 2>/dev/null;"
-        "ls /sys/class/block | grep -E '^(sd|nvme)'; dmsetup ls --target multipath | grep -v '^No';"
-        "ls /var/lib/agent/locks | grep json; find /var/lib/agent -name '*.json'; true",
+        "cd /sys/class; for at in iscsi_session/* block/sd* block/nvme*; do"
+        " [ ! -e $at ] || echo $at; done;"
+        "grep -ls mpath block/dm-*/dm/uuid; find /var/lib/agent -name '*.json'",
         on=on,
     )
 
