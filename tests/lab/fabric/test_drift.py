@@ -203,16 +203,19 @@ def test_a_volume_without_a_path_is_found_until_it_has_one(behind: Behind) -> No
 
 def test_a_volume_that_grew_behind_its_guest_is_found_and_told_to_it(behind: Behind) -> None:
     """As if Cinder's word of it had been lost."""
-    server, volume = behind.server, behind.lio
-    vm(f"lvextend -q -L 2G {lv(volume)}")
+    server, both = behind.server, [behind.lio, behind.nvmet]
     database = f"{ENV['LAB_DIR']}/cinder/cinder.sqlite"
-    with sqlite3.connect(database, timeout=60) as cinders:
-        cinders.execute("UPDATE volumes SET size = 2 WHERE id = ?", [volume])
+    for volume in both:
+        vm(f"lvextend -q -L 2G {lv(volume)}")
+        with sqlite3.connect(database, timeout=60) as cinders:
+            cinders.execute("UPDATE volumes SET size = 2 WHERE id = ?", [volume])
     look()
-    assert set(findings("open")) == {("disk_size_differs", f"{server.id}/{volume}")}
-    event = {"name": "volume-extended", "server_uuid": server.id, "tag": volume}
-    ledger("POST", "/v2.1/os-server-external-events", {"events": [event]})
-    wait_until(lambda: server.size(volume) == 2 * GIB, "the guest to see it")
+    expected = {("disk_size_differs", f"{server.id}/{volume}") for volume in both}
+    assert set(findings("open")) == expected
+    about = {"name": "volume-extended", "server_uuid": server.id}
+    events = [{**about, "tag": volume} for volume in both]
+    ledger("POST", "/v2.1/os-server-external-events", {"events": events})
+    wait_until(lambda: {server.size(each) for each in both} == {2 * GIB}, "the guest to see it")
     look()
     assert not findings("open")
     behind.assert_untouched()
