@@ -36,18 +36,17 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 def _processes_run() -> Iterator[None]:
     """However a test ends, the next one finds both paths and the agent, and nothing connected."""
     yield
-    for host in world.HOSTS:
-        world.script("vm.sh", "up", on=host)
+    world.on_each(lambda host: world.script("vm.sh", "up", on=host))
     world.vm("for a in 1 2; do ip address replace 10.90.0.$a/32 dev lo; done")
     world.script("cinder.sh", "up")
-    for host in world.HOSTS:
-        world.script("ledger.sh", "agent", on=host)
+    world.on_each(lambda host: world.script("ledger.sh", "agent", on=host))
+    there = world.guests(1)
     for server in world.SERVERS:
-        if server.name in world.guests(1):
+        if server.name in there:
             _let_go(server)
     for server_id in _known() - {server.id for server in world.SERVERS}:
         world.ledger("DELETE", f"/v2.1/servers/{server_id}")
-    world.wait_until(lambda: not world.operations(), "the operations to end")
+    world.settled()
     for volume, status in world.volumes().items():
         if status == "available":
             world.cinder("DELETE", f"/volumes/{volume}")
@@ -61,7 +60,8 @@ def _known() -> set[str]:
 def _let_go(server: world.Server) -> None:
     for volume in server.attachments():
         server.ask_detach(volume)
-    world.wait_until(lambda: not server.attachments(), "the server to have no volumes")
+    none = "the server to have no volumes"
+    world.wait_until(lambda: not server.attachments(), none, world.OUTSIDE_S)
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def servers() -> list[world.Server]:
         found = world.ledger("GET", "/v2.1/servers/detail")["servers"]
         return known <= {each["id"] for each in found if each["status"] == "PAUSED"}
 
-    world.wait_until(active, "the service to know the servers")
+    world.wait_until(active, "the service to know the servers", world.OUTSIDE_S)
     return world.SERVERS
 
 
@@ -86,7 +86,8 @@ def new_server() -> Callable[[int], world.Server]:
     def make(on: int) -> world.Server:
         made = world.Server(f"moving-{uuid4().hex[:6]}", str(uuid4()))
         made.define(on)
-        world.wait_until(lambda: made.id in _known(), "the service to know the server")
+        known = "the service to know the server"
+        world.wait_until(lambda: made.id in _known(), known, world.OUTSIDE_S)
         return made
 
     return make
@@ -122,7 +123,8 @@ def new_volume(volume_types: set[str]) -> Callable[[str], str]:
         assert kind in volume_types
         body = {"volume": {"size": 1, "volume_type": kind}}
         made = str(world.cinder("POST", "/volumes", body)["volume"]["id"])
-        world.wait_until(lambda: world.volumes()[made] != "creating", f"volume {made}")
+        ready = f"volume {made}"
+        world.wait_until(lambda: world.volumes()[made] != "creating", ready, world.OUTSIDE_S)
         assert world.volumes()[made] == "available"
         if not kind.endswith("-luks"):
             lv = world.lv(made)

@@ -10,7 +10,9 @@ import pytest
 
 from tests.lab.fabric.test_flows import BY_ID, kinds, stored
 from tests.lab.fabric.world import (
+    OUTSIDE_S,
     Server,
+    beginning,
     connected,
     operations,
     settled,
@@ -24,18 +26,32 @@ Make = Callable[[str], str]
 NewServer = Callable[[int], Server]
 
 PATTERN = 11
-#: What says, in the second, that the kernel has no path any more.
+#: What says, in the second, that it is logged in to a target.
+LIVE = {
+    "lio": "grep -qs LOGGED_IN /sys/class/iscsi_session/*/state",
+    "nvmet": "grep -qs live /sys/class/nvme/nvme*/state",
+}
+#: And that the kernel has no path any more.
 NO_PATH = {
     "lio": "multipath -ll | grep -c failed | grep -q 2",
-    "nvmet": "! grep -q live /sys/class/nvme/nvme*/state",
+    "nvmet": f"! {LIVE['nvmet']}",
 }
+
+
+def sees(what: str) -> bool:
+    """Whether the second does."""
+    return vm(f"{what} && echo yes || true", on=2) == "yes"
+
+
+def netem(is_: str) -> None:
+    """What is made of all that the second sends to storage; it knows the first's address."""
+    neighbour = "ip neighbour replace 10.90.1.1 lladdr 52:54:00:91:00:01 dev eth1 nud permanent"
+    vm(f"{neighbour}; tc qdisc replace dev eth1 root netem {is_}", on=2)
 
 
 @contextlib.contextmanager
 def network(is_: str) -> Iterator[None]:
-    """What netem makes of all that the second sends to storage; it knows the first's address."""
-    neighbour = "ip neighbour replace 10.90.1.1 lladdr 52:54:00:91:00:01 dev eth1 nud permanent"
-    vm(f"{neighbour}; tc qdisc replace dev eth1 root netem {is_}", on=2)
+    netem(is_)
     try:
         yield
     finally:
@@ -100,6 +116,28 @@ def test_a_target_that_does_not_answer_is_asked_again(
 
 
 @kinds
+def test_a_target_that_falls_silent_in_the_middle_of_a_connect(
+    kind: str, new_server: NewServer, new_volume: Make
+) -> None:
+    """Once logged in to; before that each answer is late, so that there is a middle to see."""
+    server, volume = new_server(2), new_volume(kind)
+    with network("delay 700ms"):
+        server.ask_attach(volume)
+        wait_until(lambda: sees(LIVE[kind]), "the login", OUTSIDE_S)
+        netem("loss 100%")
+        assert step()["verb"] == "volume_connect"
+        wait_until(lambda: not sees(LIVE[kind]), "the kernel to see it")
+    settled()
+    assert server.attachments() == [volume]
+    assert volumes()[volume] == "in-use"
+    source = server.sources()[volume]
+    assert source.startswith(BY_ID[kind])
+    assert beginning(source, on=2) == volume
+    server.ask_detach(volume)
+    assert_released(volume)
+
+
+@kinds
 def test_a_volume_that_hangs_is_released_once_it_answers(
     kind: str, new_server: NewServer, new_volume: Make
 ) -> None:
@@ -112,7 +150,7 @@ def test_a_volume_that_hangs_is_released_once_it_answers(
     server.write(volume, PATTERN)
     with stands(volume):
         server.ask_detach(volume)
-        wait_until(lambda: vm(f"{NO_PATH[kind]} && echo yes || true", on=2), "the kernel to see it")
+        wait_until(lambda: sees(NO_PATH[kind]), "the kernel to see it")
         assert step()["verb"] == "disk_unplug"
     assert_released(volume)
     assert server.attachments() == []

@@ -6,21 +6,23 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from xml.etree import ElementTree as ET
 
 import requests
 
 from host_agent.shared.contract.messages import AGENT_HEADER
 
+T = TypeVar("T")
 SRC = Path(__file__).parent
 SETTLE_S = 900  # for anything, under emulation on a busy machine
 PROJECT = "11111111111111111111111111111111"
 HOSTS = (1, 2)
-OUTSIDE_S = 0.2  # how often our service is asked, where nothing is emulated
+OUTSIDE_S = 0.2  # how often our service and Cinder are asked, where nothing is emulated
 BUSY = 503  # the service, of a Cinder that is slow under emulation
 #: Without an operating system: on virtio-scsi QEMU lets go of a disk without asking the guest.
 XML = f"""<domain type='qemu'><name>{{name}}</name><uuid>{{id}}</uuid>
@@ -298,16 +300,22 @@ def missing(volume: str) -> str:
     return vm(f"{read} | od -An -v -tu4 -w512 | awk '$1 != NR {{ print NR; exit }}'")
 
 
+def on_each(act: Callable[[int], T], hosts: Iterable[int] = HOSTS) -> list[T]:
+    """What it answers for each host, by their processors at once."""
+    with ThreadPoolExecutor() as pool:
+        return list(pool.map(act, hosts))
+
+
 def connected(*hosts: int) -> str:
     """Sessions, SCSI disks, maps, namespaces and records of connections: all that may be left."""
-    return "\n".join(filter(None, map(_connected, hosts or HOSTS)))
+    return "\n".join(filter(None, on_each(_connected, hosts or HOSTS)))
 
 
 def _connected(on: int) -> str:
     return vm(
-        "cat /sys/class/iscsi_session/*/targetname 2>/dev/null;"
-        "ls /sys/class/block | grep -E '^(sd|nvme)'; dmsetup ls --target multipath | grep -v '^No';"
-        "ls /var/lib/agent/locks | grep json; find /var/lib/agent -name '*.json'; true",
+        "cd /sys/class; for at in iscsi_session/* block/sd* block/nvme*; do"
+        " [ ! -e $at ] || echo $at; done;"
+        "grep -ls mpath block/dm-*/dm/uuid; find /var/lib/agent -name '*.json'",
         on=on,
     )
 
