@@ -29,7 +29,6 @@ from handlers.requests.guards import (
     check_contact,
     check_lock,
     check_vm_state,
-    lane_of_mapping,
     refuse_guestless,
     start,
 )
@@ -262,7 +261,7 @@ def delete(
     bound = {lane.bdm_id for lane in lanes}
     # A refused undo leaves mappings whose attachment is deleted already.
     lanes += [
-        lane_of_mapping(mapping, server.volumes[str(mapping.volume_id)], None)
+        mapping.lane(server.volumes[str(mapping.volume_id)], None)
         for mapping in server.attached
         if str(mapping.id) not in bound
     ]
