@@ -49,7 +49,7 @@ def take(host: Host, registration: Registration, evacuating: Iterable[str], book
             str(a.id)
             for a in attachments
             if a.version
-            and a.origin is None
+            and not _of_nova(a.server_id, book)
             and a.server_id not in open_
             and (a.state in _GONE or a.host != host.name)
         ],
@@ -70,7 +70,14 @@ def _left(host: Host, server_id: str, book: Book) -> bool:
     instance = book.get(Instance, server_id)
     elsewhere = host.name not in {instance.host, instance.resize_source}
     given_up = instance.deleted or elsewhere or host.name in instance.left_on
-    return bool(instance.version) and instance.origin is None and given_up
+    return bool(instance.version) and not _of_nova(server_id, book) and given_up
+
+
+def _of_nova(server_id: str | None, book: Book) -> bool:
+    """Whether a Nova has the server.  Its attachments do not tell: what adopted them may have been
+    archived, with the middle of their streams.
+    """
+    return server_id is not None and book.get(Instance, server_id).origin is not None
 
 
 def _undecided(host: str, server_id: str, shown: bool, book: Book) -> bool:
