@@ -11,7 +11,8 @@ Theory of operation
 * A server that this list lacks is gone if Nova has said 404 for a day, whenever it was asked, and
   nobody else knows it: Cinder has no attachment of it, and no host of ours a volume in its guest.
   Until then it stays as it was.
-* A Nova that has none of the servers that it had, and none of their hosts, is another one.
+* A Nova that has none of the servers that it had, lists none as deleted, and has none of their
+  hosts, is another one.
 * An attachment of which Cinder says 404 is over, unless Nova's mapping names it and this Cinder
   does not have the volume either: then it may be another Cinder.
 """
@@ -19,7 +20,7 @@ Theory of operation
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from handlers.drift.beside_nova import SeenServer, SeenVolume
 from handlers.drift.rows import Unknown
@@ -29,6 +30,9 @@ from ledger.nova_beside.reads import CloudReader, CutListError, Servers
 
 #: For so long Nova has to say 404 of a server that it does not list as deleted either.
 GONE_S = 24 * 3600.0
+
+#: Of so many servers another Nova is asked at most whether it lists them as deleted.
+ASKED_MAX = 20
 
 VolumesSeen = Mapping[str, SeenVolume | Unknown | None]
 
@@ -61,12 +65,17 @@ def refuse_another(reader: CloudReader, servers: Servers, knows: Mapping[str, Kn
     hosts = {each.host for each in had.values() if each.host is not None}
     if not hosts or any(servers[id_] is not None for id_ in had):
         return
-    if hosts.isdisjoint(one_host.hosts(reader)):
+    if hosts.isdisjoint(one_host.hosts(reader)) and not _lists_any(reader, sorted(had)):
         raise CutListError(
             f"Nova has none of the {len(had)} servers that it had, and none of their hosts. It may "
             "be another cloud's: check observe.compute_endpoint, region_name and the catalog.",
             "A cloud that was made anew needs a ledger with a database of its own.",
         )
+
+
+def _lists_any(reader: CloudReader, server_ids: Sequence[str]) -> bool:
+    """Whether Nova lists one of the first as deleted: no other Nova does."""
+    return any(reader.is_deleted(id_) for id_ in server_ids[:ASKED_MAX])
 
 
 def doubted(server: SeenServer | None, volumes: VolumesSeen) -> frozenset[str]:

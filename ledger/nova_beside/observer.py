@@ -378,7 +378,9 @@ class Observer:
         self, server_id: str, attachments: list[SeenAttachment], had: Known | None
     ) -> bool:
         """Whether a server of which Nova says 404 is deleted, or was known to be."""
-        if had is None or had.shape is None:
+        if had is None:  # a stranger's, or one that is not projected yet
+            return False
+        if had.shape is None:
             return True
         volumes = self._store.load_many(*((Volume, UUID(id_)) for id_ in had.volumes))
         shown = any(of == server_id for each in volumes for _, of in each.shown)  # by hosts of ours

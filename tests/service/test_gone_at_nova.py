@@ -142,6 +142,13 @@ def test_a_server_that_nova_denies_for_less_than_a_day_is_there(looks: Looks) ->
         assert looks.look() == [], "and another day begins"
 
 
+def test_a_server_that_is_not_projected_yet_is_not_over(looks: Looks) -> None:
+    """A second notification may come before the projection of what the first has recorded."""
+    server = looks.server()
+    looks.nova.delete(server)
+    assert not looks._observer._is_over(server.id, [], None)
+
+
 def test_what_nova_lists_as_deleted_is_deleted_whatever_cinder_has_left(looks: Looks) -> None:
     server = looks.server()
     [mapping] = server.mappings
@@ -190,6 +197,18 @@ def test_another_nova_is_not_believed(looks: Looks) -> None:
     assert looks.look() == []
     assert not looks.is_deleted(server)
     assert looks.ledger.load(Instance, UUID(stranger.id)).version == 0
+
+
+def test_a_nova_that_lists_its_servers_as_deleted_is_the_same_though_their_hosts_are_gone(
+    looks: Looks,
+) -> None:
+    nova, server = looks.nova, looks.server()
+    for each in list(nova.servers.values()):
+        nova.delete(each)
+    nova.hosts.clear()
+    nova.boot("new", "new-host")
+    assert "Instance.Deleted" in looks.look()
+    assert looks.is_deleted(server)
 
 
 def test_a_nova_all_of_whose_servers_were_deleted_is_the_same(looks: Looks) -> None:
