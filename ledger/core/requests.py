@@ -41,6 +41,9 @@ Decide = Callable[[Unit, RequestOrigin], Operation]
 
 _log = structlog.get_logger(__name__)
 
+#: A permission, and no part of what is asked; the fingerprints of 0.2.0 are without it.
+_NOT_ASKED = frozenset({"shelved_allowed"})
+
 
 @dataclass(frozen=True)
 class Accepted:
@@ -384,7 +387,8 @@ class Requests:
         self, kind: str, request: Any, context: EventContext, key: str | None
     ) -> RequestOrigin:
         operation_id = operation_id_of(context, key) if key else uuid4()
-        fingerprint = hashlib.sha256(kind.encode() + orjson.dumps(asdict(request))).hexdigest()
+        asked = {name: value for name, value in asdict(request).items() if name not in _NOT_ASKED}
+        fingerprint = hashlib.sha256(kind.encode() + orjson.dumps(asked)).hexdigest()
         return RequestOrigin(
             operation_id=operation_id,
             bdm_id=uuid4(),

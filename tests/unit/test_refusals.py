@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -405,3 +406,18 @@ def test_an_operators_reason_is_in_the_log(act: str, kind: type[Event]) -> None:
     world.service.act(operation_id, act, "the host is scrap", CONTEXT)
     [event] = events(world, kind)[-1:]
     assert vars(event)["reason"] == "the host is scrap"
+
+
+def test_what_is_asked_for_has_the_fingerprint_that_it_has_in_0_2_0() -> None:
+    """Else who asks again after an upgrade is refused: the key is another request's (422)."""
+    world = World()
+    pair = f'"server_id":"{SERVER}","volume_id":"{world.volumes[0]}"'
+    more = '"tag":null,"delete_on_termination":false,"multiattach_allowed":true,"is_root":false'
+    attach = f'attach{{{pair},"device":null,{more}}}'
+    detach = f'detach{{{pair},"root_allowed":false}}'
+    for asked, ask in ((attach, world.attach), (detach, world.detach)):
+        id_ = ask()
+        world.done(id_)
+        started = world.operation(id_).started
+        assert started is not None
+        assert started.fingerprint == hashlib.sha256(asked.encode()).hexdigest()
