@@ -4,8 +4,8 @@ Migrations only go forward.  Each runs in a transaction that also records its na
 checksum; a lock lets any number of processes start at once.  A migration must not change after
 it was applied: a database that another text has made is refused.
 
-Nor does one stop the service: it gives up a lock that it does not get at once, because all that ask
-for the table later would wait behind it, and tries again until no long transaction is in the way.
+Nor does one stop the service: it gives up a lock that it does not get in 2 s, because all that ask
+for the table later wait behind it, and tries again until no long transaction is in the way.
 
 The end of a migration's name says what it asks of the versions before it.  After an `.expand`
 they work on: it only adds, and nothing that they would have to fill.  A `.contract` takes away or
@@ -70,7 +70,11 @@ def upgrade(dsn: str) -> tuple[str, ...]:
         _refuse_foreign(state)
         for name in state.pending:
             while not _apply(connection, name, sql.migrations()[name]):
-                log.warning("migration_waits", name=name, why="a transaction uses its tables")
+                log.warning(
+                    "migration_waits",
+                    name=name,
+                    why="a transaction, or autovacuum, uses its tables",
+                )
                 time.sleep(LOCK_PAUSE_S)
         return state.pending
 
@@ -129,10 +133,10 @@ def _apply(connection: psycopg.Connection[Any], name: str, text: str) -> bool:
     """False, and nothing is changed, if others were in the way."""
     try:
         with connection.transaction():
-            connection.execute(sql.query("rebuild", "patience"))
+            _run(connection, "patience")
             connection.execute(text.encode())
             _run(connection, "record", name=name, checksum=checksum(text))
-    except psycopg.errors.LockNotAvailable:
+    except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected):
         return False
     except psycopg.errors.RaiseException as error:  # the migration itself refuses
         raise SchemaError(f"{error.diag.message_primary} {error.diag.message_hint}") from None
@@ -152,7 +156,7 @@ def _connect(dsn: str) -> psycopg.Connection[Any]:
         made.close()
         raise SchemaError(
             f"The database has the encoding {encoding}: the ledger needs UTF8. Make it anew with: "
-            "createdb --encoding UTF8 --template template0"
+            "createdb --encoding UTF8 --lc-collate C --template template0"
         )
     return made
 

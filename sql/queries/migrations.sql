@@ -12,6 +12,11 @@ CREATE TABLE IF NOT EXISTS schema_migrations (
     applied_at timestamptz NOT NULL DEFAULT now()
 );
 
+-- name: patience
+-- The longest that a migration waits for a lock, and so the longest that others wait behind it;
+-- longer than deadlock_timeout (1 s), after which autovacuum gives way.
+SELECT set_config('lock_timeout', '2s', true);
+
 -- name: exists
 -- Whether that table exists.
 SELECT to_regclass('schema_migrations') IS NOT NULL;

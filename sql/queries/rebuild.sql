@@ -80,8 +80,8 @@ SELECT format('ANALYZE rebuild.%%I (%%s)', c.relname, string_agg(format('%%I', a
  GROUP BY c.oid;
 
 -- name: patience
--- The longest that the swap, or a migration, waits for a lock, and so the longest that it blocks
--- readers; shorter than deadlock_timeout, so that a reader is never the victim of a deadlock.
+-- The longest that the swap waits for a lock, and so the longest that it blocks readers; shorter
+-- than deadlock_timeout, so that a reader is never the victim of a deadlock.
 SELECT set_config('lock_timeout', '300ms', true);
 
 -- name: lock_live
