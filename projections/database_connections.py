@@ -10,6 +10,7 @@ hosts in the DSN, with `target_session_attrs=read-write`).
 
 from __future__ import annotations
 
+import os
 from typing import Any, Self, TypeVar
 
 import psycopg
@@ -30,8 +31,8 @@ RECONNECT_FIRST_S, RECONNECT_MAX_S = 0.1, 1.0
 #: Attempts of a read that meets dead connections: after a crash of the server the pool is drained,
 #: but connections that it was just opening come after that.
 READ_ATTEMPTS = 3
-#: libpq's settings, unless the DSN has them.  A vanished host is noticed after 10 s, with or
-#: without a statement in progress.
+#: libpq's settings, unless the DSN has them; its `options` are added to these, and win.  A vanished
+#: host is noticed after 10 s, with or without a statement in progress.
 LIMITS: dict[str, int | str] = {
     "connect_timeout": 5,  # s, for each host of the DSN
     "tcp_user_timeout": 10_000,  # ms
@@ -48,9 +49,13 @@ R = TypeVar("R")
 
 
 def limited(dsn: str) -> str:
-    """The DSN, with those of LIMITS that it does not set."""
+    """The DSN, with those of LIMITS that it does not set.  Is the same for what it has returned."""
     said = conninfo_to_dict(dsn)
-    return make_conninfo(dsn, **{name: LIMITS[name] for name in LIMITS if name not in said})
+    limits = {name: LIMITS[name] for name in LIMITS if name not in said}
+    ours, own = str(LIMITS["options"]), str(said.get("options") or os.environ.get("PGOPTIONS", ""))
+    if not own.startswith(ours):
+        limits["options"] = f"{ours} {own}".strip()
+    return make_conninfo(dsn, **limits)
 
 
 def _given_up(answer_s: float) -> psycopg.OperationalError:

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from aiohttp import ClientResponse
 from eventsourcing.persistence import StoredEvent
-from psycopg.conninfo import conninfo_to_dict
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from ledger.core.wakeups import ANY_EVENT
 from ledger.log import writer as writer_module
@@ -103,3 +103,15 @@ def test_the_dsn_has_the_last_word_on_its_lines() -> None:
     own = conninfo_to_dict(limited("host=a,b keepalives_idle=60 connect_timeout=2"))
     said = {"host": "a,b", "keepalives_idle": "60", "connect_timeout": "2"}
     assert own == {**{name: str(value) for name, value in LIMITS.items()}, **said}
+
+
+@pytest.mark.parametrize("place", ["dsn", "environment"])
+def test_options_of_the_site_are_added_and_win(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last of two `-c` counts.  A connection of a pool is given its DSN more than once."""
+    site = "-c jit=on -c search_path=ledger"
+    dsn = make_conninfo("host=a", options=site) if place == "dsn" else "host=a"
+    if place == "environment":
+        monkeypatch.setenv("PGOPTIONS", site)
+    for _ in range(2):
+        dsn = limited(dsn)
+        assert conninfo_to_dict(dsn)["options"] == f"{LIMITS['options']} {site}"
