@@ -14,8 +14,9 @@ from aggregates import errors
 from aggregates.attachment import Attachment
 from aggregates.host import Host
 from aggregates.instance import RUNNING, Instance, VmState
+from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import Operation
-from aggregates.volume import VolumeClaim
+from aggregates.volume import Volume, VolumeClaim
 from handlers.engine.claims import leaves_disks
 from handlers.engine.plan import Place
 from handlers.flows import FLOWS
@@ -261,7 +262,7 @@ def delete(
     bound = {lane.bdm_id for lane in lanes}
     # A refused undo leaves mappings whose attachment is deleted already.
     lanes += [
-        mapping.lane(server.volumes[str(mapping.volume_id)], None)
+        _of_unbound(mapping, server.volumes[str(mapping.volume_id)])
         for mapping in server.attached
         if str(mapping.id) not in bound
     ]
@@ -276,6 +277,13 @@ def delete(
     # Asks for no state: what Cinder is doing with a volume its release waits for (0040).
     concerned = Concerned(known=server.volumes.values(), shown=tuple)
     return start("delete", origin, instance, lanes, places, concerned, order)
+
+
+def _of_unbound(mapping: BlockDeviceMapping, volume: Volume) -> Lane:
+    """A volume whose attach has failed is its user's again, unless the server's build made it."""
+    ours = volume.mark == str(mapping.id)
+    lane = mapping.lane(volume, None)
+    return replace(lane, delete_on_termination=ours and mapping.delete_on_termination)
 
 
 def _places(

@@ -201,8 +201,14 @@ def _after(world: World, when: Callable[[], bool], then: Callable[[], object]) -
     world.store.save = saving  # type: ignore[method-assign]
 
 
-def test_a_server_is_deleted_with_the_mapping_that_a_refused_undo_has_left() -> None:
-    """Storm 20029: its attachment was deleted, so no lane of the deletion led to it."""
+@pytest.mark.parametrize("delete_on_termination", [False, True])
+def test_a_server_is_deleted_with_the_mapping_that_a_refused_undo_has_left(
+    delete_on_termination: bool,
+) -> None:
+    """Storm 20029: its attachment was deleted, so no lane of the deletion led to it.
+
+    Whose attach has failed has the volume, and what is on it.
+    """
     world = World()
     Broken(world, "guests.plug", ErrorKind.FINAL)
     deleting = Broken(world, "cinder.attachment_delete")
@@ -213,7 +219,7 @@ def test_a_server_is_deleted_with_the_mapping_that_a_refused_undo_has_left() -> 
         return False
 
     deleting.while_ = turns_up
-    attach = world.run(world.attach())
+    attach = world.run(world.attach(delete_on_termination=delete_on_termination))
     assert [left["step"] for left in attach.left] == ["bind", "reserve"]
     shows_nothing(world)
     world.done(world.delete())
