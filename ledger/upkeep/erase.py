@@ -75,7 +75,12 @@ def wrong(connection: psycopg.Connection[Any]) -> list[tuple[str, str]]:
     for what, known_as in _pages(connection, "hashes", erased=Person.Erased.TOPIC):
         found[what].add(known_as)
     erased, told = found["erased"], found["told"] - found["erased"]
-    return _rows(connection, "wrong", erased=list(erased), told=list(told))
+    rows = _rows(connection, "wrong", erased=list(erased), told=list(told))
+    if any(why == "lost" for why, _ in rows):  # or somebody was erased meanwhile
+        pages = _pages(connection, "hashes", erased=Person.Erased.TOPIC)
+        late = {known_as for what, known_as in pages if what == "erased"}
+        rows = [(why, known_as) for why, known_as in rows if why != "lost" or known_as not in late]
+    return rows
 
 
 def _context(actor: str) -> EventContext:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
@@ -312,6 +312,23 @@ async def test_an_erasure_that_was_stopped_is_found_and_done_again_by_the_hash(
     assert wrong(database_url) == []
     assert tables_with(database_url, EVE) == []
     assert (await erased(database_url, found.known_as[0])).known_as == [], "and once is enough"
+
+
+async def test_who_is_erased_while_persons_are_checked_is_not_lost(
+    api: Api, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await asked(api)
+    pages, begun = erase._pages, list[bool]()
+
+    def read(*args: Any, **parameters: Any) -> Iterator[Any]:
+        yield from pages(*args, **parameters)
+        if not begun:
+            begun.append(True)
+            erase.erase(database_url, HERS.user_id or "", "asked for it", "root")
+
+    monkeypatch.setattr(erase, "_pages", read)
+    assert wrong(database_url) == []
+    assert tables_with(database_url, EVE) == []
 
 
 async def test_what_older_versions_stored_is_counted_and_told_as_it_is(
