@@ -109,7 +109,7 @@ function create_ledger_accounts {
 function init_ledger {
     sudo -u postgres createuser --no-superuser "$STACK_USER" 2>/dev/null || true # it may be there
     sudo -u postgres dropdb --if-exists ledger
-    sudo -u postgres createdb --owner "$STACK_USER" ledger
+    sudo -u postgres createdb --owner "$STACK_USER" --encoding UTF8 --lc-collate C --template template0 ledger
     "$LEDGER_VENV/bin/attachment-ledger" db upgrade --config "$LEDGER_CONF_DIR/ledger.toml"
 }
 

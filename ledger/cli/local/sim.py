@@ -60,11 +60,12 @@ async def _serve(arguments: argparse.Namespace) -> None:
     model = CinderModel()
     store = CinderStore(arguments.state) if arguments.state else None
     try:
-        if store is not None:
-            store.load(model)
         faults = faults_of(arguments.faults)
     except FaultError as error:
         raise usage(str(error)) from None
+    try:
+        if store is not None:
+            store.load(model)
     except (OSError, ValueError, LookupError, TypeError) as error:
         why = f"{arguments.state} has no state of a simulated Cinder: {error!r}."
         raise usage(why, "Name its own file, or a new one: --state.") from None
