@@ -113,8 +113,8 @@ class AgentBatcher:
             service.unchanged, [(one.host, one.registration) for one in batch]
         )
         known = [refused.get(one.host, result) for one, result in zip(batch, known, strict=True)]
+        await self._contacts.written()  # before the host can be read
         shown = await asyncio.gather(*map(self._registered, batch, known), return_exceptions=True)
-        await self._contacts.written()
         # Only with everything known is a guest that was not shown surely one that is gone.
         head = (await queries.head())["position"]
         await projected(self._components, head)

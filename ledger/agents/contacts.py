@@ -45,6 +45,7 @@ class Contacts:
         self._sets, self._sets_seen = sets, sets()
         self._all: dict[str, tuple[float, float | None]] = {}
         self._heard: dict[str, tuple[float, float | None]] = {}
+        self._writing = asyncio.Lock()
         self._skewed: dict[str, Skewed] = {}
 
     def heard(self, host: str, clock_ahead_s: float | None = None) -> None:
@@ -58,9 +59,13 @@ class Contacts:
             tell("host_clock_skewed", host=host, wrong=wrong, ahead_s=round(clock_ahead_s, 3))
 
     async def written(self) -> None:
-        """Write the unwritten contacts.  If that fails they are kept for the next time, and it
-        raises.
+        """Write the unwritten contacts, also those that are being written just now.  If that fails
+        they are kept for the next time, and it raises.
         """
+        async with self._writing:
+            await self._write_heard()
+
+    async def _write_heard(self) -> None:
         if self._sets() != self._sets_seen:
             self._sets_seen = self._sets()
             self._heard = self._all | self._heard

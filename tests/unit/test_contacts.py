@@ -77,3 +77,22 @@ async def test_the_last_ones_are_written_when_it_ends(monkeypatch: pytest.Monkey
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     assert table.written == [{"a": 0.0}]
+
+
+async def test_who_needs_a_contact_written_waits_for_those_who_write_it() -> None:
+    """Else a host could be read that has registered, and of which nobody has heard."""
+    began, may_end = asyncio.Event(), asyncio.Event()
+
+    async def write(_: Mapping[str, tuple[float, float | None]]) -> None:
+        began.set()
+        await may_end.wait()
+
+    contacts = Contacts(write)
+    contacts.heard("a")
+    first = asyncio.create_task(contacts.written())
+    await began.wait()
+    second = asyncio.create_task(contacts.written())
+    await asyncio.sleep(0)  # it begins
+    assert not second.done()
+    may_end.set()
+    await asyncio.gather(first, second)
