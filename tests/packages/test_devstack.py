@@ -110,7 +110,8 @@ def test_it_comes_up_in_devstacks_phases(machine: Machine) -> None:
     words = [line.split()[0] for line in noted]
     assert words.index("install_package") < words.index("python3") < words.index("pip")
     assert f"pip install --editable {ROOT}[service,agent]" in noted
-    made = noted.index("-u postgres createdb --owner stack ledger")
+    options = "--owner stack --encoding UTF8 --lc-collate C --template template0"
+    made = noted.index(f"-u postgres createdb {options} ledger")
     upgraded = noted.index(f"attachment-ledger db upgrade --config {machine.home}/etc/ledger.toml")
     begun = [number for number, word in enumerate(words) if word == "run_process"]
     assert made < upgraded < begun[0] < words.index("wait_for_service") < begun[1]
