@@ -11,7 +11,8 @@ import json
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -54,8 +55,8 @@ def _flavor(cloud: NovaCloud, ram: int) -> str:
     return str(made["flavor"]["id"])
 
 
-def tempest(name: str, meanwhile: Callable[[], object]) -> dict[str, str]:
-    """The outcome of each test."""
+def tempest(name: str) -> tuple[dict[str, str], list[tuple[int, Any]]]:
+    """The outcome of each test, and what surveys said meanwhile."""
     results = LOG_DIR / f"tempest-{name}.jsonl"
     env = {**ENV, "TEMPEST_CONFIG_DIR": f"{LAB_DIR}/etc", "TEMPEST_CONFIG": "tempest.conf"}
     env |= {"LAB_TIER": "nova", "OS_TEST_TIMEOUT": "300", "PYTHONWARNINGS": "ignore"}
@@ -64,24 +65,25 @@ def tempest(name: str, meanwhile: Callable[[], object]) -> dict[str, str]:
         (LOG_DIR / "tempest.out").open("a") as log,
         subprocess.Popen(command, env=env, stdout=log, stderr=log) as process,
     ):
+        surveys: list[tuple[int, Any]] = []
         while process.poll() is None:
-            meanwhile()
+            surveys.append(survey()[:2])
     assert process.returncode == 0
     rows = [json.loads(line) for line in results.read_text().splitlines()]
-    return {each["test"]: each["outcome"] for each in rows}
+    return {each["test"]: each["outcome"] for each in rows}, surveys
 
 
 @pytest.mark.usefixtures("_settings")
 def test_tempest_by_the_ledger_is_as_by_nova_and_nothing_is_found(cloud: NovaCloud) -> None:
-    novas = tempest("nova", lambda: time.sleep(1))
+    novas, surveys = tempest("nova")
     cloud.clear()
-    surveys: list[tuple[int, object]] = []
     differ: list[dict[str, tuple[str, str]]] = []
     assert {test.rpartition(".")[2] for test in novas if novas[test] == "fails"} == WITHOUT_DATA
     with beside() as ledger:
         before, until = ledger.looks(), time.monotonic() + MINUTES * 60
         while not differ or time.monotonic() < until:
-            ours = tempest("ledger", lambda: surveys.append(survey()[:2]))
+            ours, said = tempest("ledger")
+            surveys += said
             both = {each: (novas.get(each, ""), ours.get(each, "")) for each in novas | ours}
             differ.append({test: pair for test, pair in both.items() if pair[0] != pair[1]})
         cloud.settle()
