@@ -48,7 +48,8 @@ export LEDGER_LAB_CINDER="$CINDER_ENDPOINT" LEDGER_LAB_LIBVIRT="$LAB_LIBVIRT_URI
 export LEDGER_LAB_GUEST="$LAB_DIR/guest" LEDGER_LAB_NFS_EXPORT="127.0.0.1:$LAB_DIR/export/nfs"
 
 export LEDGER_LAB_KEYSTONE="http://$LAB_ADDRESS:$LAB_KEYSTONE_PORT/v3" LEDGER_LAB_KEYSTONE_PASSWORD=lab-admin
-export LAB_GLANCE_URL="http://$LAB_ADDRESS:$LAB_GLANCE_PORT" # up for conformance.sh and test_reimage.py only
+export LAB_GLANCE_URL="http://$LAB_ADDRESS:$LAB_GLANCE_PORT" # up only for the tests that glance.sh names
+export LAB_SERVICES="${LAB_SERVICES:-}" # that the catalog has more than Cinder, and compute services
 
 # What our own command line reads.
 export LEDGER_URL="$LAB_LEDGER_URL" LEDGER_TOKEN="$LAB_OPERATOR_TOKEN"

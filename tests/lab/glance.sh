@@ -1,6 +1,6 @@
 #!/bin/bash
 # glance.sh fill|up|down: a real Glance (SQLite, images in files) in an environment of its own, for
-# conformance.sh and test_reimage.py: no other test needs images.  `up` needs Keystone.
+# conformance.sh, test_reimage.py and nova/test_tempest.py: no other test needs images.  `up` needs Keystone.
 . "$(dirname "$0")/env.sh"; . "$LAB_SRC/lib.sh"
 VENV=$LAB_DIR/venv-glance G=$LAB_DIR/glance
 
@@ -50,12 +50,14 @@ case ${1:-} in
     OS_GLANCE_CONFIG_DIR=$G spawn glance "$VENV/bin/python" "$LAB_SRC/wsgi_server.py" \
       glance.common.wsgi_app:init_app "$LAB_ADDRESS" "$LAB_GLANCE_PORT"
     wait_port glance "$LAB_GLANCE_PORT"
-    "$LAB_DIR/venv-keystone/bin/python" "$LAB_SRC/keystone_cloud.py" image ;;
+    # shellcheck disable=SC2086  # several words, or none
+    "$LAB_DIR/venv-keystone/bin/python" "$LAB_SRC/keystone_cloud.py" $LAB_SERVICES image ;;
   down)
     ran=$(running glance || true)
     stop glance
     if [ -n "$ran" ] && running keystone >/dev/null; then # clients ask all that the catalog names
-      "$LAB_DIR/venv-keystone/bin/python" "$LAB_SRC/keystone_cloud.py"
+      # shellcheck disable=SC2086  # several words, or none
+      "$LAB_DIR/venv-keystone/bin/python" "$LAB_SRC/keystone_cloud.py" $LAB_SERVICES
     fi ;;
   *) fail "usage: glance.sh fill|up|down" ;;
 esac

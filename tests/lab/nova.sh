@@ -64,7 +64,7 @@ instances = -1
 cores = -1
 ram = -1
 [glance]
-endpoint_override = http://127.0.0.1:1
+endpoint_override = $LAB_GLANCE_URL
 [vnc]
 enabled = false
 C
@@ -167,7 +167,8 @@ up() {
   nova_conf >"$ETC/nova.conf"; placement_conf >"$ETC/placement.conf"
   (rabbit); mariadb
   spawn neutron "$LAB_VENV/bin/python" "$LAB_SRC/nova/neutron.py" "$LAB_NEUTRON_PORT"
-  "$LAB_DIR/venv-keystone/bin/python" "$LAB_SRC/keystone_cloud.py" placement network
+  # shellcheck disable=SC2086  # several words
+  "$LAB_DIR/venv-keystone/bin/python" "$LAB_SRC/keystone_cloud.py" $LAB_SERVICES
   tables >"$LAB_DIR/log/nova-db.log" 2>&1 || { tail -n 20 "$LAB_DIR/log/nova-db.log" >&2; return 1; }
   wait_port rabbitmq "$LAB_RABBIT_PORT"
   OS_PLACEMENT_CONFIG_DIR=$ETC serve placement "$LAB_PLACEMENT_PORT" placement.wsgi.api:application 1

@@ -60,14 +60,20 @@ def server(image_id: str) -> None:
     ledger.post("/v2.1/servers", json={"server": wanted})
 
 
+def settings(image_id: str, flavors: tuple[str, ...], volume_type: str, *, passwords: bool) -> None:
+    """tempest's, as a file.  `passwords`: servers have one."""
+    flavor, larger = flavors
+    known = {"IMAGE": image_id, "FLAVOR": flavor, "FLAVOR_ALT": larger}
+    known |= {"TYPE": volume_type, "PASSWORDS": str(passwords)}
+    text = Template((HERE / "tempest.conf").read_text()).substitute(ENV, **known)
+    (LAB_DIR / "etc/tempest.conf").write_text(text)
+
+
 def main() -> None:
     everywhere()
     image_id = image()
     server(image_id)
-    settings = Template((HERE / "tempest.conf").read_text())
-    flavor, larger = FLAVORS
-    known = {**ENV, "IMAGE": image_id, "FLAVOR": flavor, "FLAVOR_ALT": larger}
-    (LAB_DIR / "etc/tempest.conf").write_text(settings.substitute(known))
+    settings(image_id, FLAVORS, "nfs", passwords=False)
 
 
 if __name__ == "__main__":

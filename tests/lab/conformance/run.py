@@ -45,6 +45,13 @@ ATTACHING = (
     "tempest.api.compute.volumes.",
     "tempest.api.compute.servers.test_server_actions.ServerActionsTestOtherB",
 )
+#: Beside a Nova (nova/test_tempest.py), of which nothing is changed but that there is no network.
+BESIDE_NOVA = os.environ.get("LAB_TIER") == "nova"
+NOVA_SUITES = (
+    "tempest.api.compute.volumes",
+    "tempest.api.compute.admin.test_volumes_negative",
+    "tempest.api.volume.test_volumes_actions",
+)
 AT_ONCE = 3
 
 Class = tuple[str, tuple[str, ...]]  # module.Class, and ids of its tests
@@ -81,7 +88,7 @@ def name_of(test: unittest.TestCase) -> str:
 def wanted(parts: list[str]) -> list[Class]:
     """The classes with tests to run, those with most first: what begins last is waited for."""
     found: dict[str, list[str]] = collections.defaultdict(list)
-    for suite in SUITES:
+    for suite in NOVA_SUITES if BESIDE_NOVA else SUITES:
         for module in modules(suite):
             for test in tests(module):
                 name = name_of(test)
@@ -205,7 +212,8 @@ def run(task: Class) -> list[dict[str, Any]]:
     """In a process of its own."""
     name, names = task
     module = name.rpartition(".")[0]
-    adapt(volumes=not name.startswith(ATTACHING))
+    if not BESIDE_NOVA:
+        adapt(volumes=not name.startswith(ATTACHING))
     suite = unittest.TestSuite(test for test in tests(module) if name_of(test) in names)
     for test in suite:
         if hasattr(test, "create_default_network"):

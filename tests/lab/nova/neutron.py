@@ -1,4 +1,5 @@
-"""As much of Neutron as Nova asks of it for servers without networks: lists, all of them empty.
+"""As much of Neutron as Nova asks of it for servers without networks: lists, all of them empty;
+and a quota without a limit.
 
 `neutron.py PORT`, at the loopback.
 """
@@ -20,6 +21,8 @@ async def answer(request: web.Request) -> web.Response:
             return web.json_response({"resources": []})
         case ["v2.0", name]:
             return web.json_response({name.replace("-", "_"): []})
+        case ["v2.0", "quotas", _]:  # if a request for a server does not say "no network"
+            return web.json_response({"quota": {"port": -1}})
     missing = {"type": "NotFound", "message": request.path, "detail": ""}
     return web.json_response({"NeutronError": missing}, status=404)
 
