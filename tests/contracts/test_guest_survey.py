@@ -160,9 +160,9 @@ def test_kept_secrets_are_shown_by_their_volumes_and_no_value_is(machine: Machin
 
 @pytest.mark.lab
 def test_secrets_of_others_are_left_out(real: RealMachine) -> None:
-    """Nova's are of the same kind, and have a uuid of their own."""
+    """Nova's are in files, and whoever asks libvirt may read them."""
     volume_id = str(uuid.uuid4())
-    xml = f"<secret ephemeral='yes' private='yes'><usage type='volume'><volume>{volume_id}</volume>"
+    xml = f"<secret ephemeral='no' private='no'><usage type='volume'><volume>{volume_id}</volume>"
     secret = real.connection.secretDefineXML(f"{xml}</usage></secret>")
     try:
         assert volume_id not in real.guests.secrets()
