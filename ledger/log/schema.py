@@ -28,7 +28,7 @@ log = structlog.get_logger(__name__)
 
 SERVER_VERSION_MIN = 150000
 EXPAND = ".expand"
-LOCK_PAUSE_S = 1.0
+LOCK_PAUSE_S = 1.0  # in which those who waited behind it go on; no event tells of a free lock
 _LOCK_KEY = 0x617474_6C6467  # "attldg": advisory locks have numbers, not names
 
 
