@@ -44,6 +44,7 @@ async def operations(call: Call) -> web.StreamResponse:
     limit = page_limit(call, query.limit)
     after = query.after
     if query.at is not None:
+        await refuse_to_come(call, query.at)
         begun = 1 + await call.components.queries.position_at(query.at)
         after = min(after or begun, begun)
     rows = await call.components.queries.operations(
