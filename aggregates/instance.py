@@ -411,6 +411,14 @@ class Instance(Claimable):
         # A guest the hypervisor lost keeps the state it had: losing sight is no stop.
         self._vm_state = VM_STATE_OF.get(power_state, self._vm_state)
 
+    @property
+    def only_shown(self) -> bool:
+        """Whether a host's word is all that is known of it: nobody asked for it, or for anything
+        of it that lasts.
+        """
+        asked = self.managed or self.named or self.deleted or self.claims or self.devices
+        return bool(self.version) and self.origin is None and not asked
+
     def refuse_observed(self) -> None:
         """Raises ObservedServerError if the server is only observed."""
         if self.origin is not None:

@@ -18,6 +18,7 @@ from host_agent.libvirt.guests import Patience
 from host_agent.line.client import LinkSettings
 from host_agent.line.credentials import Files
 from host_agent.shared.cinder.settings import CinderSettings
+from host_agent.shared.contract import HOST_NAME
 from host_agent.shared.platform import settings
 from host_agent.shared.platform.addresses import is_http
 from host_agent.shared.platform.settings import ConfigError, Must, Positive, Seconds, Source
@@ -46,7 +47,7 @@ class AgentSection:
     log_format: str = "auto"  # human, json, or auto: human on a terminal
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}", self.host):  # as the ledger does
+        if not re.fullmatch(HOST_NAME, self.host):
             raise ValueError("'host' is a name of letters, digits, '.', '_' and '-'")
 
 

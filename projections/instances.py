@@ -21,6 +21,8 @@ def _fold(row: Row | None, event: LoggedEvent) -> Row:
         row.update(changed)
         if "definition" in changed:
             row["vcpus"], row["memory_mb"] = size_of(row["definition"])
+    if event.topic == _I.ServerSeen.TOPIC:  # also of what only a host had shown
+        row |= {"origin": origin_of(event), "shown_by": None}
     row["vm_state"] = _vm_state(row)
     return row
 

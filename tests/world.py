@@ -31,7 +31,7 @@ from handlers.requests.accept import AttachVolume, DetachVolume, SwapVolume
 from handlers.requests.actions import ActOnServer
 from handlers.requests.build import BootDisk, BuildServer
 from handlers.requests.guards import Contact
-from handlers.requests.presence import (
+from handlers.results.presence import (
     SHOW_GUESTS,
     SHOW_VOLUMES,
     STOP_REPAIRS,

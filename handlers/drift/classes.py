@@ -50,7 +50,7 @@ class DriftClass:
     `asked_for`: an operator must request the repair, whatever the settings say.
     `lasts_s`: seconds until a look confirms it, if longer than `judge.APART_S`.
     `shows`: an open finding means that a host shows a guest or volume that it should not have
-    (handlers.requests.presence).
+    (handlers.results.presence).
     `stops_repairs`: while a finding is open, no repair and no automatic act on its volume begins,
     because the data may be another volume's.
     """

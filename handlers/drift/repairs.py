@@ -242,7 +242,9 @@ def _of_held(
 ) -> Lane:
     host = attachment.host or here
     if mapping is not None:
-        return mapping.lane(volume, host)
+        lane = mapping.lane(volume, host)
+        gone = attachment.state is AttachmentState.DELETED  # there is nothing to let go of
+        return replace(lane, attachment_id=None) if gone else lane
     id_ = str(attachment.id)
     return replace(bare, volume_id=str(volume.id), attachment_id=id_, host=host)
 

@@ -67,7 +67,7 @@ class Only(StrEnum):
 
 class Ask(StrEnum):
     """Who else must not show something, before a flow begins and before it starts or frees anything
-    (handlers.requests.presence).
+    (handlers.results.presence).
     """
 
     NOTHING = "nothing"  # it starts, frees, forgets and deletes nothing that others could have

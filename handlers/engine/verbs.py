@@ -126,7 +126,7 @@ class VerbSpec:
     pivot is passed, by the fence.  `takes_back`: what it takes back besides the pivot.
 
     `starts`: after it somebody writes to a volume who did not before.  `frees`: after it a volume,
-    or a server, is somebody's or nobody's that it was not before (handlers.requests.presence).
+    or a server, is somebody's or nobody's that it was not before (handlers.results.presence).
     `reserves`: it makes an attachment that Cinder did not have.  `keeps_connections`: it neither
     connects nor disconnects what a host has.  `keeps_disks`: it leaves the disks that guests have,
     and what hosts have connected for them, as they are (handlers.engine.claims).

@@ -27,8 +27,8 @@ from aggregates.operation import Operation
 from aggregates.volume import Volume
 from handlers.engine.plan import Place
 from handlers.requests.guards import Concerned, RequestOrigin, refuse_guestless, start
-from handlers.requests.presence import elsewhere
 from handlers.results.meaning import Book
+from handlers.results.presence import elsewhere
 from host_agent.shared.contract.messages import PowerState
 from host_agent.shared.contract.ports import VolumeView
 

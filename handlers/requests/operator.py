@@ -12,7 +12,6 @@ from typing import NoReturn
 
 from aggregates import errors
 from aggregates.attachment import Attachment, AttachmentState
-from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import Operation, OperationState, Outcome, StepStatus
 from aggregates.remnant import Remnant, RemnantKind
@@ -76,7 +75,7 @@ def retry(operation: Operation, reason: str, book: Book) -> None:
             _refuse(operation, "be retried", "it is running, and no step waits to be tried again")
     else:
         _require_parked(operation, "be retried")
-        _resume(operation, book)
+        Execution(operation, book).resume()
     operation.record(Operation.RetryRequested, reason=reason)
 
 
@@ -101,7 +100,7 @@ def skip_step(operation: Operation, lane: int, step: str, reason: str, book: Boo
     if first is None or first.step != step:
         wanted = f"step {first.step} is the next one" if first else "it has nothing left"
         _refuse(operation, f"skip step {step} of lane {lane}", wanted)
-    _resume(operation, book)
+    Execution(operation, book).resume()
     remnants = leave(operation, [first], "skip", reason, book)
     Execution(operation, book).skip(first, reason)
     return remnants
@@ -113,7 +112,7 @@ def unwind(operation: Operation, reason: str, book: Book) -> None:
         _refuse(operation, "be unwound", "it is finished")
     if pivot_passed(plan_of(operation), operation.history):
         _refuse(operation, "be unwound", "its pivot is passed; there is only forward")
-    _resume(operation, book)
+    Execution(operation, book).resume()
     operation.record(Operation.UnwindRequested, reason=reason)
 
 
@@ -211,12 +210,6 @@ def unmade(operation: Operation, book: Book) -> list[Lane]:
         and not book.get(BlockDeviceMapping, lane.bdm_id).volume_id
         and any(operation.history.touched(number, name) for name in makes)
     ]
-
-
-def _resume(operation: Operation, book: Book) -> None:
-    """Raises ClaimedError if an operation on the whole server has begun since this one parked."""
-    assert operation.started is not None, "an operation is never loaded without its first event"
-    book.get(Instance, operation.started.server_id).resume(str(operation.id))
 
 
 def _require_parked(operation: Operation, act: str) -> None:

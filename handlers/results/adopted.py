@@ -16,7 +16,7 @@ from aggregates.host import Host
 from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping, MappingState
 from aggregates.volume import Volume
-from handlers.requests.adopt import AdoptedVolume, AdoptionVerdict
+from handlers.results.adopt import AdoptedVolume, AdoptionVerdict
 from handlers.results.meaning import Book
 
 

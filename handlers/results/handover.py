@@ -31,9 +31,8 @@ from dataclasses import replace
 from aggregates import errors
 from aggregates.host import Host
 from aggregates.operation import ActiveRun, Operation, OperationState
-from handlers.engine.engine import pivot_passed, unwinds
+from handlers.engine.engine import left, pivot_passed, unwinds
 from handlers.engine.plan import Place, arrival, plan_of
-from handlers.requests import operator
 from handlers.results import restored
 from handlers.results.meaning import Book
 from handlers.results.progress import FENCED, Execution, fenced_error
@@ -79,15 +78,15 @@ def host_fenced(operation: Operation, host: str, now: float, book: Book) -> bool
 
 def _try_again(operation: Operation, host: str, book: Book) -> bool:
     plan = plan_of(operation)
-    waits_for = {
-        plan.host_of(left.lane, plan.stage_of(left.step).place) for left in operator.left(operation)
-    }
+    pending = left(plan, operation.history)
+    waits_for = {plan.host_of(each.lane, plan.stage_of(each.step).place) for each in pending}
     if host not in {*waits_for, arrival(operation)}:
         return False
     try:
-        operator.retry(operation, f"host {host} was fenced", book)
+        Execution(operation, book).resume()
     except errors.ClaimedError:  # what began beside it ends first; then somebody retries it
         return False
+    operation.record(Operation.RetryRequested, reason=f"host {host} was fenced")
     return True
 
 

@@ -22,7 +22,7 @@ from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.server import DEFAULT_DETAILS
 from handlers.drift.beside_nova import SeenMapping, SeenServer, SeenVolume
-from handlers.requests.adopt import AT_REST, ServerFacts
+from handlers.results.adopt import AT_REST, ServerFacts
 
 #: Nova's numbers of power states (its class InstancePowerState), by its states of a server.
 _POWER = {"active": 1, "paused": 3, "stopped": 4}

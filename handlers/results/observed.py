@@ -140,14 +140,18 @@ class ServerSeen:
 
 
 def record(sight: ServerSeen, book: Book) -> bool:
-    """Record the changes of the server.  False: the ledger manages it, and nothing was recorded."""
+    """Record the changes of the server.  False: the ledger manages it, and nothing was recorded.
+
+    A host of ours may have shown it before, and whatever it shows makes no server of Nova's ours.
+    """
     instance = book.get(Instance, sight.server_id)
-    if instance.version and instance.origin is None:
+    is_novas = sight.server is not None and instance.only_shown
+    if instance.version and instance.origin is None and not is_novas:
         return False
     if sight.server is None and instance.version == 0:
         return True
     if sight.server is not None:
-        new = instance.version == 0
+        new = instance.origin is None
         _server(sight.server, instance, sight.begun() if new else sight.seen, book)
         # Nova shows a server that it builds before it notes who asked for it.
         if new and sight.actions is not None and (sight.actions or not sight.server.busy):
@@ -188,7 +192,7 @@ def _server(server: SeenServer, instance: Instance, seen: Seen, book: Book) -> N
     }
     known = {name: getattr(instance, name) for name in now if name != "vm_state"}
     known["vm_state"] = instance.own_state.value
-    if instance.version == 0 or now != known:
+    if instance.origin is None or now != known:
         instance.record(Instance.ServerSeen, **now, seen=seen.stored())
 
 

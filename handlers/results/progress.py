@@ -39,8 +39,7 @@ from handlers.engine.engine import (
 )
 from handlers.engine.plan import Place, lane_of, order_of, plan_of, verb_of, volumes_of
 from handlers.engine.verbs import VERBS, VOUCHED, AnyVerb, Fence, LedgerVerb, is_due
-from handlers.requests import presence
-from handlers.results import fences
+from handlers.results import fences, presence
 from handlers.results.meaning import MEANING, Book, Outputs, StepDone
 from host_agent.shared.contract.messages import ErrorKind, StepError, StepResult, Verb
 from host_agent.shared.contract.wire import plain
@@ -402,6 +401,10 @@ class Execution:
         from_here = enumerate(run.steps[at:])
         durable = (n for n, name in from_here if direction in self.plan.durable(name))
         return list(run.steps[at + 1 : at + 1 + next(durable, len(run.steps))])
+
+    def resume(self) -> None:
+        """Raises ClaimedError if one on the whole server has begun since this one parked."""
+        self.instance.resume(str(self.operation.id))
 
     def skip(self, left: Left, reason: str) -> None:
         """An operator vouches for a failed step: it means what its success would mean."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from aggregates.host import Host
 from aggregates.operation import Operation, OperationState
-from handlers.requests import operator
+from handlers.engine.engine import left
 from handlers.results.meaning import Book
 from handlers.results.progress import Execution
 from host_agent.shared.contract.messages import ErrorKind, StepError, StepResult
@@ -31,7 +31,7 @@ def park(operation: Operation, now: float, book: Book) -> None:
     for run in list(operation.history.active.values()):
         result = StepResult(step=operation.history.next_step(run), took_ms=0, error=LOST)
         execution.failed(run, result, now, at_once=True, further=True)
-    execution.park(tuple(operator.left(operation)), LOST)
+    execution.park(tuple(left(execution.plan, execution.history)), LOST)
 
 
 def is_parked(operation: Operation) -> bool:

@@ -13,10 +13,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from aggregates.base import Actor
+from host_agent.shared.contract import HOST_NAME
 from ledger.auth.tokens import Authenticator, AuthError, Identity, RequestSender
 from ledger.config import Role
-
-_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9])?\Z")
 
 
 class CertifiedAgents:
@@ -57,7 +56,7 @@ def _agent(host: str) -> Identity:
 def _host(shown: Mapping[str, Any]) -> str:
     """Raises AuthError if the certificate is not one host's."""
     names = [value for kind, value in shown.get("subjectAltName", ()) if kind == "DNS"]
-    if len(names) != 1 or not _HOST.match(names[0]):
+    if len(names) != 1 or not re.fullmatch(HOST_NAME, names[0]):
         raise AuthError(
             "The certificate is no agent's: it has to have one DNS name in subjectAltName, "
             "the host's name, and no other."

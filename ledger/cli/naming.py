@@ -14,6 +14,7 @@ from contextlib import suppress
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Literal
 
+from host_agent.shared.contract import HOST_NAME
 from ledger.cli.errors import CliError, ExitCode, usage
 
 if TYPE_CHECKING:
@@ -24,9 +25,6 @@ _TAKEN_AS = {"finding": {"finding", "remnant", "operation"}}
 _HOSTS_NAMED = 8
 
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\Z")
-
-#: As the service takes it: in a path nothing of it may mean anything else.
-_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 
 _SERVER_HELP = "its name, its id, or the beginning of that"
 
@@ -44,7 +42,7 @@ def named(kind: str) -> Callable[[str], Named]:
     """The type of an argument that names a thing of this kind."""
 
     def read(text: str) -> Named:
-        if kind == "host" and not _HOST.fullmatch(text):
+        if kind == "host" and not re.fullmatch(HOST_NAME, text):
             raise argparse.ArgumentTypeError(f"must be a host's name, not {text!r}")
         name = Named(text)
         name.kind = kind

@@ -26,10 +26,11 @@ from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import Operation
 from aggregates.volume import Volume
 from handlers.engine.plan import plan_of
-from handlers.requests import accept, actions, build, deletion, grow, operator, presence, snapshots
+from handlers.requests import accept, actions, build, deletion, grow, operator, snapshots
 from handlers.requests import repair as repairs
 from handlers.requests.guards import Contact, RequestOrigin
-from handlers.requests.presence import OthersShown
+from handlers.results import presence
+from handlers.results.presence import OthersShown
 from handlers.results.progress import Execution
 from host_agent.shared.contract.ports import Cinder, PortError, VolumeView
 from ledger.log.unit import AggregateStore, Unit, run_optimistically
@@ -62,7 +63,7 @@ class Fleet:
     """What the read side knows of hosts now.
 
     `legacy`: Cinder, or an agent, is too old for the new flow (S1).  `had`: the hosts that ever had
-    a volume of the server.  `shown`, `unaccounted`: see handlers.requests.presence.  `unfenced`:
+    a volume of the server.  `shown`, `unaccounted`: see handlers.results.presence.  `unfenced`:
     the names of all hosts that can be asked.  `hook_required`: from the settings (`fencing`).
     """
 

@@ -28,9 +28,9 @@ from aggregates.remnant import Remnant
 from aggregates.volume import Volume
 from handlers.engine.engine import Wait, Work
 from handlers.engine.plan import is_first, lane_of, plan_of, verb_of
-from handlers.requests import deletion, operator, presence
+from handlers.requests import deletion, inventory, operator
 from handlers.requests.guards import check_lock_of
-from handlers.results import handover, inventory, leftovers
+from handlers.results import handover, leftovers, presence
 from handlers.results.progress import Execution
 from host_agent.shared.contract.changes import Changes
 from host_agent.shared.contract.messages import (

@@ -22,6 +22,7 @@ from aiohttp import web
 from pydantic import BaseModel
 
 from aggregates.base import EventContext
+from host_agent.shared.contract import HOST_NAME
 from host_agent.shared.platform.text import is_showable, one_line, texts_in
 from ledger.auth.policy import Policy, Target
 from ledger.auth.tokens import Identity
@@ -56,7 +57,6 @@ SMALL_BYTES_MAX = 256 * 1024
 #: Causes of what is asked for, and not reported by a host, which events name anyway.
 _PEOPLES = frozenset({"api", "operator"})
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z")
-_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,253}[A-Za-z0-9])?\Z")
 _NUL = (b"\x00", b"\\u0000")
 
 
@@ -164,7 +164,7 @@ class Call:
     def host(self) -> str:
         """The host name of the path."""
         text = self.request.match_info["host"]
-        if not _HOST.match(text):
+        if not re.fullmatch(HOST_NAME, text):
             raise not_found("host_not_found", "This is not a valid host name.")
         return text
 

@@ -12,6 +12,7 @@ import msgspec
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from host_agent.shared.contract import HOST_NAME
 from host_agent.shared.contract.messages import Command
 from host_agent.shared.contract.outputs import Outputs
 from ledger.http import microversions
@@ -27,7 +28,7 @@ Schema = dict[str, Any]
 _REFERENCE = "#/components/schemas/{}"
 
 _PATH_PARAMETERS: dict[str, Schema] = {
-    "host": {"type": "string", "pattern": r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,253}[A-Za-z0-9])?$"},
+    "host": {"type": "string", "pattern": f"^{HOST_NAME}$"},
     "name": {"type": "string", "minLength": 1, "pattern": r"^[a-z0-9_-]+$"},
     "flavor_id": {"type": "string", "pattern": r"^[A-Za-z0-9][A-Za-z0-9._-]{0,254}$"},
     "migration_id": {"type": "integer", "minimum": 1},

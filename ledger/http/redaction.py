@@ -36,7 +36,7 @@ SHOWN = frozenset(
 )
 #: Codes of errors whose message is Cinder's, or this service's own about the request.
 _SHOWN = frozenset({"refused", "not_found", "forbidden", "cancelled"})
-#: Fields of refusals that name hosts; signs (handlers.requests.presence) also others' servers.
+#: Fields of refusals that name hosts; signs (handlers.results.presence) also others' servers.
 _PLACED = frozenset({"host", "signs"})
 _SENDER = dict.fromkeys(("address", "agent"))
 _HOSTS = dict.fromkeys(("host", "destination"))

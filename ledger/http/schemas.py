@@ -21,6 +21,7 @@ from pydantic import (
 )
 
 from aggregates.catalogue import TOPICS
+from host_agent.shared.contract import HOST_NAME
 from ledger.config import PAGE_ITEMS_MAX
 from ledger.http.call import HOLD_S_MAX
 
@@ -54,7 +55,7 @@ Id = Annotated[
     AfterValidator(str.lower),
     Field(json_schema_extra={"format": "uuid"}),
 ]
-HostName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,254}$")]
+HostName = Annotated[str, StringConstraints(pattern=f"^{HOST_NAME}$")]
 Reason = Annotated[str, StringConstraints(min_length=1, max_length=1000, strip_whitespace=True)]
 # The bounds come first: behind a function pydantic would leave them out of the document.
 Position = Annotated[int, Field(ge=0, le=POSITION_MAX), BeforeValidator(_digits)]

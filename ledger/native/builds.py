@@ -44,6 +44,13 @@ async def build(call: Call) -> web.StreamResponse:
     """POST /v1/servers: a new server with its volumes."""
     body = await call.json(Build)
     _refuse_reserved(call, body)
+    if not body.disks and body.kernel is None:
+        raise ApiError(
+            400,
+            "no_disks",
+            "A server boots from a volume, and 'disks' has none.",
+            hint="Name the root volume: server create --volume ID. An operator may give a kernel.",
+        )
     actor = call.identity.actor
     disks = tuple(_disk(disk, actor.project_id) for disk in body.disks)
     found = await call.ask_cinder(lambda: sources.looked(call, disks))

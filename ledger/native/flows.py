@@ -11,7 +11,7 @@ from aiohttp import web
 from handlers.engine.plan import Flow
 from handlers.flows import FLOWS
 from ledger.http.call import Call, answer
-from ledger.http.problem import not_found
+from ledger.http.problem import ApiError
 from ledger.native.schemas import FlowShown, FlowsShown
 
 
@@ -24,9 +24,13 @@ async def flow(call: Call) -> web.StreamResponse:
     """GET /v1/flows/{name}."""
     name = call.request.match_info["name"]
     if name not in FLOWS:
-        message = f"There is no flow {name[:64]!r}; known are {', '.join(FLOWS)}."
-        raise not_found("flow_not_found", message)
+        raise unknown_flow(404, name)
     return answer(_shown(FLOWS[name]))
+
+
+def unknown_flow(status: int, name: str) -> ApiError:
+    known = ", ".join(FLOWS)
+    return ApiError(status, "flow_not_found", f"There is no flow {name[:64]!r}; known are {known}.")
 
 
 def _shown(flow: Flow) -> FlowShown:

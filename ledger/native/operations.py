@@ -8,6 +8,7 @@ from aiohttp import web
 
 from aggregates.errors import HostUnvouchedError
 from aggregates.operation import OperationState
+from handlers.flows import FLOWS
 from ledger.agents.looking import look_again
 from ledger.core.wakeups import ended_key
 from ledger.http import redaction
@@ -17,6 +18,7 @@ from ledger.http.problem import ApiError, not_found
 from ledger.http.redaction import redacted
 from ledger.native.drift.remnants import summary
 from ledger.native.drift.schemas_remnants import OperationActed
+from ledger.native.flows import unknown_flow
 from ledger.native.schemas import (
     ActQuery,
     OperationQuery,
@@ -35,11 +37,14 @@ Row = dict[str, Any]
 async def operations(call: Call) -> web.StreamResponse:
     """GET /v1/operations, newest first."""
     query = call.query(OperationsQuery)
+    if query.flow is not None and query.flow not in FLOWS:
+        raise unknown_flow(400, query.flow)
     await refuse_foreign_server(call, query.server)
     refuse_host_filter(call, query.host)
     limit = page_limit(call, query.limit)
     after = query.after
     if query.at is not None:
+        await refuse_to_come(call, query.at)
         begun = 1 + await call.components.queries.position_at(query.at)
         after = min(after or begun, begun)
     rows = await call.components.queries.operations(

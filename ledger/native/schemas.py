@@ -9,13 +9,10 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 from uuid import UUID
 
-from pydantic import (
-    Field,
-    StringConstraints,
-)
+from pydantic import Field
 
 from aggregates.operation import OperationState
 from ledger.http.schemas import (
@@ -79,7 +76,7 @@ class OperationsQuery(Asked):
     """`at`: those that had begun at this moment, as they are now."""
 
     state: OperationState | None = None
-    flow: Annotated[str, StringConstraints(max_length=64)] | None = None
+    flow: str | None = None
     server: Id | None = None
     volume: Id | None = None
     host: HostName | None = None

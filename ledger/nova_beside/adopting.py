@@ -28,7 +28,8 @@ from aggregates.host import Host
 from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
 from handlers.drift.rows import Unknown
-from handlers.requests.adopt import (
+from handlers.requests.inventory import keep_disks
+from handlers.results.adopt import (
     AdoptionVerdict,
     HostFacts,
     ServerFacts,
@@ -38,7 +39,6 @@ from handlers.requests.adopt import (
     refusals_of,
 )
 from handlers.results.adopted import adopt, hand_back
-from handlers.results.inventory import keep_disks
 from handlers.results.nova_rows import compared
 from handlers.results.observed import ServerSeen, record
 from ledger.config import Observe

@@ -44,7 +44,7 @@ from aggregates.base import Actor, EventContext, Seen
 from aggregates.volume import Volume
 from handlers.drift.beside_nova import Cloud, SeenAttachment, SeenServer
 from handlers.drift.rows import Unknown
-from handlers.requests.adopt import ServerFacts
+from handlers.results.adopt import ServerFacts
 from handlers.results.observed import ServerSeen, record
 from host_agent.shared.cinder.session import load_auth
 from ledger.config import Observe

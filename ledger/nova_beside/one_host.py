@@ -13,7 +13,7 @@ from typing import Any
 
 from handlers.drift.beside_nova import SeenAttachment, SeenServer
 from handlers.drift.rows import UNKNOWN, Unknown
-from handlers.requests.adopt import Holder, HostFacts, ServerFacts, VolumeFacts
+from handlers.results.adopt import Holder, HostFacts, ServerFacts, VolumeFacts
 from host_agent.shared.platform.text import escaped
 from ledger.nova_beside.reads import (
     CloudReader,

@@ -131,8 +131,12 @@ def _held(
 def _all_held(
     mappings: Iterable[BlockDeviceMapping], server_id: str, book: Book
 ) -> Iterator[tuple[Attachment, Volume]]:
-    """All attachments of the server, with their volumes."""
-    for volume_id in sorted({m.volume_id for m in mappings if m.live and m.volume_id}):
+    """All attachments of the server, with their volumes; also those that are deleted, and whose
+    mappings a refused undo has left.
+    """
+    live = [m for m in mappings if m.live]
+    for volume_id in sorted({m.volume_id for m in live if m.volume_id}):
         volume = book.get(Volume, volume_id)
-        for attachment_id in volume.held_by(server_id):
+        through = {m.attachment_id for m in live if m.attachment_id and m.volume_id == volume_id}
+        for attachment_id in sorted(through.union(volume.held_by(server_id))):
             yield book.get(Attachment, attachment_id), volume

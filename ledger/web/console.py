@@ -17,7 +17,7 @@ import orjson
 from aiohttp import hdrs, web
 
 from ledger.http.app import CONSOLE, ERROR_PAGE, add_routes
-from ledger.http.call import Call
+from ledger.http.call import Call, refuse_unknowable
 from ledger.http.problem import ApiError
 from ledger.http.route import Route
 from ledger.web import acting, drawn, live, login, texts
@@ -92,6 +92,7 @@ async def _page(call: Call, page: Page) -> web.StreamResponse:
     at = texts.as_moment(given.get("at"))
     span = [texts.as_moment(given.get(name)) for name in TIME]
     known_at = texts.as_moment(given.get("known_at")) if at else None
+    await refuse_unknowable(call, at, known_at)
     then = zip(AS_OF, (at, known_at), strict=True)
     asked = {**given, **{name: each.isoformat() if each else "" for name, each in then}}
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from aggregates.finding import Finding
-from handlers.requests.presence import (
+from handlers.results.presence import (
     SHOW_GUESTS,
     SHOW_VOLUMES,
     STOP_REPAIRS,

@@ -21,8 +21,11 @@ SELECT i.server_id::text, i.name, i.host, i.vm_state, i.power_state, i.project_i
  LIMIT %(limit)s;
 
 -- name: ours
--- Which of these servers are the ledger's own.  Primary key.
-SELECT server_id::text FROM instances WHERE server_id = ANY(%(ids)s::uuid[]) AND origin IS NULL;
+-- Which of these servers are the ledger's own: not those that only a host has shown.  Primary key,
+-- operations_by_server.
+SELECT server_id::text FROM instances AS i
+ WHERE server_id = ANY(%(ids)s::uuid[]) AND origin IS NULL
+   AND (shown_by IS NULL OR EXISTS (SELECT FROM operations AS o WHERE o.server_id = i.server_id));
 
 -- name: ended
 -- Which of these attachments, which were Nova's, have ended in the log.  Primary key.

@@ -9,7 +9,7 @@ from dataclasses import replace
 from uuid import uuid4
 
 from handlers.drift.beside_nova import SeenMapping, SeenServer
-from handlers.requests.adopt import ServerFacts
+from handlers.results.adopt import ServerFacts
 
 _SCHEMA = """
 CREATE TABLE instances (

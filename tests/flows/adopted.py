@@ -9,7 +9,7 @@ from aggregates.base import Seen
 from aggregates.host import Host
 from aggregates.mapping import BlockDeviceMapping
 from handlers.drift.beside_nova import SeenAttachment, SeenMapping, SeenServer, SeenVolume
-from handlers.requests.adopt import (
+from handlers.results.adopt import (
     AdoptionVerdict,
     Holder,
     HostFacts,

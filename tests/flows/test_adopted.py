@@ -19,7 +19,7 @@ from aggregates.host import Host
 from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
 from handlers.requests import edits
-from handlers.requests.adopt import ServerFacts, judge
+from handlers.results.adopt import ServerFacts, judge
 from handlers.results.adopted import adopt, hand_back
 from handlers.results.nova_rows import Return, compared
 from handlers.results.observed import ServerSeen, record

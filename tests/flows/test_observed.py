@@ -11,8 +11,7 @@ from aggregates import errors
 from aggregates.base import Seen
 from aggregates.host import Host, host_uuid
 from aggregates.instance import Instance
-from handlers.requests import edits
-from handlers.results import inventory
+from handlers.requests import edits, inventory
 from host_agent.shared.contract.messages import Guest, PowerState
 from ledger.log.unit import Unit
 from tests.flows.scenarios import Scenario, every_scenario

@@ -17,10 +17,10 @@ from aggregates.operation import Operation, OperationState, Outcome
 from aggregates.volume import Volume
 from handlers.engine.plan import Ask, plan_of
 from handlers.flows import FLOWS
-from handlers.requests import presence
 from handlers.requests.actions import ActOnServer
-from handlers.requests.presence import OthersShown, ShowingFinding, asks_of
 from handlers.requests.repair import RepairDrift
+from handlers.results import presence
+from handlers.results.presence import OthersShown, ShowingFinding, asks_of
 from host_agent.shared.contract.changes import Changes
 from host_agent.shared.contract.messages import (
     SERVICE_VERSION,

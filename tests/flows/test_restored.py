@@ -22,7 +22,7 @@ from aggregates.host import Host, host_uuid
 from aggregates.operation import ActiveRun, Operation, OperationState
 from handlers.engine.plan import plan_of
 from handlers.requests.actions import RULES, ActOnServer
-from handlers.requests.presence import OthersShown
+from handlers.results.presence import OthersShown
 from host_agent.shared.contract.messages import Report, StepResult
 from host_agent.shared.contract.ports import PortError
 from ledger.upkeep import restored

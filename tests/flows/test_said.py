@@ -11,8 +11,8 @@ from aggregates import errors
 from aggregates.attachment import Attachment
 from aggregates.instance import Instance
 from aggregates.operation import Operation
+from handlers.requests import inventory
 from handlers.requests.build import BootDisk
-from handlers.results import inventory
 from host_agent.shared.contract.guest_xml import kept
 from tests.flows import drifted
 from tests.world import CONTEXT, HOST, OTHER, World, events

@@ -134,8 +134,9 @@ configure() {
     mkdir -p "$LAB_DIR/export/$backend"; chmod 777 "$LAB_DIR/export/$backend"
     touch "$LAB_DIR/export/$backend/.lab-nfs-export"
   done
-  if [[ ,$BACKENDS, = *,nfs,* ]] && [ ! -e /sbin/mount.nfs ]; then
-    install -m755 "$LAB_SRC/mount.nfs" /sbin/mount.nfs; touch "$STATE/mount.nfs"
+  if [[ ,$BACKENDS, = *,nfs,* ]]; then
+    [ -e /sbin/mount.nfs ] || install -m755 "$LAB_SRC/mount.nfs" /sbin/mount.nfs
+    ! grep -q "the lab of attachment-ledger" /sbin/mount.nfs || touch "$STATE/mount.nfs"
   fi
   { common_section; for backend in ${BACKENDS//,/ }; do "${backend}_section" "$backend"; done; } >"$CONF.new"
   sed "s#^filters_path=.*#filters_path=$etc/cinder/rootwrap.d,$etc/os-brick/rootwrap.d#
@@ -169,8 +170,9 @@ up() {
 
 down() {
   local name; for name in cinder gate; do stop $name; done
-  # It may be another tier's.
-  [ ! -e "$STATE/mount.nfs" ] || rm -f /sbin/mount.nfs "$STATE/mount.nfs"
+  # Whichever lab put it there, the last one takes it away.
+  [ ! -e "$STATE/mount.nfs" ] || [ -n "$(other_labs)" ] || rm -f /sbin/mount.nfs
+  rm -f "$STATE/mount.nfs"
 }
 
 "${1:?up or down}"

@@ -10,12 +10,15 @@ done
 unmount
 ! grep -qF " $LAB_DIR/" /proc/mounts || { say "a mount is left: see /proc/mounts"; BAD=1; }
 
-ours() { # pid: started by spawn (which marks it) or by something so started, or a lab's guest
+ours() { # pid: started by spawn (which marks it) or by something so started, or a guest of our hosts
   local text
   { mapfile -d '' -t text <"/proc/$1/environ"; } 2>/dev/null || return 1
   [[ " ${text[*]} " != *" LAB_DAEMON=$LAB_DIR "* ]] || return 0
   { mapfile -d '' -t text <"/proc/$1/cmdline"; } 2>/dev/null || return 1
-  [[ "${text[*]}" =~ guest=$GUESTS ]]
+  [[ "${text[*]}" =~ guest=$GUESTS ]] || return 1
+  # QEMU's environment is empty, but each host has a directory of its own there.
+  [ "/proc/$1/root/var/lib/libvirt" -ef "$LAB_HOST_2_DIR/lib" ] ||
+    { [ -e "$LAB_DIR/host_uuid-1" ] && [ "/proc/$1/root/var/lib/libvirt" -ef /var/lib/libvirt ]; }
 }
 for process in /proc/[0-9]*; do
   pid=${process#/proc/}

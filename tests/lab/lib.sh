@@ -33,6 +33,11 @@ stop() { # name [signal]: and what it left behind in its session
   rm -f "$LAB_DIR/run/$1.pid"
 }
 
+other_labs() { # directories of labs beside this one whose daemons run
+  { cat /proc/[0-9]*/environ 2>/dev/null || true; } | tr '\0' '\n' |
+    sed -n 's/^LAB_DAEMON=//p' | { grep -vxF "$LAB_DIR" || true; } | sort -u
+}
+
 GUESTS='(lab|contract|instance)-' # names: the lab's, the contract tests', the service's own
 
 enter() { # number of a host: the words before a command that is to run there

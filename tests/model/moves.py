@@ -496,6 +496,6 @@ MOVES = (
     Move("somebody makes a reservation of {}", FAULT, _volumes, _reserved_by_hand),
     Move("somebody attaches {} past us", FAULT, _free, _attached_by_hand),
     Move("somebody stops the guest with virsh: {}", FAULT, _guests, _killed_by_hand),
-    # Who still has it, the ledger asks itself (handlers.requests.presence).
+    # Who still has it, the ledger asks itself (handlers.results.presence).
     Move("somebody moves the guest with virsh: {}", FAULT, _between_runs, _moved_by_hand),
 )

@@ -23,7 +23,7 @@ from aggregates.operation import Operation, OperationState
 from handlers.engine import rules
 from handlers.engine.verbs import RetryPolicy
 from handlers.requests.guards import Contact
-from handlers.requests.presence import SHOW_GUESTS, SHOW_VOLUMES, OthersShown, ShowingFinding
+from handlers.results.presence import SHOW_GUESTS, SHOW_VOLUMES, OthersShown, ShowingFinding
 from ledger.core.requests import Fleet, Requests
 from ledger.core.service import Service
 from ledger.log.application import ConflictError

@@ -12,8 +12,8 @@ from aggregates.claimable import Claimable
 from aggregates.volume import Volume
 from handlers.drift import recheck
 from handlers.engine import rules
-from handlers.requests import actions, presence
-from handlers.results import progress
+from handlers.requests import actions
+from handlers.results import presence, progress
 from tests.model.__main__ import quiet
 from tests.model.explore import Bounds, Violation, explore
 from tests.model.parts import SMALL

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from requests import Response
 
-from handlers.requests.adopt import ServerFacts
+from handlers.results.adopt import ServerFacts
 from host_agent.shared.contract.messages import PowerState
 from host_agent.shared.contract.ports import Disk
 from host_agent.shared.faults import Faults

@@ -62,13 +62,13 @@ async def test_a_server_is_built_with_volumes_that_are_there_and_new_ones(api: A
 async def test_a_build_repeated_with_its_key_is_the_same_server(api: Api) -> None:
     await api.register(host=OTHER)
     key = {"Idempotency-Key": "web-1"}
-    body = {"name": "web"}
+    body = {"name": "web", "kernel": "/boot/vmlinuz"}  # of the host: it needs no disk
     await api.register()
     first = await api.ask("POST", "/v1/servers", json=body, headers=key)
     await api.register(guest(), guest())
     again = await api.ask("POST", "/v1/servers", json=body, headers=key)
     assert await first.json() == await again.json()
-    other = await api.ask("POST", "/v1/servers", json={"name": "db"}, headers=key)
+    other = await api.ask("POST", "/v1/servers", json={**body, "name": "db"}, headers=key)
     assert other.status == 422
 
 
@@ -115,6 +115,12 @@ async def test_builds_that_are_none(api: Api) -> None:
     for disks, more in NO_BUILDS:
         answer = await built(api, *disks, **more)
         assert (answer.status, (await answer.json())["code"]) == (400, "invalid"), (disks, more)
+
+
+async def test_a_server_that_has_nothing_to_boot_from_is_not_built(api: Api) -> None:
+    answer = await built(api)
+    assert (answer.status, (await answer.json())["code"]) == (400, "no_disks")
+    assert (await api.get("/v2.1/servers"))["servers"] == []
 
 
 async def test_a_shared_volume_is_not_built_in_on_a_host_that_cannot_share(api: Api) -> None:

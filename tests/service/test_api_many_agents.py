@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from handlers.results import inventory
+from handlers.requests import inventory
 from host_agent.shared.contract.messages import Registration
 from host_agent.shared.contract.wire import read
 from ledger.agents import batches, calls, contacts

@@ -69,7 +69,7 @@ async def test_no_server_comes_to_a_disabled_host_and_those_there_stay(api: Api)
     await api.register(moved, host=OTHER)
     await api.projected()
     await disabled(api)
-    build = {"name": "web", "vcpus": 1, "memory_mb": 64, "disks": []}
+    build = {"name": "web", "vcpus": 1, "memory_mb": 64, "kernel": "/boot/vmlinuz"}
     for who, path, body in (
         ("operator", "/v1/servers", {**build, "host": HOST}),
         ("admin", f"/v2.1/servers/{moved['server_id']}/action", {"migrate": {"host": HOST}}),

@@ -77,8 +77,9 @@ async def test_a_moment_to_come_is_refused_as_one_nothing_is_known_of(api: Api) 
         assert (answer.status, (await answer.json())["code"]) == (400, "moment_to_come")
         before = await api.ask("GET", f"{path}?at=2001-01-01T00:00:00Z")
         assert before.status == 404, "as it was answered then"
-    answer = await api.ask("GET", f"/v1/attachments?volume={volume}&at=2999-01-01T00:00:00Z")
-    assert answer.status == 400
+    for path in (f"/v1/attachments?volume={volume}", f"/v1/operations?volume={volume}"):
+        answer = await api.ask("GET", f"{path}&at=2999-01-01T00:00:00Z")
+        assert (answer.status, (await answer.json())["code"]) == (400, "moment_to_come")
 
 
 # ----------------------------------------------------------------------- refused requests

@@ -296,6 +296,10 @@ def test_an_attachment_as_it_was(run: Run, stub: Stub, capsys: pytest.CaptureFix
     assert run("attachment", "show", *arguments, "-f", "json") == 0
     then = json.loads(capsys.readouterr().out)
     assert [then[name] for name in ("state", "host", "flow")] == ["connecting", "hv1", "new"]
+    to_come = refusing(400, "moment_to_come", "'at' is in the future, by the database's clock.")
+    stub.answers[history] = [stub.answers[history], to_come]
+    assert run("attachment", "show", ATTACHMENT, "--at", "2999-01-01") == 2
+    assert "is in the future" in capsys.readouterr().err
     stub.answers[history] = page()
     assert run("attachment", "show", *arguments) == 3
     assert f"there was no attachment {ATTACHMENT} at" in capsys.readouterr().err

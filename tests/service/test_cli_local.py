@@ -84,6 +84,15 @@ def test_a_database_that_is_not_there_is_said_so(capsys: pytest.CaptureFixture[s
     assert "config show" in said
 
 
+@pytest.mark.parametrize("command", ["db status", "serve"])
+@pytest.mark.parametrize("url", ["nonsense", "host=a nope=b"])
+def test_what_is_no_address_of_a_database_is_a_wrong_setting(
+    command: str, url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert shell.main([*command.split(), "--database-url", url]) == 2
+    assert "error: database_url is no address of a database: " in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "command", ["db status", "db check", "db upgrade", "projection list", "event verify"]
 )

@@ -129,6 +129,12 @@ async def test_a_page_without_a_past_says_so(api: Api) -> None:
         assert ("This page has only the present" in html.text) is not past, path
 
 
+async def test_a_page_of_a_moment_to_come_is_refused(api: Api) -> None:
+    for page in ("", "servers", "hosts", "drift", "volumes"):
+        html = await shown(api, f"/ui/{page}?at=2999-01-01T00:00:00Z", status=400)
+        assert "is in the future" in html.text, page
+
+
 async def test_spans_of_a_host_or_a_volume_are_those_between_two_moments(api: Api) -> None:
     server, volume, attachment, between = await moved_on(api)
     second = api.volume()

@@ -16,7 +16,7 @@ import pytest
 
 from ledger.cli import shell
 from tests.doubles.simulated_keystone import SimulatedKeystone
-from tests.doubles.simulated_nova import running_nova
+from tests.doubles.simulated_nova import Server, running_nova
 from tests.service.watched_world import INTERVAL_S, Watched
 from tests.stack import ROOT, Stack, eventually
 
@@ -276,6 +276,26 @@ def test_looks_at_drift_compare_what_is_ours_alone(watched: Watched) -> None:
     assert look["found"] == {"attachment_lost": 1}
     findings = stack.get("/v1/drift?state=suspected").json()["findings"]
     assert {each["volume_id"] for each in findings} == {lost}
+
+
+def test_a_server_of_novas_is_novas_though_a_host_of_ours_has_shown_it_first(
+    watched: Watched,
+) -> None:
+    """A host may have been broken into.  What an operation of ours has worked on stays ours."""
+    nova, stack = watched.nova, watched.stack
+    shown, own = stack.add_server(), stack.add_server()
+    stack.start_service()
+    stack.start_agent()
+    stack.wait_for_host()
+    stack.completed(stack.attach(own, volume := stack.add_volume()))
+    stack.completed(stack.detach(own, volume))
+    for id_ in (shown, own):
+        nova.servers[id_] = Server(id=id_, name="theirs", host="hv1")
+    watched.until("servers", shown, "Instance.ServerSeen")
+    refused = stack.attach(shown, stack.add_volume())
+    assert (refused.status_code, "Send the request to Nova" in refused.text) == (409, True)
+    watched.next_looks()
+    assert "Instance.ServerSeen" not in watched.topics("servers", own)
 
 
 def test_what_differs_is_a_finding_of_the_service_until_it_is_mended(watched: Watched) -> None:

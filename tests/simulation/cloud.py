@@ -25,7 +25,7 @@ from aggregates.volume import Volume
 from handlers.engine.rules import Replay
 from handlers.engine.verbs import is_due
 from handlers.requests.guards import Contact
-from handlers.requests.presence import (
+from handlers.results.presence import (
     SHOW_GUESTS,
     SHOW_VOLUMES,
     STOP_REPAIRS,

@@ -15,21 +15,30 @@ from eventsourcing.persistence import IntegrityError, StoredEvent
 from aggregates.attachment import Attachment, AttachmentState
 from aggregates.base import Aggregate
 from aggregates.errors import StaleReportError
+from aggregates.host import Host
 from aggregates.mapping import BlockDeviceMapping, MappingState
 from aggregates.operation import Operation, OperationState
+from aggregates.person import Person
+from handlers.results import leftovers
+from host_agent.shared.contract.messages import Registration
 from ledger.log.application import Ledger
 from ledger.log.chain import BrokenChainError
+from ledger.log.recorder import LedgerRecorder
+from ledger.log.unit import Unit
 from ledger.upkeep.archive import Archive, ArchiveError
 from ledger.upkeep.long_work import run
 from ledger.upkeep.rebuild import rebuild
-from ledger.upkeep.retention import RetentionError, detach, restore
+from ledger.upkeep.retention import RetentionError, archive, detach, restore
 from ledger.upkeep.verify import head, verify
 from projections.catalog import ALL
 from projections.reads.queries import Queries, read_pool
 from projections.running.detached import ENDINGS, DetachedError, refuse_detached
 from projections.running.runner import catch_up
-from tests.store.months import Past, day, proven, rechain, table
-from tests.world import HOST
+from tests.flows.adopted import adopted
+from tests.flows.scenarios import SCENARIOS
+from tests.store.histories import stored_events
+from tests.store.months import Past, backdate, day, proven, rechain, table
+from tests.world import CONTEXT, HOST, OTHER
 
 Db = psycopg.Connection[Any]
 APRIL, JUNE = day(4), day(6)
@@ -64,6 +73,40 @@ def test_what_goes_is_the_middle_of_what_is_over(
         now = ledger.load(kind, id_)
         assert (now.state, now.version) == (before[id_].state, before[id_].version)
         assert id_ in over or vars(now) == vars(before[id_])
+
+
+def test_a_host_that_returns_releases_what_was_novas_also_after_its_month_is_archived(
+    recorder: LedgerRecorder, ledger: Ledger, db: Db, database_url: str, files: Archive
+) -> None:
+    """Of the stream of what is over, its adoption is not left: its server tells whose it is."""
+    refresh = next(each for each in SCENARIOS if each.name == "refresh-running")
+    world = adopted(refresh.begin())
+    world.done(refresh.ask(world))
+    attachment = UUID(world.mappings()[0].attachment_id)
+    assert str(attachment) in world.records[HOST]
+    world.fence(HOST)
+    world.done(world.act("evacuate", destination=OTHER))
+    assert world.store.load(Attachment, attachment).state is AttachmentState.DELETED
+    world.service.change_host(HOST, lambda host: host.unfence("repaired"), CONTEXT)
+    for event, context in stored_events(world):
+        recorder.insert_events([event], context=context)
+    april = len(world.store.log)
+    later = Person(uuid4())
+    later.record(Person.Erased, known_as=["a"], reason="b")
+    ledger.save(later, context=CONTEXT)
+    backdate(db, (april, day(4, 20)), (april + 1, day(6, 20)))
+    catch_up(database_url, ALL)
+    list(archive(db, files, JUNE))
+    list(detach(db, files, JUNE))
+    assert ledger.load(Attachment, attachment).origin == "nova", "as it was created"
+
+    unit = Unit(ledger)
+    host = unit.get(Host, HOST)
+    said = Registration(
+        service_version=1, capabilities={}, guests=(), connections=(str(attachment),)
+    )
+    assert leftovers.take(host, said, (), unit)
+    assert host.leftovers == ((), said.connections)
 
 
 @pytest.mark.parametrize("kind", [Operation, Attachment, BlockDeviceMapping])

@@ -13,7 +13,7 @@ import pytest
 from aggregates import errors
 from handlers.drift.beside_nova import SeenAttachment, SeenMapping, SeenServer, SeenVolume
 from handlers.drift.rows import UNKNOWN, Unknown
-from handlers.requests.adopt import (
+from handlers.results.adopt import (
     AdoptionVerdict,
     Holder,
     HostFacts,

@@ -133,11 +133,22 @@ def test_when_a_mapping_went_back_nobody_knows(store: MemoryStore) -> None:
 
 def test_a_server_of_ours_stays_ours(store: MemoryStore) -> None:
     unit = Unit(store)
-    unit.get(Instance, S).observe(name="db", host="hv1", power_state="running")
+    unit.get(Instance, S).record(Instance.Placed, host="hv1", power_state="running", epoch=0)
     unit.save(CONTEXT)
     unit = Unit(store)
     assert not record(SIGHT, unit)
     assert unit.save(CONTEXT) == 0
+
+
+def test_a_hosts_word_alone_makes_no_server_of_novas_ours(store: MemoryStore) -> None:
+    unit = Unit(store)
+    unit.get(Instance, S).observe(name="db", host="hv1", power_state="running")
+    unit.save(CONTEXT)
+    unit = Unit(store)
+    assert not record(replace(SIGHT, server=None), unit), "Nova does not have it"
+    assert unit.save(CONTEXT) == 0
+    assert record(SIGHT, unit)
+    assert unit.get(Instance, S).origin == "nova"
 
 
 def test_a_clock_that_was_set_back_makes_no_interval_that_ends_before_it_begins() -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentTypeError
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from types import SimpleNamespace
+from typing import Annotated, Any, cast
 
 import pytest
 from msgspec import Meta
+from pydantic import TypeAdapter
 
+from host_agent.config import AgentSection
 from host_agent.shared.contract.lane import Lane
 from host_agent.shared.contract.messages import (
     Command,
@@ -19,6 +23,12 @@ from host_agent.shared.contract.messages import (
 )
 from host_agent.shared.contract.outputs import Outputs
 from host_agent.shared.contract.wire import Id, WireError, form, plain, read, read_in_turns
+from ledger.auth.certificates import _host
+from ledger.auth.tokens import AuthError
+from ledger.cli import naming
+from ledger.http.call import Call
+from ledger.http.problem import ApiError
+from ledger.http.schemas import HostName
 
 ID = "0f9d3f0e-1111-2222-3333-444455556666"
 GUEST = {"server_id": ID, "name": "vm", "power_state": "running"}
@@ -102,3 +112,34 @@ def test_limits_of_a_list_hold_however_it_is_read() -> None:
 def test_outputs_that_nobody_knows_are_dropped_at_each_depth() -> None:
     told = {"driver": "rbd", "password": "x", "disk": {"source": {"name": "v", "key": "x"}}}
     assert read(told, Outputs) == {"driver": "rbd", "disk": {"source": {"name": "v"}}}
+
+
+def _path(name: str) -> str:
+    request: Any = SimpleNamespace(match_info={"host": name})
+    return Call.host(cast("Call", SimpleNamespace(request=request)))
+
+
+@pytest.mark.parametrize(
+    ("name", "good"),
+    [
+        ("hv-1.example", True),
+        ("H", True),
+        ("hv_", True),
+        ("h" * 255, True),
+        *((name, False) for name in ("", ".", "..", "-hv", "h/v", "h v", "hv\n", "h" * 256)),
+    ],
+)
+def test_a_hosts_name_has_one_form_for_agent_path_body_command_and_certificate(
+    name: str, good: bool
+) -> None:
+    for read_name in (
+        lambda text: AgentSection(host=text).host,
+        _path,
+        TypeAdapter(HostName).validate_python,
+        naming.named("host"),
+        lambda text: _host({"subjectAltName": (("DNS", text),)}),
+    ):
+        try:
+            assert (read_name(name), good) == (name, True)
+        except (ApiError, ArgumentTypeError, AuthError, ValueError):
+            assert not good, read_name

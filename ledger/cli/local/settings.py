@@ -82,7 +82,7 @@ def database(arguments: argparse.Namespace) -> Iterator[str]:
     logs.set_up("warning")  # to stderr: stdout is for results
     settings = load(arguments)
     try:
-        yield _readable(named(settings))
+        yield named(settings)
     except SchemaError as error:
         raise schema_error(error) from None
     except psycopg.Error as error:
@@ -103,7 +103,10 @@ def checked_database(arguments: argparse.Namespace) -> Iterator[str]:
 
 
 def named(settings: Settings) -> str:
-    """The database that the settings name.  Raises CliError if they name none."""
+    """The database that the settings name.  Raises CliError if they name none that can be."""
+    from psycopg import ProgrammingError
+    from psycopg.conninfo import conninfo_to_dict
+
     if settings.database_url is None:
         raise CliError(
             "the settings name no database.",
@@ -111,19 +114,15 @@ def named(settings: Settings) -> str:
             "Name one: --database-url postgresql://..., LEDGER_DATABASE_URL, or database_url in "
             "the file of the settings.",
         )
-    return settings.database_url
-
-
-def _readable(dsn: str) -> str:
-    """A DSN that libpq can read.  Raises CliError."""
-    import psycopg
-    from psycopg.conninfo import conninfo_to_dict
-
     try:
-        conninfo_to_dict(dsn)
-    except psycopg.ProgrammingError as error:
-        raise database_error(error) from None
-    return dsn
+        conninfo_to_dict(settings.database_url)
+    except ProgrammingError as error:
+        raise CliError(
+            f"database_url is no address of a database: {str(error).strip()}.",
+            ExitCode.USAGE,
+            "Write it as postgresql://USER@HOST/NAME.",
+        ) from None
+    return settings.database_url
 
 
 def schema_error(error: Exception) -> CliError:

@@ -2,7 +2,7 @@
 
 Both functions return False for a guest that a flow is changing: it was not examined, and has to be
 reported again.  A guest on a host that is not its server's, and a disk of a volume that its server
-does not have, are stored as signs (handlers.requests.presence).
+does not have, are stored as signs (handlers.results.presence).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from aggregates.server import SeenDisks, Sighting
 from aggregates.volume import Volume
 from handlers.engine.plan import plan_of
 from handlers.requests import grow
-from handlers.requests.presence import is_mapped
 from handlers.results.meaning import Book
+from handlers.results.presence import is_mapped
 from host_agent.shared.contract.guest_xml import kept
 from host_agent.shared.contract.messages import Guest
 
