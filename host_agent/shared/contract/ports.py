@@ -252,6 +252,9 @@ class Disk:
     shareable: bool = False
     discard: bool = False
     readonly: bool = False
+    #: By libvirt's names: limits in bytes and requests per second, block sizes in bytes.
+    iotune: dict[str, int] = field(default_factory=dict)
+    blockio: dict[str, int] = field(default_factory=dict)
     cache: str = "none"
     boot_index: int | None = None  # the order in which the firmware tries the disks
 
