@@ -15,7 +15,7 @@ from host_agent.libvirt.hypervisor import Trouble
 from host_agent.shared.contract.lane import Lane
 from host_agent.shared.contract.messages import ErrorKind
 from host_agent.shared.contract.outputs import ConnectedDisk
-from host_agent.shared.contract.ports import Disk, PortError
+from host_agent.shared.contract.ports import PortError
 from host_agent.shared.contract.wire import WireError, read
 from host_agent.storage import connection
 from host_agent.verbs.disks import disk_for
@@ -50,7 +50,7 @@ SPECS: dict[str, tuple[Any, dict[str, int]]] = {
     }),
     "other digits": ({"read_iops_sec": "١٢", "write_iops_sec": "1e3", "total_bytes_sec": "-1"}, {}),
     "beyond QEMU": (
-        {"total_iops_sec": str(10**15 + 1), "read_iops_sec": str(10**15), "size_iops_sec": "9" * 99},
+        {"total_iops_sec": 10**15 + 1, "read_iops_sec": str(10**15), "size_iops_sec": "9" * 17},
         {"read_iops_sec": 10**15},
     ),
     "no limit": ({"total_iops_sec": "0", "read_iops_sec": "5"}, {"read_iops_sec": 5}),
@@ -113,15 +113,25 @@ def test_blocks_that_no_disk_has_are_an_error_of_the_backend(size: Any) -> None:
 # --- between hosts of two versions ------------------------------------------------------------
 
 LANE = Lane(server_id="s", volume_id="v", bdm_id="b", attachment_id="a", device_name="vdb")
-SOURCE = {"type": "block", "path": "/dev/sdx", "format": "raw", "discard": False, "readonly": False}
+SOURCE: dict[str, Any] = {
+    "type": "block",
+    "path": "/dev/sdx",
+    "format": "raw",
+    "discard": False,
+    "readonly": False,
+}
 
 
 def test_a_connected_disk_of_an_older_host_has_no_limits() -> None:
     old = disk_for(LANE, SOURCE, "vdb")
     assert (old.iotune, old.blockio) == ({}, {})
-    limited = {**SOURCE, "iotune": {"total_iops_sec": 7}, "blockio": {"logical_block_size": 512}}
-    assert read(limited, ConnectedDisk) == limited
-    made = disk_for(LANE, limited, "vdb")
+    limited: dict[str, Any] = {
+        **SOURCE,
+        "iotune": {"total_iops_sec": 7},
+        "blockio": {"logical_block_size": 512},
+    }
+    passed_on: Any = read(limited, ConnectedDisk)
+    made = disk_for(LANE, passed_on, "vdb")
     assert (made.iotune, made.blockio) == ({"total_iops_sec": 7}, {"logical_block_size": 512})
     assert made.source == old.source == {"type": "block", "path": "/dev/sdx"}
 
