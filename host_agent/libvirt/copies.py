@@ -49,6 +49,8 @@ class GuestCopies(Rules):
         if found is None:
             raise no_disk(server_id, disk.serial)
         if live is not None and not _is_on(live, disk):
+            if disk_xml.is_same_data(live.place, disk_xml.place(disk.source)):
+                return  # QEMU has the key: the definition follows when the guest is off
             raise PortError(
                 ErrorKind.FINAL,
                 "refresh_needs_stop",

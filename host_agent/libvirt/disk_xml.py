@@ -327,6 +327,13 @@ def place(source: dict[str, Any]) -> Place:
     return found
 
 
+def is_same_data(one: Place | None, other: Place) -> bool:
+    """Whether they differ at most in the secret's uuid: libvirtd forgets that of an adopted guest
+    (secrets.keep), and the next one has another.
+    """
+    return one is not None and (*one[:-1], one[-1] is None) == (*other[:-1], other[-1] is None)
+
+
 def _mirror_of(disk: ET.Element) -> Mirror | None:
     mirror = disk.find("mirror")
     if mirror is None:

@@ -13,6 +13,7 @@ import time
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from host_agent.shared.contract.messages import ErrorKind, PowerState
 from host_agent.shared.contract.ports import Disk, DiskState, PortError
 from host_agent.storage import connection
 from tests.agent.test_limits import SPECS
-from tests.contracts.machines import Machine, RealMachine, disk
+from tests.contracts.machines import Following, Machine, RealMachine, disk, moved
 
 WAIT_S = 90.0  # a system boots in 4 s on an idle machine
 
@@ -368,6 +369,25 @@ def test_limits_and_block_sizes_are_qemus(
     assert {name for name, limit in found.items() if limit and name in connection.LIMITS} == {
         "read_iops_sec"
     }
+
+
+@pytest.mark.lab
+def test_a_copied_disk_has_the_limits_of_its_new_volume_from_the_next_start(
+    real: RealMachine,
+) -> None:
+    def found() -> list[int]:
+        domain = real.domain(server_id)
+        return [domain.blockIoTune("sdb", flags)["total_iops_sec"] for flags in (1, 2)]
+
+    server_id, one = real.new_guest(PowerState.RUNNING), disk(real, iotune={"total_iops_sec": 500})
+    real.guests.plug(server_id, one)
+    new = replace(moved(one, real.volume("new")), iotune={"total_iops_sec": 700})
+    real.guests.copy(server_id, new, Following())
+    assert real.guests.disk(server_id, one.serial).sources == (new.source["path"],)
+    assert found() == [500, 700]
+    real.guests.stop(server_id, force=True)
+    real.guests.start(server_id)
+    assert found() == [700, 700]
 
 
 @pytest.mark.lab

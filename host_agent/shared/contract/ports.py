@@ -387,6 +387,7 @@ class Guests(Protocol):
         """Set the source of the disk with this serial in the guest's definition.
 
         FINAL `refresh_needs_stop` if the live disk has another source, which cannot be changed.
+        One that names another secret of the volume stays as it is.
         """
 
     def grow(self, server_id: str, serial: str, room: int, *, unit: int) -> int | None:
