@@ -13,12 +13,15 @@ from host_agent.libvirt import disk_xml
 from host_agent.libvirt.domain_xml import for_destination
 from host_agent.libvirt.hypervisor import Trouble
 from host_agent.shared.contract.lane import Lane
-from host_agent.shared.contract.messages import ErrorKind
+from host_agent.shared.contract.messages import ErrorKind, Verb
 from host_agent.shared.contract.outputs import ConnectedDisk
 from host_agent.shared.contract.ports import PortError
 from host_agent.shared.contract.wire import WireError, read
 from host_agent.storage import connection
 from host_agent.verbs.disks import disk_for
+from ledger.trial.cinder.model import connection as backends
+from ledger.trial.cinder.model.rows import StoredVolume
+from tests.agent.bench import Bench
 from tests.agent.guest_world import SERVER, SHUTDOWN, World, fails, raised
 from tests.agent.test_disk_xml import built, disk
 
@@ -108,6 +111,30 @@ def test_blocks_that_no_disk_has_are_an_error_of_the_backend(size: Any) -> None:
     with pytest.raises(PortError, match="physical_block_size") as raised:
         connection.blockio({"physical_block_size": size})
     assert raised.value.code == "bad_connection_info"
+
+
+@pytest.mark.parametrize("size", ["4096", "4k"])
+def test_a_backends_blocks_get_to_the_guest_or_nothing_is_connected(
+    size: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def says(volume: StoredVolume) -> dict[str, Any]:
+        return {"simulated_bytes": volume.size << 30, "physical_block_size": size}
+
+    monkeypatch.setattr(backends, "size_of", says)
+    bench = Bench()
+    lane = bench.lane()
+    bench.run(lane, Verb.ATTACHMENT_UPDATE)
+    if size == "4k":
+        with pytest.raises(PortError, match="physical_block_size"):
+            bench.run(lane, Verb.VOLUME_CONNECT)
+        assert "brick.connect" not in bench.calls
+        assert bench.records == {}
+    else:
+        bench.run(lane, Verb.VOLUME_CONNECT, Verb.DISK_PLUG)
+        guest = bench.store.read()["guests"][lane.server_id]["persistent"]
+        assert [each.attrib for each in ET.fromstring(guest).iter("blockio")] == [
+            {"physical_block_size": "4096"}
+        ]
 
 
 # --- between hosts of two versions ------------------------------------------------------------
