@@ -314,10 +314,10 @@ def same_by_definition(one: str, other: str) -> bool:
     return first == second
 
 
-def _tuning(disk: ET.Element) -> list[dict[str, str | None]]:
+def _tuning(disk: ET.Element) -> dict[str, str | None]:
     sizes = disk.find("blockio")
     limits = {node.tag: node.text for node in disk.iterfind("iotune/*")}
-    return [limits, {} if sizes is None else {**sizes.attrib}]
+    return limits if sizes is None else {**limits, **sizes.attrib}
 
 
 def place(source: dict[str, Any]) -> Place:
