@@ -49,6 +49,8 @@ class GuestCopies(Rules):
         if found is None:
             raise no_disk(server_id, disk.serial)
         if live is not None and not _is_on(live, disk):
+            if disk_xml.is_same_data(live.place, disk_xml.place(disk.source)):
+                return  # QEMU has the key: the definition follows when the guest is off
             raise PortError(
                 ErrorKind.FINAL,
                 "refresh_needs_stop",
@@ -104,7 +106,7 @@ class GuestCopies(Rules):
         mirror = live.mirror
         if mirror is None:
             if _is_on(live, disk):
-                self._define_as(server_id, disk.serial, live.xml)
+                self._define_as(server_id, disk.serial, _built(disk, live))
                 return True
             self._begin(server_id, disk, live, course)
         else:
@@ -156,7 +158,7 @@ class GuestCopies(Rules):
         for _ in range(CHANGES_MAX):
             copies = self._look(server_id)
             persistent = copies.disk(serial)[1] if copies else None
-            if persistent is None or _same_place(persistent.xml, disk):
+            if persistent is None or disk_xml.same_by_definition(persistent.xml, disk):
                 return
             with asking():
                 self._hypervisor.update(server_id, disk_xml.in_place_of(persistent.xml, disk))
@@ -170,10 +172,6 @@ class _CopyCourse:
     watch: Watch
     begun: bool = False
     switches: int = 0
-
-
-def _same_place(one: str, other: str) -> bool:
-    return disk_xml.place_of(one) == disk_xml.place_of(other)
 
 
 def _is_on(found: DiskSeen, disk: Disk) -> bool:

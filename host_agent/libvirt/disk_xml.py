@@ -200,6 +200,9 @@ def build(disk: Disk, *, boot: bool = False) -> str:
         driver.set("discard", "unmap")
     root.append(_source(disk.source))
     ET.SubElement(root, "target", dev=disk.device_name, bus=disk.bus)
+    set_iotune(root, disk.iotune)
+    if disk.blockio:
+        ET.SubElement(root, "blockio", {name: str(size) for name, size in disk.blockio.items()})
     if boot and is_bootable(disk):
         ET.SubElement(root, "boot", order=boot_order(disk))
     if disk.readonly:
@@ -304,11 +307,31 @@ def _place_of(disk: ET.Element) -> Place | None:
     return _place(disk.find("source"), disk)
 
 
+def same_by_definition(one: str, other: str) -> bool:
+    """Whether two `<disk>` have the same data, limits and block sizes."""
+    found = (ET.fromstring(disk) for disk in (one, other))  # noqa: S314 - libvirt's or our own
+    first, second = ((_place_of(disk), _tuning(disk)) for disk in found)
+    return first == second
+
+
+def _tuning(disk: ET.Element) -> dict[str, str | None]:
+    sizes = disk.find("blockio")
+    limits = {node.tag: node.text for node in disk.iterfind("iotune/*")}
+    return limits if sizes is None else {**limits, **sizes.attrib}
+
+
 def place(source: dict[str, Any]) -> Place:
     """The place of a ports.Disk's source, comparable with `place_of`."""
     found = _place(_source(source))
     assert found is not None, "a source was given"
     return found
+
+
+def is_same_data(one: Place | None, other: Place) -> bool:
+    """Whether they differ at most in the secret's uuid: libvirtd forgets that of an adopted guest
+    (secrets.keep), and the next one has another.
+    """
+    return one is not None and (*one[:-1], one[-1] is None) == (*other[:-1], other[-1] is None)
 
 
 def _mirror_of(disk: ET.Element) -> Mirror | None:
@@ -371,6 +394,16 @@ def set_source(disk: ET.Element, source: dict[str, Any]) -> None:
         disk.remove(old)
     disk.insert(at, _source(source))
     disk.set("type", str(source["type"]))
+
+
+def set_iotune(disk: ET.Element, limits: dict[str, int]) -> None:
+    """Limit a `<disk>`; without limits it stays as it is."""
+    if limits:
+        for node in disk.findall("iotune"):
+            disk.remove(node)
+        node = ET.SubElement(disk, "iotune")
+        for name, limit in limits.items():
+            ET.SubElement(node, name).text = str(limit)
 
 
 def _without(disk: ET.Element, name: str) -> ET.Element:

@@ -147,6 +147,7 @@ def for_destination(domain: str, disks: Sequence[Disk]) -> str:
                 "what it has, or read nothing of it."
             )
         disk_xml.set_source(element, disk.source)
+        disk_xml.set_iotune(element, disk.iotune)  # no block sizes: a running guest keeps its own
     _unbind_displays(root)
     return ET.tostring(root, encoding="unicode")
 

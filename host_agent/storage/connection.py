@@ -1,17 +1,35 @@
 """Reads Cinder's connection information: its fields, and what a guest's disk needs of it.
 
-Pure.  The information is flat, as in the answer of `attachment_update`: the driver's own keys
-beside `driver_volume_type`, `access_mode`, `encrypted` and so on.
+Pure, but for its log.  The information is flat, as in the answer of `attachment_update`: the
+driver's own keys beside `driver_volume_type`, `access_mode`, `encrypted` and so on.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 from typing import Any
+
+import structlog
 
 from host_agent.shared.contract.messages import ErrorKind
 from host_agent.shared.contract.ports import ConnectionInfo, PortError
+
+_LOG = structlog.get_logger(__name__)
+
+#: QEMU's greatest limit of a disk, in bytes or requests per second.
+LIMIT_MAX = 10**15
+#: The limits that Nova 34 takes from a QoS spec (nova/virt/libvirt/volume/volume.py).
+LIMITS = frozenset(
+    f"{side}_{unit}_sec{burst}"
+    for side in ("total", "read", "write")
+    for unit in ("bytes", "iops")
+    for burst in ("", "_max")
+) | {"size_iops_sec"}
+#: The smallest and the greatest block of a virtual disk in QEMU, in bytes.
+_BLOCK_MIN, _BLOCK_MAX = 512, 2 << 20
+_BLOCK_SIZES = ("logical_block_size", "physical_block_size")
 
 #: The keys that identify a target.  An allow-list, because any other key may be a credential.
 #: Without Cinder's "volume_id", which a migration changes while the target stays.
@@ -79,6 +97,46 @@ def access_mode(info: ConnectionInfo, wanted: str = "rw") -> str:
 def image_format(info: ConnectionInfo) -> str:
     """The format of the data: what the driver says (qcow2 on NFS), else raw."""
     return str(info.get("format") or "raw")
+
+
+def iotune(info: ConnectionInfo) -> dict[str, int]:
+    """The disk's limits, in bytes and requests per second, by libvirt's names (`<iotune>`).
+
+    As Nova: Cinder sends the QoS spec of the volume's type, if its consumer is the front end; other
+    keys are the backend's.  An administrator wrote the values, and Cinder checks none: a guest
+    starts without those that QEMU refuses, and with a total instead of what is given beside it.
+    """
+    specs = info.get("qos_specs")
+    given = {n: str(v) for n, v in specs.items() if n in LIMITS} if isinstance(specs, dict) else {}
+    read = {n: int(v) for n, v in given.items() if re.fullmatch("[0-9]{1,16}", v)}
+    sound = {name: limit for name, limit in read.items() if 0 < limit <= LIMIT_MAX}
+    taken: dict[str, int] = {}
+    for unit in ("bytes_sec", "iops_sec"):
+        for side in ("total",) if f"total_{unit}" in sound else ("read", "write"):
+            name, burst = f"{side}_{unit}", f"{side}_{unit}_max"
+            if name in sound:
+                taken[name] = sound[name]
+                if sound.get(burst, 0) >= sound[name]:
+                    taken[burst] = sound[burst]
+    if "size_iops_sec" in sound and any("iops" in name for name in taken):
+        taken["size_iops_sec"] = sound["size_iops_sec"]
+    if ignored := sorted(given.keys() - taken):
+        _LOG.warning("qos_specs_ignored", volume=info.get("volume_id"), names=ignored)
+    return taken
+
+
+def blockio(info: ConnectionInfo) -> dict[str, int]:
+    """The block sizes that the backend wants a guest to see, in bytes (`<blockio>`).
+
+    FINAL for one that no disk can have: what is on the volume depends on it, so Nova fails, too.
+    """
+    wanted = {name: info[name] for name in _BLOCK_SIZES if info.get(name) is not None}
+    for name, value in wanted.items():
+        size = int(value) if re.fullmatch("[0-9]{1,7}", str(value)) else 0
+        if not _BLOCK_MIN <= size <= _BLOCK_MAX or size & (size - 1):
+            raise malformed(name)
+        wanted[name] = size
+    return wanted
 
 
 def network_source(

@@ -11,7 +11,7 @@ from host_agent.verbs.context import final
 
 _BUSES = {"vd": "virtio", "xvd": "virtio", "sd": "scsi", "hd": "scsi"}
 #: The keys of Lane.disk that are not of the source.
-_MANNERS = frozenset({"format", "discard", "readonly"})
+_MANNERS = frozenset({"format", "discard", "readonly", "iotune", "blockio"})
 
 
 def bus_of(device_name: str) -> str:
@@ -36,5 +36,7 @@ def disk_for(lane: Lane, connected: dict[str, Any], device_name: str | None = No
         shareable=lane.multiattach,
         discard=connected["discard"],
         readonly=connected["readonly"] or lane.access_mode == "ro",
+        iotune=connected.get("iotune", {}),  # an agent of 0.2.0 does not say
+        blockio=connected.get("blockio", {}),
         boot_index=lane.boot_index,
     )

@@ -2,8 +2,8 @@
 
 A world gives the port under test and makes volumes.  The real one is used when
 LEDGER_LAB_CINDER holds the v3 endpoint of a Cinder that has the volume types
-LEDGER_LAB_CINDER_TYPE (default "fake"), the same with "-multi", and the encrypted
-"nfs-luks"; its Keystone is the one of `test_keystone`.
+LEDGER_LAB_CINDER_TYPE (default "fake"), the same with "-multi", and with "-limited" by a QoS
+spec for the front end, and the encrypted "nfs-luks"; its Keystone is the one of `test_keystone`.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ from tests.doubles.running_cinder import RunningCinder, running_cinder
 LAB_ENDPOINT = os.environ.get("LEDGER_LAB_CINDER")
 LAB_TYPE = os.environ.get("LEDGER_LAB_CINDER_TYPE", "fake")
 LAB_LUKS_TYPE = "nfs-luks"
+#: What Cinder makes of the spec of the type "-limited", for 1 GiB.
+LIMITS = {"total_iops_sec": 300, "minIOPS": "5"}
 #: Cinder's qemu-img measures how fast it can hash, by a clock that may not tick meanwhile.
 LUKS_ATTEMPTS = 10
 READY_DEADLINE_S = 180.0  # what is slow is no failure
@@ -101,7 +103,9 @@ class World(Protocol):
     project: str  # ours
     other_project: str  # in which we have a role, too
 
-    def new_volume(self, *, multiattach: bool = False, encrypted: bool = False) -> str: ...
+    def new_volume(
+        self, *, multiattach: bool = False, encrypted: bool = False, limited: bool = False
+    ) -> str: ...
 
     def new_snapshot(self, volume_id: str) -> str: ...
 
@@ -122,8 +126,13 @@ class SimulatedWorld:
         self.faults = faults
         self.time = time_
 
-    def new_volume(self, *, multiattach: bool = False, encrypted: bool = False) -> str:
-        return self.model.add_volume(multiattach=multiattach, encrypted=encrypted).id
+    def new_volume(
+        self, *, multiattach: bool = False, encrypted: bool = False, limited: bool = False
+    ) -> str:
+        specs = LIMITS if limited else None
+        return self.model.add_volume(
+            multiattach=multiattach, encrypted=encrypted, qos_specs=specs
+        ).id
 
     def new_snapshot(self, volume_id: str) -> str:
         return self.model.add_snapshot(volume_id).id
@@ -185,8 +194,11 @@ class LabWorld:
         )
         self._made: list[str] = []
 
-    def new_volume(self, *, multiattach: bool = False, encrypted: bool = False) -> str:
-        kind = LAB_LUKS_TYPE if encrypted else LAB_TYPE + ("-multi" if multiattach else "")
+    def new_volume(
+        self, *, multiattach: bool = False, encrypted: bool = False, limited: bool = False
+    ) -> str:
+        kind = LAB_TYPE + ("-multi" if multiattach else "-limited" if limited else "")
+        kind = LAB_LUKS_TYPE if encrypted else kind
         for _ in range(LUKS_ATTEMPTS):
             volume_id: str = self._cinder.volumes.create(size=1, volume_type=kind).id
             self.clean_later(volume_id)

@@ -10,6 +10,7 @@ import pytest
 
 from host_agent.shared.contract.messages import ErrorKind
 from tests.contracts.cinder_worlds import (
+    LIMITS,
     SimulatedWorld,
     World,
     attached,
@@ -50,6 +51,12 @@ def test_an_attachment_goes_from_reserved_to_attached_to_gone(world: World) -> N
     port.attachment_delete(row.id)
     assert status(world, volume) == "available"
     assert port.attachments(volume, server) == []
+
+
+@pytest.mark.parametrize("limited", [True, False])
+def test_a_connection_tells_the_front_ends_limits(world: World, limited: bool) -> None:
+    row = attached(world, world.new_volume(limited=limited), new_uuid())
+    assert row.connection_info["qos_specs"] == (LIMITS if limited else None)
 
 
 def test_attachments_lists_those_of_this_volume_and_server_with_details(world: World) -> None:

@@ -6,6 +6,7 @@ import subprocess
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -202,6 +203,41 @@ def test_copy_goes_from_and_to_encrypted_volumes(
     assert sources(machine, server_id, old) == (new.source["path"],)
     machine.guests.drop_secret(old.serial)
     machine.guests.stop(server_id, force=True)
+    assert machine.guests.start(server_id) is RUNNING
+
+
+def novas_secret(machine: Machine, volume_id: str) -> str:
+    """Define one by a uuid of its own, as Nova does."""
+    novas = str(uuid.uuid4())
+    if not isinstance(machine, RealMachine):
+        return machine.guests.keep_secret(novas, PASSPHRASE)
+    usage = f"<usage type='volume'><volume>{volume_id}</volume></usage>"
+    secret = machine.connection.secretDefineXML(f"<secret><uuid>{novas}</uuid>{usage}</secret>")
+    secret.setValue(PASSPHRASE.encode())
+    return novas
+
+
+def test_adopted_guest_keeps_its_disk_though_its_secret_is_another_one(
+    machine: Machine, locked: Callable[..., Disk]
+) -> None:
+    """libvirtd forgot the one that the guest names: the agent's has the volume's id."""
+    server_id, one = machine.new_guest(RUNNING), locked()
+    novas = novas_secret(machine, one.serial)
+    locked_by_nova = {**one.source, "encryption": {"format": "luks", "secret_uuid": novas}}
+    machine.guests.plug(server_id, replace(one, source=locked_by_nova))
+    for forgotten in (one.serial, novas):
+        machine.guests.drop_secret(forgotten)
+    assert machine.guests.keep_secret(one.serial, PASSPHRASE) == one.serial
+
+    machine.guests.replace(server_id, one)
+    plain = {key: value for key, value in one.source.items() if key != "encryption"}
+    refused(
+        "refresh_needs_stop",
+        lambda: machine.guests.replace(server_id, replace(one, source=plain)),
+    )
+    assert machine.guests.disk(server_id, one.serial).differs == ()
+    machine.guests.stop(server_id, force=True)
+    machine.guests.replace(server_id, one)
     assert machine.guests.start(server_id) is RUNNING
 
 

@@ -13,6 +13,7 @@ import time
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,9 @@ from host_agent.libvirt.guests import HypervisorGuests, Patience
 from host_agent.libvirt.hypervisor import HypervisorError, Trouble
 from host_agent.shared.contract.messages import ErrorKind, PowerState
 from host_agent.shared.contract.ports import Disk, DiskState, PortError
-from tests.contracts.machines import Machine, RealMachine, disk
+from host_agent.storage import connection
+from tests.agent.test_limits import SPECS
+from tests.contracts.machines import Following, Machine, RealMachine, disk, moved
 
 WAIT_S = 90.0  # a system boots in 4 s on an idle machine
 
@@ -331,3 +334,70 @@ def test_live_change_of_a_stopped_guest_is_known_as_such(real: RealMachine) -> N
     with pytest.raises(HypervisorError) as raised:
         real.driver.detach(server_id, xml, live=False, persistent=True)
     assert raised.value.trouble is Trouble.DEVICE_MISSING
+
+
+#: All limits that Nova knows, in two lots: a total goes with no other.
+LIMITED: list[dict[str, int]] = [
+    {
+        **{f"{side}_{unit}_sec": 1000 for side in sides for unit in ("bytes", "iops")},
+        **{f"{side}_{unit}_sec_max": 2000 for side in sides for unit in ("bytes", "iops")},
+        "size_iops_sec": 4096,
+    }
+    for sides in (("total",), ("read", "write"))
+]
+
+
+@pytest.mark.lab
+@pytest.mark.parametrize("limits", LIMITED, ids=["total", "both ways"])
+@pytest.mark.parametrize("power", [PowerState.RUNNING, PowerState.SHUTDOWN])
+def test_limits_and_block_sizes_are_qemus(
+    real: RealMachine, power: PowerState, limits: dict[str, int]
+) -> None:
+    """Plugged into the running guest, or started with it."""
+    server_id = real.new_guest(power)
+    sizes = {"logical_block_size": 4096, "physical_block_size": 4096}
+    one = disk(real, "vdb", iotune=limits, blockio=sizes)
+    real.guests.plug(server_id, one)
+    real.guests.start(server_id)
+    found = real.domain(server_id).blockIoTune("vdb")
+    assert {name: found[name] for name in limits} == limits
+    assert "logical_block_size='4096'" in real.domain(server_id).XMLDesc(0)
+    real.guests.stop(server_id, force=True)
+    real.guests.replace(server_id, disk(real, "vdb", one.serial, iotune={"read_iops_sec": 5}))
+    real.guests.start(server_id)
+    found = real.domain(server_id).blockIoTune("vdb")
+    assert {name for name, limit in found.items() if limit and name in connection.LIMITS} == {
+        "read_iops_sec"
+    }
+
+
+@pytest.mark.lab
+def test_a_copied_disk_has_the_limits_of_its_new_volume_from_the_next_start(
+    real: RealMachine,
+) -> None:
+    def found() -> list[int]:
+        domain = real.domain(server_id)
+        return [domain.blockIoTune("sdb", flags)["total_iops_sec"] for flags in (1, 2)]
+
+    server_id, one = real.new_guest(PowerState.RUNNING), disk(real, iotune={"total_iops_sec": 500})
+    real.guests.plug(server_id, one)
+    new = replace(moved(one, real.volume("new")), iotune={"total_iops_sec": 700})
+    real.guests.copy(server_id, new, Following())
+    assert real.guests.disk(server_id, one.serial).sources == (new.source["path"],)
+    assert found() == [500, 700]
+    real.guests.stop(server_id, force=True)
+    real.guests.start(server_id)
+    assert found() == [700, 700]
+
+
+@pytest.mark.lab
+@pytest.mark.parametrize("name", SPECS)
+def test_a_guest_starts_with_any_qos_spec(real: RealMachine, name: str) -> None:
+    server_id = real.new_guest(PowerState.SHUTDOWN)
+    limits = connection.iotune({"qos_specs": SPECS[name][0]})
+    real.guests.plug(server_id, disk(real, iotune=limits))
+    assert real.guests.start(server_id) is PowerState.RUNNING
+    plugged = disk(real, "sdc", iotune=limits)
+    assert real.guests.plug(server_id, plugged).live == "sdc"
+    found = real.domain(server_id).blockIoTune("sdc")
+    assert {name: found[name] for name in limits} == limits

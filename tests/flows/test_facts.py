@@ -27,6 +27,8 @@ from tests.world import HOST, OTHER, World
 RUNNING, STOPPED = PowerState.RUNNING, PowerState.SHUTDOWN
 #: What every attach of these tests asks for.
 ASKED: dict[str, Any] = {"device": "/dev/sdc", "tag": "data", "delete_on_termination": True}
+#: What every volume's type says.
+LIMITS = {"read_iops_sec": "500", "write_iops_sec": "100"}
 
 
 def _act(*flows: str, **more: Any) -> Callable[[World], None]:
@@ -159,6 +161,8 @@ def _with_a_spare() -> World:
 def _attach(world: World) -> None:
     volume = world.cinder.volume(world.volumes[0])
     volume.readonly = True
+    for each in world.volumes:
+        world.cinder.volume(each).qos_specs = {**LIMITS, "total_bytes_sec": "a lot"}
     world.done(world.attach(volume.id, **ASKED))
     volume.readonly = None  # from now on nobody but the ledger knows
 
@@ -180,6 +184,7 @@ def _everywhere(attached: Attached, *, shared: bool = False) -> None:
         assert disk.readonly
         assert (disk.target, disk.bus, disk.serial) == ("sdc", "scsi", mapping.serial)
         assert disk.facts["shareable"] is shared
+        assert {node.tag: node.text for node in disk.element.iterfind("iotune/*")} == LIMITS
     live, persistent = attached.disks[0], attached.disks[-1]
     assert disk_xml.differences(live, persistent) == ()
 

@@ -68,7 +68,7 @@ class Lane:
     #: The host of the attachment, if the flow's lanes are on several.
     host: str | None = None
     #: The disk from the output of `volume_connect`: a ports.Disk's source, and "format", "discard",
-    #: "readonly".
+    #: "readonly", "iotune", "blockio".
     disk: dict[str, Any] | None = None
     #: "ro" or "rw".  Once "ro", it stays so while the server has the volume.
     access_mode: str = "rw"

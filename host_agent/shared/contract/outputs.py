@@ -14,16 +14,22 @@ from typing import Annotated, Literal, NotRequired, TypedDict
 
 from msgspec import Meta
 
-from host_agent.shared.contract.wire import Id, form
+from host_agent.shared.contract.wire import BYTES_MAX, Id, form
 
 ENDED_MAX = 1_000
 #: The limit of each list in HostHas.
 SHOWN_MAX = 1_000
 _HOSTS_OF_A_DISK_MAX = 64
+_SETTINGS_MAX = 32
 
 Device = Annotated[str, form("[a-z0-9]{1,32}")]
 #: A path or a name of a disk; secrets of cephx and LUKS are only named.
 DiskText = Annotated[str, form(r"[A-Za-z0-9_:.+/@=,\[\]-]{0,512}")]
+#: Settings of a disk by libvirt's names (ports.Disk.iotune and blockio).
+Tuning = Annotated[
+    dict[Annotated[str, form("[a-z_]{1,32}")], Annotated[int, Meta(ge=0, le=BYTES_MAX)]],
+    Meta(max_length=_SETTINGS_MAX),
+]
 #: A fact that may differ between two copies of a disk (disk_xml.DiskSeen.facts).
 Fact = Annotated[str, form("[A-Za-z0-9_ .-]{1,64}")]
 Power = Literal["running", "paused", "shutdown", "crashed", "nostate"]
@@ -53,6 +59,8 @@ class DiskSource(TypedDict, total=False):
     format: DiskText
     discard: bool
     readonly: bool
+    iotune: Tuning
+    blockio: Tuning
     hosts: Annotated[list[list[DiskText]], Meta(max_length=_HOSTS_OF_A_DISK_MAX)]
     auth: Auth | None
     encryption: DiskEncryption | None

@@ -252,6 +252,9 @@ class Disk:
     shareable: bool = False
     discard: bool = False
     readonly: bool = False
+    #: By libvirt's names: limits in bytes and requests per second, block sizes in bytes.
+    iotune: dict[str, int] = field(default_factory=dict)
+    blockio: dict[str, int] = field(default_factory=dict)
     cache: str = "none"
     boot_index: int | None = None  # the order in which the firmware tries the disks
 
@@ -384,6 +387,7 @@ class Guests(Protocol):
         """Set the source of the disk with this serial in the guest's definition.
 
         FINAL `refresh_needs_stop` if the live disk has another source, which cannot be changed.
+        One that names another secret of the volume stays as it is.
         """
 
     def grow(self, server_id: str, serial: str, room: int, *, unit: int) -> int | None:

@@ -107,7 +107,7 @@ def connection_info(
     data, secrets = _MAKERS[volume.driver](volume, attachment_id)
     multipath = connector.get("enforce_multipath", False)
     data |= {
-        "qos_specs": None,
+        "qos_specs": volume.qos_specs,
         # By the volume's flag, whatever mode the attachment is made with (Cinder 29).
         "access_mode": "ro" if volume.readonly else "rw",
         "encrypted": volume.encrypted,

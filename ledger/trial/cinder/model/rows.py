@@ -51,6 +51,7 @@ class StoredVolume:
     bootable: bool = False
     encrypted: bool = False
     readonly: bool | None = None  # its flag; None: never set
+    qos_specs: dict[str, Any] | None = None  # of its type, if the front end is to keep them
     provider: str = "luks"  # of the encryption
     encryption_key_id: str = "00000000-0000-0000-0000-000000000000"
     availability_zone: str = "nova"
