@@ -31,6 +31,8 @@ _FORMS = (
     (timedelta.max, "%Y-%m-%d"),
 )
 
+_SECONDS = "%Y-%m-%d %H:%M:%S UTC"
+
 Span = tuple[datetime, datetime]
 
 
@@ -127,7 +129,7 @@ def timeline(
         OperationMark(
             x=x(began),
             operation_id=each["operation_id"],
-            title=f"{each['flow']}: {each['outcome'] or each['state']}, {began:%Y-%m-%d %H:%M:%S} UTC",
+            title=f"{each['flow']}: {each['outcome'] or each['state']}, {began:{_SECONDS}}",
         )
         for each in operations
         if (began := _moment(each["started_at"])) <= end and not _over(each, begin)
@@ -141,7 +143,7 @@ def timeline(
         marks=marks,
         ticks=[Tick(x=x(each), title=each.strftime(form)) for each in moments],
         at=x(at) if at is not None and begin <= at <= end else None,
-        title=f"{begin:%Y-%m-%d %H:%M:%S} to {end:%Y-%m-%d %H:%M:%S} UTC",
+        title=f"{begin:%Y-%m-%d %H:%M:%S} to {end:{_SECONDS}}",
         zooms=[*_zooms((begin, end), whole, at, first)],
     )
 
@@ -177,7 +179,7 @@ def _bars(
             attachment_id=each["attachment_id"],
             label=label,
             state=state,
-            title=f"{label}: {state}, {begin:%Y-%m-%d %H:%M:%S} to {end:%Y-%m-%d %H:%M:%S} UTC",
+            title=f"{label}: {state}, {begin:%Y-%m-%d %H:%M:%S} to {end:{_SECONDS}}",
         )
         row += 1
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from datetime import MAXYEAR, MINYEAR, UTC, datetime, timedelta
+from datetime import MAXYEAR, MINYEAR, UTC, date, datetime, timedelta
 from itertools import groupby
 from typing import Any
 
@@ -76,12 +76,14 @@ def look(state: str | None) -> str:
 
 def story(
     events: Iterable[Mapping[str, Any]], at: datetime | None = None
-) -> list[tuple[str | None, list[Entry]]]:
-    """Events as they came, newest first, in the operations they are part of; no bookkeeping."""
+) -> list[tuple[str | None, date, list[Entry]]]:
+    """Events as they came, newest first, in the operations they are part of, and each day by
+    itself; no bookkeeping.
+    """
     all_ = (Entry.of(dict(event), at.isoformat() if at else None) for event in events)
     entries = [entry for entry in all_ if not entry.bookkeeping]
-    grouped = groupby(entries, key=lambda entry: entry.operation_id)
-    return [(operation_id, list(group)) for operation_id, group in grouped]
+    grouped = groupby(entries, key=lambda entry: (entry.operation_id, entry.at.date()))
+    return [(operation_id, day, list(group)) for (operation_id, day), group in grouped]
 
 
 def by_volume(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:

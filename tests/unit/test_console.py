@@ -38,7 +38,10 @@ def test_operations_of_which_only_bookkeeping_is_told_are_not_in_the_story() -> 
     event |= {"position": 1, "recorded_at": NOON.isoformat(), "body": {}}
     claimed = {**event, "topic": "Volume.ClaimReleased", "operation_id": "a"}
     told = {**event, "topic": "Attachment.Completed", "operation_id": "b"}
-    assert [operation for operation, _ in texts.story([claimed, told])] == ["b"]
+    assert [operation for operation, _, _ in texts.story([claimed, told])] == ["b"]
+    later = {**told, "recorded_at": (NOON + timedelta(days=1)).isoformat()}
+    days = [f"{day}" for _, day, _ in texts.story([later, told])]
+    assert days == ["2026-02-01", "2026-01-31"], "a time without its day says nothing"
 
 
 def test_ids_in_a_sentence_are_marked_and_the_rest_is_text() -> None:
