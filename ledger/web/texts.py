@@ -19,6 +19,7 @@ from ledger.words.timeline import Entry
 #: Of an id, so much is shown where the whole one is the link's.
 SHORT_CHARS = 8
 
+_CODE = re.compile(r"`([^`]+)`")
 _ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 #: How a state looks; the word beside it says the same.
@@ -55,8 +56,9 @@ def short(id_: str | None) -> str:
 
 
 def with_ids(text: str) -> Markup:
-    """A sentence whose ids are not broken, and look like ids."""
-    return Markup(_ID.sub(r'<span class="id">\g<0></span>', str(escape(text))))  # noqa: S704 - escaped
+    """A sentence whose ids are not broken, and look like ids; what is typed looks like that."""
+    marked = _ID.sub(r'<span class="id">\g<0></span>', str(escape(text)))
+    return Markup(_CODE.sub(r"<code>\1</code>", marked))  # noqa: S704 - escaped
 
 
 def words(name: str | None) -> str:

@@ -46,8 +46,9 @@ def test_operations_of_which_only_bookkeeping_is_told_are_not_in_the_story() -> 
 
 def test_ids_in_a_sentence_are_marked_and_the_rest_is_text() -> None:
     id_ = "0e5c6ee8-0000-4000-8000-000000000000"
-    told = texts.with_ids(f"<b>{id_}</b>, req-1")
-    assert told == f'&lt;b&gt;<span class="id">{id_}</span>&lt;/b&gt;, req-1'
+    told = texts.with_ids(f"<b>{id_}</b>, `drift <b>`")
+    marked = f'&lt;b&gt;<span class="id">{id_}</span>&lt;/b&gt;, <code>drift &lt;b&gt;</code>'
+    assert told == marked
 
 
 def test_a_session_ends_when_nobody_uses_it_and_at_its_age_all_the_same() -> None:
