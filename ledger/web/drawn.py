@@ -185,13 +185,13 @@ def _bars(
 
 
 def _label(of: Mapping[str, Any], page: str) -> str:
-    """Who has which volume where, but for what the page is about."""
+    """Who has which volume where, but for what the page is about, and what nobody may see."""
     named = {
         "volume": f"volume {of['volume_id'][:8]}",
         "server": of.get("server_name") or f"server {of['server_id'][:8]}",
-        "host": of["host"] or "no host",
+        "host": of["host"],
     }
-    return ", ".join(name for kind, name in named.items() if kind != page)
+    return ", ".join(name for kind, name in named.items() if name and kind != page)
 
 
 def _over(operation: Mapping[str, Any], at: datetime) -> bool:

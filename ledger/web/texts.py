@@ -24,11 +24,11 @@ _ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 #: How a state looks; the word beside it says the same.
 LOOKS = {
-    "bad": {"parked", "failed", "ERROR", "error", "critical", "fenced", "silent", "failing"}
+    "bad": {"parked", "failed", "ERROR", "error", "critical", "fenced", "down", "failing"}
     | {"refused"},
     "open": {"running", "warning", "confirmed", "suspected", "suspect", "unvouched", "under_way"}
     | {"reserved", "connecting", "stays", "in part", "perhaps"},
-    "good": {"completed", "attached", "ok", "ACTIVE", "done", "alive"}
+    "good": {"completed", "attached", "ok", "ACTIVE", "done", "up"}
     | {"adoptable", "adopted", "returnable", "ready"},
 }
 

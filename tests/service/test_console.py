@@ -120,6 +120,7 @@ async def test_nobody_sees_more_than_the_api_shows(api: Api, busy: dict[str, str
         assert HOST not in (await shown(api, path, "member")).text, "no names of hypervisors"
         assert volume not in (await shown(api, path, "stranger", 404)).text
     assert "your servers" in (await shown(api, "/ui/", "member")).text
+    assert "your servers" in (await shown(api, "/ui/volumes", "member", 403)).text
     await shown(api, "/ui/hosts", "member", 403)
     await shown(api, "/ui/", "agent-1", 403)
 

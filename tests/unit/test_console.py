@@ -146,7 +146,7 @@ def test_a_time_line_has_its_bars_where_they_were() -> None:
         (0.0, drawn.WIDTH / 2, "ended"),
         (drawn.WIDTH / 2, drawn.WIDTH / 2, "attached"),
     ]
-    assert [bar.label for bar in line.bars] == ["server 7d1f6c02, compute-1", "db-1, no host"]
+    assert [bar.label for bar in line.bars] == ["server 7d1f6c02, compute-1", "db-1"]
     assert [mark.x for mark in line.marks] == [drawn.WIDTH * 3 / 4, 0], "what was over is not drawn"
     assert line.marks[0].title == "detach: running, 2026-01-31 11:45:00 UTC"
     assert line.at == drawn.WIDTH / 4
