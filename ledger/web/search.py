@@ -136,7 +136,7 @@ async def _by_name(call: Call, text: str) -> list[tuple[str, str]]:
         listed = await answer_of(call, "servers_detail", {**asked, "all_tenants": "true"})
     except ApiError:  # those of others are closed to the role
         listed = await answer_of(call, "servers_detail", asked)
-    servers = listed["servers"]
+    servers = sorted(listed["servers"], key=lambda each: str(each["name"]))
     found += [
         (f"server {each['name']} {each['id']}", f"/ui/servers/{each['id']}") for each in servers
     ]

@@ -372,6 +372,8 @@ async def test_volumes_are_listed_with_who_has_them_and_what_differs(
         assert links.count(link) == 1, link
     assert f"/ui/drift?volume={volume}" in links, "a detach of it is parked"
     assert "1 open" in html.text
+    for id_, is_new in ((volume, False), (uuid4(), True)):
+        assert ("never seen" in (await shown(api, f"/ui/volumes/{id_}")).text) == is_new
     assert "attached" in html.text
     assert "done" in html.cells
     assert volume not in str((await shown(api, "/ui/volumes?flow=old")).tags)
