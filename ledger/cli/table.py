@@ -31,6 +31,8 @@ _OBEYED = re.compile(r"[\\$`]")
 
 _UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _ID = re.compile(rf"(?<![\w-]){_UUID}(?![\w-])")
+#: What other programs are told, commands and SQL, and want whole; and else each id.
+_CUT = re.compile(rf"`[^`]*`|'{_UUID}'|{_ID.pattern}")
 #: What is never broken: ids, and those of requests, which are not cut either.
 _WHOLE = re.compile(rf"(?:req-)?{_UUID}")
 #: Nova's own moments are UTC, and do not say so.
@@ -222,11 +224,15 @@ def list_lines(
 
 
 def shortener(texts: Iterable[Iterable[str]]) -> Callable[[str], str]:
-    """Cuts ids to the first groups that tell all ids of these texts apart."""
+    """Cuts ids to the groups that tell all of these texts apart, but not for other programs."""
     ids = {found for row in texts for text in row for found in _ID.findall(text)}
     enough = (chars for chars in ID_CHARS if len({each[:chars] for each in ids}) == len(ids))
     chars = next(enough)
-    return lambda text: _ID.sub(lambda found: found[0][:chars], text)
+
+    def cut(found: re.Match[str]) -> str:
+        return found[0] if found[0][0] in "`'" else found[0][:chars]
+
+    return lambda text: _CUT.sub(cut, text)
 
 
 def _widths(cells: Sequence[Sequence[str]], width: int) -> list[int]:

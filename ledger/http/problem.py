@@ -232,7 +232,8 @@ def invalid_input(error: ValidationError) -> str:
     if problem["type"] == "missing":
         return f"'{path}' is a required property"
     field, value = f" for field/attribute {path}" if path else "", _short(problem["input"])
-    return f"Invalid input{field}. Value: {value}. {problem['msg']}"
+    why = problem["msg"].removeprefix("Value error, ")  # pydantic's word for ours
+    return f"Invalid input{field}. Value: {value}. {why}"
 
 
 def unexpected(name: str) -> str:

@@ -25,8 +25,14 @@ from host_agent.shared.contract import HOST_NAME
 from ledger.config import PAGE_ITEMS_MAX
 from ledger.http.call import HOLD_S_MAX
 
-_UUID = r"^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$"
+_UUID = re.compile(r"^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$")
 POSITION_MAX = 2**63 - 1
+
+
+def _lower(text: str) -> str:
+    if not _UUID.fullmatch(text):
+        raise ValueError("It is not a UUID.")
+    return text.lower()
 
 
 def _digits(value: Any) -> Any:
@@ -51,9 +57,8 @@ def _plus(value: Any) -> Any:
 
 Id = Annotated[
     str,
-    StringConstraints(pattern=_UUID),
-    AfterValidator(str.lower),
-    Field(json_schema_extra={"format": "uuid"}),
+    AfterValidator(_lower),
+    Field(json_schema_extra={"format": "uuid", "pattern": _UUID.pattern}),
 ]
 HostName = Annotated[str, StringConstraints(pattern=f"^{HOST_NAME}$")]
 Reason = Annotated[str, StringConstraints(min_length=1, max_length=1000, strip_whitespace=True)]

@@ -55,7 +55,7 @@ async def fence(call: Call, *, reason: str, evidence: str, force: bool) -> web.S
             409,
             "host_answers",
             f"The agent of host {name} was in contact at {since}: it may be running its guests.",
-            hint='If it is cut off from the storage nevertheless, send "force": true.',
+            hint="If it is cut off from the storage nevertheless, ask for that with `force`.",
         )
     position = await call.operate(call.components.service.fence, name, reason, evidence)
     await let_go(call, name, position)

@@ -25,7 +25,7 @@ from ledger.web.browser import SESSIONS, as_session, gone_to, over_tls, wants_st
 from ledger.web.pages import AS_OF, PAGES, TIME, Page
 from ledger.web.reads import BY_NAME, answer_of, read_all
 from ledger.web.rendering import error_page, moving_part, rendered
-from ledger.web.search import search
+from ledger.web.search import meant, search
 from ledger.web.sessions import Sessions
 
 #: What a page may use: its own style, pictures and script, and nothing of anybody else's.
@@ -94,7 +94,8 @@ async def _page(call: Call, page: Page) -> web.StreamResponse:
     known_at = texts.as_moment(given.get("known_at")) if at else None
     await refuse_unknowable(call, at, known_at)
     then = zip(AS_OF, (at, known_at), strict=True)
-    asked = {**given, **{name: each.isoformat() if each else "" for name, each in then}}
+    asked = await meant(call, given)
+    asked |= {name: each.isoformat() if each else "" for name, each in then}
 
     async def read() -> dict[str, Any]:
         now = datetime.fromtimestamp(call.components.clock(), UTC)

@@ -13,9 +13,11 @@ from typing import Any
 
 from ledger.upkeep.long_work import duration
 
-WIDTH, ROW, TOP = 960, 28, 24
+#: Across it is in per cent of what there is, so that words are as large on each screen; down in
+#: pixels.
+WIDTH, ROW, TOP = 100, 28, 24
 #: What is shorter is as wide as this, so that it can be seen and pointed at.
-BAR_MIN = 3
+BAR_MIN = 0.3
 TICKS = 6
 #: What is narrower shows nothing that the next wider one does not.
 SPAN_MIN = timedelta(seconds=1)
@@ -28,6 +30,8 @@ _FORMS = (
     (timedelta(days=TICKS), "%m-%d %H:%M"),
     (timedelta.max, "%Y-%m-%d"),
 )
+
+_SECONDS = "%Y-%m-%d %H:%M:%S UTC"
 
 Span = tuple[datetime, datetime]
 
@@ -80,7 +84,6 @@ class Timeline:
     at: float | None
     title: str
     zooms: Sequence[Zoom]
-    width: int = WIDTH
     row: int = ROW
 
 
@@ -107,11 +110,11 @@ def timeline(
     span: Sequence[datetime | None] = (None, None),
     *,
     first: str | None = None,
-    of_host: bool = False,
+    page: str = "volume",
 ) -> Timeline | None:
     """None if there was no attachment.  `span`: the part that is shown; None: from the first on,
-    and up to now.  `first`: when there was something first, if these are not all.  `of_host`: they
-    are one host's, and named by their volumes.
+    and up to now.  `first`: when there was something first, if these are not all.  `page`: what
+    they all are of, volume, server or host: they are named by the others.
     """
     if not attachments and first is None:
         return None
@@ -120,19 +123,18 @@ def timeline(
     length = end - begin
 
     def x(moment: datetime) -> float:
-        return round(WIDTH * ((min(max(moment, begin), end) - begin) / length), 1)
+        return round(WIDTH * ((min(max(moment, begin), end) - begin) / length), 2)
 
     marks = [
         OperationMark(
             x=x(began),
             operation_id=each["operation_id"],
-            title=f"{each['flow']}: {each['outcome'] or each['state']}, {began:%H:%M:%S}",
+            title=f"{each['flow']}: {each['outcome'] or each['state']}, {began:{_SECONDS}}",
         )
         for each in operations
         if (began := _moment(each["started_at"])) <= end and not _over(each, begin)
     ]
-    named = _by_volume if of_host else _by_host
-    bars = [*_bars(attachments, (begin, end), now, x, named)]
+    bars = [*_bars(attachments, (begin, end), now, x, page)]
     form = next(form for most, form in _FORMS if length < most)
     moments = [begin + length * part / TICKS for part in range(TICKS)]
     return Timeline(
@@ -141,7 +143,7 @@ def timeline(
         marks=marks,
         ticks=[Tick(x=x(each), title=each.strftime(form)) for each in moments],
         at=x(at) if at is not None and begin <= at <= end else None,
-        title=f"{begin:%Y-%m-%d %H:%M:%S} to {end:%Y-%m-%d %H:%M:%S} UTC",
+        title=f"{begin:%Y-%m-%d %H:%M:%S} to {end:{_SECONDS}}",
         zooms=[*_zooms((begin, end), whole, at, first)],
     )
 
@@ -159,7 +161,7 @@ def _bars(
     shown: Span,
     now: datetime,
     x: Callable[[datetime], float],
-    named: Callable[[Mapping[str, Any]], str],
+    page: str,
 ) -> Iterator[Bar]:
     """Those that were there at some time of what is shown, a row for each."""
     row = 0
@@ -168,7 +170,7 @@ def _bars(
         end = _moment(ended) if ended else now
         if begin > shown[1] or end < shown[0]:
             continue
-        label = named(each)
+        label = _label(each, page)
         state = "ended" if ended else each.get("state", "attached")
         yield Bar(
             x=x(begin),
@@ -177,17 +179,19 @@ def _bars(
             attachment_id=each["attachment_id"],
             label=label,
             state=state,
-            title=f"{label}: {state}, {begin:%Y-%m-%d %H:%M:%S} to {end:%Y-%m-%d %H:%M:%S} UTC",
+            title=f"{label}: {state}, {begin:%Y-%m-%d %H:%M:%S} to {end:{_SECONDS}}",
         )
         row += 1
 
 
-def _by_host(of: Mapping[str, Any]) -> str:
-    return of["host"] or "no host"
-
-
-def _by_volume(of: Mapping[str, Any]) -> str:
-    return f"volume {of['volume_id'][:8]}"
+def _label(of: Mapping[str, Any], page: str) -> str:
+    """Who has which volume where, but for what the page is about, and what nobody may see."""
+    named = {
+        "volume": f"volume {of['volume_id'][:8]}",
+        "server": of.get("server_name") or f"server {of['server_id'][:8]}",
+        "host": of["host"],
+    }
+    return ", ".join(name for kind, name in named.items() if name and kind != page)
 
 
 def _over(operation: Mapping[str, Any], at: datetime) -> bool:

@@ -5,6 +5,7 @@ request's id to what it led to.  What is not here may be another ledger's (ledge
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from aiohttp import web
 
@@ -26,6 +27,9 @@ FOUND = (
     ("look", "drift_run", "look_id"),
 )
 
+
+#: The fields of filters that name a thing with an id.
+FILTERS = ("server", "volume")
 
 #: What only /v1/find finds.
 BESIDE = {"host": ("host", "host"), "request": ("request", "refused_id")}
@@ -51,6 +55,29 @@ async def search(call: Call) -> web.StreamResponse:
     return rendered(call, "search.html", context)
 
 
+async def meant(call: Call, given: Mapping[str, str]) -> dict[str, str]:
+    """What a page is asked for, with an id where a filter has a name or the beginning of an id.
+
+    ApiError 404 if that fits nothing of its kind, or several.
+    """
+    return {
+        name: await _whole(call, name, text.strip()) if name in FILTERS else text
+        for name, text in given.items()
+    }
+
+
+async def _whole(call: Call, kind: str, text: str) -> str:
+    if not text or canonical(text):
+        return text
+    fitting = [each for each in await _found(call, text) if each["kind"] == kind]
+    if len(fitting) != 1:
+        which = ", ".join(map(_called, fitting))
+        why = f"{text[:100]!r} may be {which}." if which else f"There is no {kind} {text[:100]!r}."
+        wanted = f"Give {'its name, ' if kind == 'server' else ''}its id, or the beginning of that."
+        raise ApiError(404, "not_found", why, hint=wanted)
+    return fitting[0]["id"]
+
+
 def _of_cell(told: CellAnswer) -> list[tuple[str, str]]:
     return [
         (f"{told.cell.name}: {_called(each.model_dump())}", told.link(*_page(each.kind), each.id))
@@ -70,11 +97,16 @@ async def _by_id(call: Call, id_: str) -> list[tuple[str, str]]:
 
 async def _by_beginning(call: Call, text: str) -> list[tuple[str, str]]:
     """What has an id that begins so."""
+    return [(_called(each), _path(each["kind"], each["id"])) for each in await _found(call, text)]
+
+
+async def _found(call: Call, text: str) -> list[dict[str, str]]:
+    """What is called so, or has an id that begins so."""
     try:
-        things = (await answer_of(call, "find", {"text": text}))["found"]
+        found: list[dict[str, str]] = (await answer_of(call, "find", {"text": text}))["found"]
     except ApiError:  # too long, or closed
         return []
-    return [(_called(each), _path(each["kind"], each["id"])) for each in things]
+    return found
 
 
 def _page(kind: str) -> tuple[str, str]:
@@ -104,7 +136,7 @@ async def _by_name(call: Call, text: str) -> list[tuple[str, str]]:
         listed = await answer_of(call, "servers_detail", {**asked, "all_tenants": "true"})
     except ApiError:  # those of others are closed to the role
         listed = await answer_of(call, "servers_detail", asked)
-    servers = listed["servers"]
+    servers = sorted(listed["servers"], key=lambda each: str(each["name"]))
     found += [
         (f"server {each['name']} {each['id']}", f"/ui/servers/{each['id']}") for each in servers
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from datetime import MAXYEAR, MINYEAR, UTC, datetime, timedelta
+from datetime import MAXYEAR, MINYEAR, UTC, date, datetime, timedelta
 from itertools import groupby
 from typing import Any
 
@@ -19,15 +19,16 @@ from ledger.words.timeline import Entry
 #: Of an id, so much is shown where the whole one is the link's.
 SHORT_CHARS = 8
 
+_CODE = re.compile(r"`([^`]+)`")
 _ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 #: How a state looks; the word beside it says the same.
 LOOKS = {
-    "bad": {"parked", "failed", "ERROR", "error", "critical", "fenced", "silent", "failing"}
+    "bad": {"parked", "failed", "ERROR", "error", "critical", "fenced", "down", "failing"}
     | {"refused"},
     "open": {"running", "warning", "confirmed", "suspected", "suspect", "unvouched", "under_way"}
     | {"reserved", "connecting", "stays", "in part", "perhaps"},
-    "good": {"completed", "attached", "ok", "ACTIVE", "done", "alive"}
+    "good": {"completed", "attached", "ok", "ACTIVE", "done", "up"}
     | {"adoptable", "adopted", "returnable", "ready"},
 }
 
@@ -55,8 +56,9 @@ def short(id_: str | None) -> str:
 
 
 def with_ids(text: str) -> Markup:
-    """A sentence whose ids are not broken, and look like ids."""
-    return Markup(_ID.sub(r'<span class="id">\g<0></span>', str(escape(text))))  # noqa: S704 - escaped
+    """A sentence whose ids are not broken, and look like ids; what is typed looks like that."""
+    marked = _ID.sub(r'<span class="id">\g<0></span>', str(escape(text)))
+    return Markup(_CODE.sub(r"<code>\1</code>", marked))  # noqa: S704 - escaped
 
 
 def words(name: str | None) -> str:
@@ -76,12 +78,14 @@ def look(state: str | None) -> str:
 
 def story(
     events: Iterable[Mapping[str, Any]], at: datetime | None = None
-) -> list[tuple[str | None, list[Entry]]]:
-    """Events as they came, newest first, in the operations they are part of; no bookkeeping."""
+) -> list[tuple[str | None, date, list[Entry]]]:
+    """Events as they came, newest first, in the operations they are part of, and each day by
+    itself; no bookkeeping.
+    """
     all_ = (Entry.of(dict(event), at.isoformat() if at else None) for event in events)
     entries = [entry for entry in all_ if not entry.bookkeeping]
-    grouped = groupby(entries, key=lambda entry: entry.operation_id)
-    return [(operation_id, list(group)) for operation_id, group in grouped]
+    grouped = groupby(entries, key=lambda entry: (entry.operation_id, entry.at.date()))
+    return [(operation_id, day, list(group)) for (operation_id, day), group in grouped]
 
 
 def by_volume(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:

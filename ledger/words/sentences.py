@@ -220,7 +220,7 @@ def _finished(body: Body) -> str:
 
 def _created(body: Body) -> str:
     if body.get("adopted"):
-        return "Reservation found in Cinder and adopted"
+        return "Reservation found in Cinder and recorded"
     old = " by its old calls" if body.get("legacy") else ""
     return f"Volume reserved in Cinder{old}"
 
@@ -229,6 +229,11 @@ def _connector(body: Body) -> str:
     driver = f" ({body['driver']})" if body.get("driver") else ""
     whose = f"connector of host {body['host']}" if "host" in body else "host's connector"
     return f"Cinder has the {whose}{driver}"
+
+
+def _connected(body: Body) -> str:
+    where = f" at {body['device_path']}" if body.get("device_path") else ""  # Nova tells none
+    return f"Host sees the volume{where}"
 
 
 def _disconnected(body: Body) -> str:
@@ -353,7 +358,7 @@ def _looked(body: Body) -> str:
 SENTENCES: dict[str, Callable[[Body], str]] = {
     "Attachment.AttachmentCreated": _created,
     "Attachment.ConnectorUpdated": _connector,
-    "Attachment.Connected": _text("Host sees the volume at {device_path}"),
+    "Attachment.Connected": _connected,
     "Attachment.Completed": _text("Attachment complete: Cinder was told that it is in use"),
     "Attachment.Disconnected": _disconnected,
     "Attachment.VolumeRenamed": _renamed,

@@ -85,6 +85,8 @@ class Browser:
                 self.page.set_viewport_size({"width": width, "height": height})
                 picture = PICTURES / f"console-{name}-{light}-{width}.png"
                 self.page.screenshot(path=picture, full_page=True)
+                wide = self.page.evaluate("document.documentElement.scrollWidth")
+                assert wide <= width, (picture.name, "a table scrolls, not the page")
                 found = self._axe.run(self.page)
                 assert found.violations_count == 0, (picture.name, found.generate_report())
         self.page.emulate_media(color_scheme="light")

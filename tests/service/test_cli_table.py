@@ -56,6 +56,12 @@ def test_ids_are_as_long_as_it_takes_to_tell_them_apart(screen: Screen, stub: St
     assert OPERATION[:18] not in shown
 
 
+def test_other_programs_get_whole_ids() -> None:
+    cut = table.shortener([[OPERATION, SERVER]])
+    rest = f"`openstack server show {SERVER}`; WHERE uuid = '{SERVER}'"
+    assert cut(f"{OPERATION}: {rest}") == f"{OPERATION[:8]}: {rest}"
+
+
 def test_long_shows_all_columns(screen: Screen, stub: Stub) -> None:
     stub.answers["GET /v1/operations"] = operations()
     assert "Volumes" not in screen("operation", "list").splitlines()[0]

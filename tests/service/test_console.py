@@ -120,6 +120,7 @@ async def test_nobody_sees_more_than_the_api_shows(api: Api, busy: dict[str, str
         assert HOST not in (await shown(api, path, "member")).text, "no names of hypervisors"
         assert volume not in (await shown(api, path, "stranger", 404)).text
     assert "your servers" in (await shown(api, "/ui/", "member")).text
+    assert "your servers" in (await shown(api, "/ui/volumes", "member", 403)).text
     await shown(api, "/ui/hosts", "member", 403)
     await shown(api, "/ui/", "agent-1", 403)
 
@@ -166,26 +167,29 @@ async def test_a_history_goes_on_with_what_was_earlier(api: Api, busy: dict[str,
         assert max(positions) < last, "after, in the order that is shown"
 
 
-async def test_a_page_that_has_not_room_for_all_attachments_says_so_and_leads_to_them(
+async def test_a_page_that_has_not_room_for_all_says_so_and_leads_to_them(
     api: Api, busy: dict[str, str]
 ) -> None:
     pages = {
-        f"/ui/servers/{busy['server_id']}": f"?open=false&server={busy['server_id']}",
-        f"/ui/volumes/{busy['volume_id']}": f"?open=false&volume={busy['volume_id']}",
-        f"/ui/hosts/{HOST}": f"?host={HOST}",
+        f"/ui/servers/{busy['server_id']}": f"server={busy['server_id']}",
+        f"/ui/volumes/{busy['volume_id']}": f"volume={busy['volume_id']}",
+        f"/ui/hosts/{HOST}": f"host={HOST}",
     }
     for path in pages:
         assert "These are not all" not in (await shown(api, path)).text, path
-    again = """INSERT INTO attachments SELECT (jsonb_populate_record(a, jsonb_build_object(
-                   'attachment_id', gen_random_uuid(), 'created_position', 1000000 + n))).*
-               FROM attachments AS a CROSS JOIN generate_series(1, 100) AS n"""
     async with api.connection() as connection:
-        await connection.execute(again)
-    for path, where in pages.items():
+        for thing, order in (("attachment", "created_position"), ("operation", "started_position")):
+            again = f"""INSERT INTO {thing}s SELECT (jsonb_populate_record(a, jsonb_build_object(
+                            '{thing}_id', gen_random_uuid(), '{order}', 1000000 + n))).*
+                        FROM {thing}s AS a CROSS JOIN generate_series(1, 100) AS n"""
+            await connection.execute(again.encode())
+    for path, of in pages.items():
         page = await shown(api, path)
-        assert "These are not all" in page.text, path
-        assert {"href": f"/ui/attachments{where}"} in page.all("a"), path
-        assert (await shown(api, f"/ui/attachments{where}")).all("table"), path
+        assert page.text.count("These are not all") == 2, path
+        ever = "" if of.startswith("host") else "open=false&"
+        for where in (f"/ui/attachments?{ever}{of}", f"/ui/operations?{of}"):
+            assert {"href": where} in page.all("a"), path
+            assert (await shown(api, where)).all("table"), path
 
 
 async def test_a_search_goes_to_what_it_names(api: Api, busy: dict[str, str]) -> None:
@@ -368,6 +372,8 @@ async def test_volumes_are_listed_with_who_has_them_and_what_differs(
         assert links.count(link) == 1, link
     assert f"/ui/drift?volume={volume}" in links, "a detach of it is parked"
     assert "1 open" in html.text
+    for id_, is_new in ((volume, False), (uuid4(), True)):
+        assert ("never seen" in (await shown(api, f"/ui/volumes/{id_}")).text) == is_new
     assert "attached" in html.text
     assert "done" in html.cells
     assert volume not in str((await shown(api, "/ui/volumes?flow=old")).tags)
@@ -397,6 +403,11 @@ async def test_attachments_are_listed_and_filtered(api: Api, busy: dict[str, str
 
     assert await listed("open=&flow=&host=&server=&volume=")
     assert await listed(f"host={HOST}&flow=new&volume={busy['volume_id']}&open=false")
+    await api.server(name="db-1")
+    assert await listed(f"server={busy['server_id'][:8]}&volume={busy['volume_id'][:8]}")
+    assert not await listed("server=db-1"), "it has none"
+    for wrong, why in (("volume=db-1", "is no volume"), ("server=vm", "may be server vm")):
+        assert why in (await shown(api, f"/ui/attachments?{wrong}", status=404)).text
     assert not await listed("flow=old")
     assert not await listed(f"server={uuid4()}")
     await shown(api, "/ui/attachments?host=compute-1", "member", 403)

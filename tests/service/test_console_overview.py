@@ -123,6 +123,31 @@ async def test_drift_grows_old_until_it_is_over_or_ignored(api: Api, database_ur
     assert await age("over_at = now() - interval '3 hours'") == 0
 
 
+async def test_what_needs_somebody_is_counted_once_and_the_worst_first(
+    api: Api, database_url: str
+) -> None:
+    server, _, operation = await parked_detach(api)
+    with Ledger(database_url) as ledger:
+        for _ in range(2):
+            await found(api, ledger, server)
+    await api.projected()
+    api.components.runner.stop()
+    with psycopg.connect(database_url) as db:
+        db.execute(
+            "UPDATE findings SET severity = 'critical', drift_class = 'owner_gone'"
+            " WHERE finding_id = (SELECT finding_id FROM findings ORDER BY position LIMIT 1)"
+        )
+    page = await shown(api, "/ui/")
+    assert ("Parked1" in page.text, "Open drift2" in page.text) == (True, True)
+    classes = [text for text in page.cells if text in {"owner gone", "reservation unknown"}]
+    assert classes == ["owner gone", "reservation unknown"]
+    parked = f"/ui/operations/{operation['operation_id']}"
+    assert [str(each.get("href")) for each in page.all("a")].count(parked) == 1
+    finding = await shown(api, f"/ui/drift/{operation['operation_id']}")
+    assert any(each.get("href") == parked for each in finding.all("a"))
+    assert "{'" not in finding.text, "what is code's is not shown"
+
+
 async def test_a_period_that_is_none_is_refused(api: Api) -> None:
     answer = await api.ask("GET", f"{ACTIVITY}?period=year")
     assert answer.status == 400

@@ -74,7 +74,7 @@ def _submit(page: Page, button: str, reason: str) -> None:
 
 def _overview(page: Page) -> None:
     _shows(page, "Open drift")
-    _shows(page, "operation parked")
+    _shows(page, "reservation unknown")
 
 
 def _operation(page: Page) -> None:

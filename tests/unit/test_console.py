@@ -38,13 +38,17 @@ def test_operations_of_which_only_bookkeeping_is_told_are_not_in_the_story() -> 
     event |= {"position": 1, "recorded_at": NOON.isoformat(), "body": {}}
     claimed = {**event, "topic": "Volume.ClaimReleased", "operation_id": "a"}
     told = {**event, "topic": "Attachment.Completed", "operation_id": "b"}
-    assert [operation for operation, _ in texts.story([claimed, told])] == ["b"]
+    assert [operation for operation, _, _ in texts.story([claimed, told])] == ["b"]
+    later = {**told, "recorded_at": (NOON + timedelta(days=1)).isoformat()}
+    days = [f"{day}" for _, day, _ in texts.story([later, told])]
+    assert days == ["2026-02-01", "2026-01-31"], "a time without its day says nothing"
 
 
 def test_ids_in_a_sentence_are_marked_and_the_rest_is_text() -> None:
     id_ = "0e5c6ee8-0000-4000-8000-000000000000"
-    told = texts.with_ids(f"<b>{id_}</b>, req-1")
-    assert told == f'&lt;b&gt;<span class="id">{id_}</span>&lt;/b&gt;, req-1'
+    told = texts.with_ids(f"<b>{id_}</b>, `drift <b>`")
+    marked = f'&lt;b&gt;<span class="id">{id_}</span>&lt;/b&gt;, <code>drift &lt;b&gt;</code>'
+    assert told == marked
 
 
 def test_a_session_ends_when_nobody_uses_it_and_at_its_age_all_the_same() -> None:
@@ -122,12 +126,13 @@ def made(created: int, ended: int | None, **more: Any) -> dict[str, Any]:
     """An attachment, by minutes before noon."""
     at = [None if each is None else (NOON - timedelta(minutes=each)) for each in (created, ended)]
     begin, end = (each and each.isoformat() for each in at)
-    given = {"attachment_id": "a", "host": "compute-1", "state": "attached", **more}
+    given = {"attachment_id": "a", "volume_id": "63383fde-248a", "server_id": "7d1f6c02-53a4"}
+    given |= {"host": "compute-1", "state": "attached", **more}
     return {**given, "created_at": begin, "ended_at": end}
 
 
 def test_a_time_line_has_its_bars_where_they_were() -> None:
-    rows = [made(60, 30), made(30, None, host=None)]
+    rows = [made(60, 30), made(30, None, host=None, server_name="db-1")]
     began = (NOON - timedelta(minutes=15)).isoformat()
     operation = {"operation_id": "o", "flow": "detach", "state": "running", "outcome": None}
     operation |= {"finished_at": None}
@@ -141,9 +146,13 @@ def test_a_time_line_has_its_bars_where_they_were() -> None:
         (0.0, drawn.WIDTH / 2, "ended"),
         (drawn.WIDTH / 2, drawn.WIDTH / 2, "attached"),
     ]
-    assert line.bars[1].label == "no host"
+    assert [bar.label for bar in line.bars] == ["server 7d1f6c02, compute-1", "db-1"]
     assert [mark.x for mark in line.marks] == [drawn.WIDTH * 3 / 4, 0], "what was over is not drawn"
+    assert line.marks[0].title == "detach: running, 2026-01-31 11:45:00 UTC"
     assert line.at == drawn.WIDTH / 4
+    of_server = drawn.timeline(rows, [], NOON, page="server")
+    assert of_server is not None
+    assert of_server.bars[0].label == "volume 63383fde, compute-1"
     assert drawn.timeline([], [], NOON) is None
 
 
@@ -185,6 +194,7 @@ def test_of_a_host_the_line_shows_the_last_day_and_all_of_it_by_a_link() -> None
     shown = drawn.part((None, None), day, None, NOON)
     assert shown == (NOON - day, None)
     held = {"attachment_id": "a", "host": "compute-1", "volume_id": "63383fde-248a"}
+    held |= {"server_id": "7d1f6c02-53a4"}
     since = (NOON - timedelta(hours=6)).isoformat()
     line = drawn.timeline(
         [{**held, "from_at": since, "to_at": None}],
@@ -193,11 +203,11 @@ def test_of_a_host_the_line_shows_the_last_day_and_all_of_it_by_a_link() -> None
         None,
         shown,
         first=known.isoformat(),
-        of_host=True,
+        page="host",
     )
     assert line is not None
     assert [(bar.x, bar.label, bar.state) for bar in line.bars] == [
-        (drawn.WIDTH * 3 / 4, "volume 63383fde", "attached")
+        (drawn.WIDTH * 3 / 4, "volume 63383fde, server 7d1f6c02", "attached")
     ]
     assert next(each.title for each in line.ticks) == "01-30 12:00"
     assert line.zooms[-1] == drawn.Zoom(title="all of it", begin=known.isoformat())
