@@ -107,7 +107,7 @@ REFUSED = (
     ("db upgrade", "", 4, "may not do this: permission denied"),
     ("projection rebuild all", "", 4, "may not do this: permission denied"),
     ("projection rebuild all", "&options=-cdefault_transaction_read_only%3Don", 1, "read-only"),
-    ("db check", "&no_option=1", 1, "cannot be used: invalid"),
+    ("db check", "&no_option=1", 2, "is no address of a database: invalid"),
 )
 
 
