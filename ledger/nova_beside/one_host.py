@@ -44,12 +44,20 @@ def read(reader: CloudReader, host: str) -> HostFacts:
     rows = {
         row["id"]: row for row in reader.pages(reader.nova, "/servers/detail", "servers", **order)
     }
+    moving = {id_: at for id_, at in moving.items() if id_ in rows or _comes(reader.server(id_))}
     projects: set[str] = set()
     servers = tuple(_server(reader, row, projects) for _, row in sorted(rows.items()))
     servers = tuple(with_providers(reader, each) for each in servers)
     if servers:
         reader.believe(projects)
     return HostFacts(name=host, disabled=disabled, up=up, moving=moving, servers=servers)
+
+
+def _comes(server: SeenServer | Unknown | None) -> bool:
+    """Whether a migration of a server that is elsewhere may end here.  Nova keeps the record of one
+    that broke off, also when its server has long been at rest, or deleted.
+    """
+    return isinstance(server, Unknown) or (server is not None and server.busy)
 
 
 def with_providers(reader: CloudReader, server: ServerFacts) -> ServerFacts:

@@ -273,3 +273,27 @@ def test_rows_without_a_status_are_read() -> None:
     cloud = world.reader.cloud({})
     assert isinstance(cloud.servers[S], SeenServer)
     assert world.classes(cloud) == [("attachment_status_differs", S)]
+
+
+#: What Nova says of a server that is elsewhere and has an open migration from or to the host, and
+#: whether it may still come here.
+ELSEWHERE: dict[str, tuple[Any, bool]] = {
+    "on its way": ({"OS-EXT-STS:task_state": "migrating"}, True),
+    "to be reverted": ({"OS-EXT-STS:vm_state": "resized"}, True),
+    "its cell is down": (None, True),
+    "at rest, the record was left": ({}, False),
+    "deleted, the record was left": (_not_found(), False),
+}
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_a_migration_of_who_is_elsewhere_counts_if_it_may_end_here(name: str) -> None:
+    world, (told, comes) = World(), ELSEWHERE[name]
+    if isinstance(told, dict):
+        told = {"server": {**server(S), "OS-EXT-SRV-ATTR:host": "hv2", **told}}
+    world.nova.answers |= {
+        "/os-services": {"services": []},
+        "/os-migrations": {"migrations": [{"instance_uuid": S, "status": "finished"}]},
+        f"/servers/{S}": told or {"server": of_a_cell_that_is_down(S)},
+    }
+    assert one_host.read(world.reader, "hv1").moving == ({S: "finished"} if comes else {})
