@@ -329,7 +329,7 @@ def _disagreeing(
 
 def _notes(server: ServerFacts, taken: Iterable[AdoptedVolume]) -> Iterator[str]:
     if server.local_disks:
-        yield "It has local disks: it is moved to no other host."
+        yield "It has local disks, or a config drive: it is moved to no other host."
     if server.networks:
         yield "It has ports of Neutron, which stay bound to this host: it is moved to no other one."
     for each in taken:

@@ -139,10 +139,11 @@ def _server(reader: CloudReader, row: Json, projects: set[str]) -> ServerFacts:
     volumes = {id_: _volume(reader, id_, projects) for id_ in sorted(named)}
     holders = {h.attachment_id: h for each in volumes.values() for h in each.holders}
     flavor = row.get("flavor") or {}
+    local = (*map(row.get, ("image", "config_drive")), *map(flavor.get, ("ephemeral", "swap")))
     return ServerFacts(
         seen=seen,
         locked=bool(row.get("locked")),
-        local_disks=bool(row.get("image") or flavor.get("ephemeral") or flavor.get("swap")),
+        local_disks=any(local),
         networks=bool(row.get("addresses")),
         attachments=tuple(_held(each, holders.get(each.id)) for each in listed),
         volumes=volumes,

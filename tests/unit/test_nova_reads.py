@@ -14,6 +14,7 @@ from keystoneauth1 import exceptions
 
 from handlers.drift.beside_nova import Cloud, SeenServer, found
 from handlers.drift.rows import UNKNOWN
+from handlers.requests.adopt import ServerFacts
 from ledger.nova_beside import one_host, reads
 from ledger.nova_beside.differences import STUCK
 from ledger.nova_beside.reads import CloudReader, CutListError
@@ -297,3 +298,22 @@ def test_a_migration_of_who_is_elsewhere_counts_if_it_may_end_here(name: str) ->
         f"/servers/{S}": told or {"server": of_a_cell_that_is_down(S)},
     }
     assert one_host.read(world.reader, "hv1").moving == ({S: "finished"} if comes else {})
+
+
+#: Of Nova's server: what is a file of its host, so that it is moved to no other.
+FILES: list[tuple[Row, bool]] = [
+    ({"image": "", "config_drive": "", "flavor": {"ephemeral": 0, "swap": 0}}, False),
+    ({"image": {"id": "i"}}, True),
+    ({"config_drive": "True"}, True),
+    ({"flavor": {"ephemeral": 1}}, True),
+    ({"flavor": {"swap": 512}}, True),
+]
+
+
+@pytest.mark.parametrize(("shown", "local"), FILES)
+def test_disks_that_are_files_of_the_host_are_told(shown: Row, local: bool) -> None:
+    world = World()
+    world.nova.answers["/servers/detail"] = [{**server(S), **shown}]
+    facts = one_host.read_server(world.reader, S)
+    assert isinstance(facts, ServerFacts)
+    assert facts.local_disks is local
