@@ -67,6 +67,7 @@ NOVA = {"OpenStack-API-Version": "compute 2.89"}
 CINDER = {"OpenStack-API-Version": "volume 3.44"}
 _EVERY = {"all_tenants": "1"}
 _VOLUMES = "os-extended-volumes:volumes_attached"
+_HOST = "OS-EXT-SRV-ATTR:host"
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 Json = Mapping[str, Any]
@@ -95,7 +96,7 @@ class _Action(msgspec.Struct):
 
 
 class CutListError(Exception):
-    """Cinder may not have shown all there is; what to do is the second argument."""
+    """Cinder or Nova may not have shown all there is; what to do is the second argument."""
 
 
 def _at_once(_took_s: float) -> None:
@@ -179,7 +180,7 @@ class CloudReader:
         session = self.cinder.session
         ask = getattr(session.auth, "get_access", None)  # a static token has no roles to show
         access = ask(session) if ask else None
-        roles = set(access.role_names) if access else set()
+        roles = {name.lower() for name in access.role_names} if access else set()
         if "admin" in roles or projects - {access.project_id if access else None}:
             return
         raise CutListError(
@@ -406,12 +407,18 @@ def _is_its_own(error: exceptions.NotFound) -> bool:
 
 
 def seen_server(row: Json) -> SeenServer:
+    """Raises CutListError: nothing can be said of a server whose host is hidden."""
     if _VOLUMES not in row:  # its cell is down (Nova, 2.69)
         return SeenServer(id=row["id"], known=False)
+    if _HOST not in row:
+        raise CutListError(
+            "Nova does not show on which hosts servers are.",
+            "Its policy has to grant that: os_compute_api:os-extended-server-attributes.",
+        )
     return SeenServer(
         id=row["id"],
         name=row.get("name"),
-        host=row.get("OS-EXT-SRV-ATTR:host"),
+        host=row[_HOST],
         vm_state=row.get("OS-EXT-STS:vm_state"),
         task_state=row.get("OS-EXT-STS:task_state"),
         power_state=row.get("OS-EXT-STS:power_state"),

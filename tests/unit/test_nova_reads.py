@@ -317,3 +317,24 @@ def test_disks_that_are_files_of_the_host_are_told(shown: Row, local: bool) -> N
     facts = one_host.read_server(world.reader, S)
     assert isinstance(facts, ServerFacts)
     assert facts.local_disks is local
+
+
+def test_a_nova_that_hides_hosts_is_not_compared() -> None:
+    """Of which a site's own policy lets somebody list all servers, and see less of each."""
+    world, shown = World(S), server(S)
+    del shown["OS-EXT-SRV-ATTR:host"]
+    world.nova.answers["/servers/detail"] = [shown]
+    with pytest.raises(CutListError) as refused:
+        world.reader.lists({})
+    assert "os-extended-server-attributes" in refused.value.args[1]
+
+
+def test_the_role_of_an_administrator_is_it_in_any_case_of_letters() -> None:
+    """As Nova's and Cinder's policies compare it."""
+    world, who = World(), SimpleNamespace(role_names=["Admin"], project_id="p")
+    asks: Any = SimpleNamespace(auth=SimpleNamespace(get_access=lambda _: who))
+    world.cinder.session = asks
+    world.reader.believe({"p"})
+    who.role_names = ["reader"]
+    with pytest.raises(CutListError):
+        world.reader.believe({"p"})
