@@ -373,11 +373,13 @@ class CloudReader:
         return UNKNOWN
 
     def get(self, of: Adapter, path: str, name: str, **query: Any) -> Any:
-        """What the answer has of that name.  Raises what keystoneauth raises."""
+        """What the answer has of that name.  Raises what keystoneauth raises, with whose it is."""
+        asked = f"{'Nova' if of is self.nova else 'Cinder'}: GET {path}"
         try:
             answer = self._answer(of, path, query, NOVA if of is self.nova else CINDER)
-        except exceptions.HttpError:
+        except exceptions.HttpError as error:
             self.rest(self._took_s)
+            error.args = (f"{asked}: {error}",)
             raise
         self.rest(self._took_s)
         if of is self.cinder and "Date" in answer.headers:
@@ -385,7 +387,11 @@ class CloudReader:
         try:
             return answer.json()[name]
         except (ValueError, LookupError, TypeError):  # a proxy's page, say
-            raise exceptions.InvalidResponse(answer) from None
+            strange = exceptions.InvalidResponse(answer)
+            strange.args = (
+                f"{asked}: no answer of its API; check its endpoint, or the proxy there",
+            )
+            raise strange from None
 
     def _answer(self, of: Adapter, path: str, query: Json, headers: Json) -> Any:
         self.requests += 1

@@ -196,7 +196,17 @@ def test_what_is_no_answer_of_novas_tells_nothing(told: Any) -> None:
     world.nova.answers[f"/servers/{S}"] = told
     assert world.reader.server(S) is UNKNOWN
     world.nova.answers["/servers/detail"] = told if told != {"servers": []} else {"server": []}
-    with pytest.raises(exceptions.ClientException):
+    with pytest.raises(exceptions.ClientException, match="Nova: GET /servers/detail: no answer"):
+        world.reader.cloud({})
+
+
+@pytest.mark.parametrize(("who", "path"), [("Nova", "/servers/detail"), ("Cinder", "/attachments")])
+def test_who_does_not_answer_is_named(who: str, path: str) -> None:
+    """keystoneauth's own text does not say which of both it was."""
+    world = World(S)
+    asked = {"Nova": world.nova, "Cinder": world.cinder}[who]
+    asked.answers[path] = exceptions.ServiceUnavailable()
+    with pytest.raises(exceptions.ClientException, match=f"{who}: GET {path}: Service Unavail"):
         world.reader.cloud({})
 
 
