@@ -19,7 +19,6 @@ from ledger.nova_beside.reads import (
     CloudReader,
     Json,
     bare_device,
-    seen_server,
     seen_volume,
 )
 
@@ -131,7 +130,7 @@ def _list(reader: CloudReader, path: str, name: str, **query: str) -> list[Json]
 
 def _server(reader: CloudReader, row: Json, projects: set[str]) -> ServerFacts:
     """`projects`: those whose volumes Cinder shows are added."""
-    seen = seen_server(row)
+    seen = reader.seen(row)
     found = reader.mappings({seen.id: seen}, [seen.id]).get(seen.id) if seen.known else None
     seen = found if isinstance(found, SeenServer) else seen
     listed = attachments(reader, seen.id)

@@ -19,6 +19,8 @@ Theory of operation
   and whoever has waited in vain for too long asks for no more single things in that round.
 * A member names server and host of an attachment as they like (POST attachments): a server that
   is no UUID is nobody's, and what cannot be shown of a host's name is escaped.
+* A database that was mended by hand may hold anything: nothing is said of a server with such an id,
+  and the others are read.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ from handlers.drift.beside_nova import (
 )
 from handlers.drift.rows import UNKNOWN, Unknown
 from host_agent.shared.contract.survey import Survey
-from host_agent.shared.platform.text import escaped
+from host_agent.shared.platform.text import escaped, one_line
 
 #: Rows of a list that are asked for at once; Nova and Cinder give no more than 1000.
 PAGE_ROWS = 500
@@ -161,7 +163,7 @@ class CloudReader:
         servers: Servers = {}
         order = {"sort_key": "uuid", "sort_dir": "asc"}
         for row in self.pages(self.nova, "/servers/detail", "servers", **order):
-            servers[row["id"]] = seen_server(row)
+            servers[row["id"]] = self.seen(row)
         self._missing_servers(servers, attachments.values(), hosts)
         self._missing_volumes(servers, volumes)
         now = self._now or datetime.fromtimestamp(self.clock(), UTC)  # uWSGI alone sends no Date
@@ -170,7 +172,9 @@ class CloudReader:
         )
         seen = [each for each in servers.values() if isinstance(each, SeenServer)]
         if down := sum(not each.known for each in seen):
-            self.unread.append(f"{down} servers of cells that do not answer Nova")
+            self.unread.append(
+                f"{down} servers of which Nova does not tell, as if their cell is down"
+            )
         return cloud
 
     # --- who asks -----------------------------------------------------------------------------
@@ -224,7 +228,7 @@ class CloudReader:
 
     def _server_id(self, row: Json) -> str | None:
         named = row.get("instance")
-        if named is None or _UUID.fullmatch(named):
+        if named is None or _is_uuid(named):
             return named
         self.unread.append(f"the server of attachment {row['id']}, as it is called {named!r}")
         return None
@@ -286,7 +290,15 @@ class CloudReader:
     def server(self, id_: str) -> SeenServer | Unknown | None:
         """None: Nova itself says that there is none."""
         found = self.single(self.nova, f"/servers/{id_}", "server")
-        return seen_server(found) if isinstance(found, Mapping) else found
+        return self.seen(found) if isinstance(found, Mapping) else found
+
+    def seen(self, row: Json) -> SeenServer:
+        """A server of Nova's; of one with a volume that can be none nothing is known."""
+        server = seen_server(row)
+        odd = [id_ for id_ in server.volumes if not _is_uuid(id_)]
+        if odd:
+            self.unread.append(f"server {server.id}, which has a volume that is called {odd[0]!r}")
+        return SeenServer(id=server.id, known=False) if odd else server
 
     def is_deleted(self, server_id: str) -> bool:
         """Whether Nova itself lists it as deleted.
@@ -313,16 +325,26 @@ class CloudReader:
         """
         found: Servers = {}
         for id_ in asked:
-            path, name = f"/servers/{id_}/os-volume_attachments", "volumeAttachments"
-            rows, server = self.single(self.nova, path, name), servers[id_]
-            if isinstance(rows, list) and isinstance(server, SeenServer):
-                shown = tuple(map(seen_mapping, rows))
+            shown, server = self._mappings(id_), servers[id_]
+            if isinstance(shown, tuple) and isinstance(server, SeenServer):
                 by_mappings = (each.volume_id for each in shown)
                 volumes = tuple(dict.fromkeys((*server.volumes, *by_mappings)))
                 found[id_] = replace(server, mappings=shown, volumes=volumes)
-            elif rows is not None:
+            elif shown is not None:
                 found[id_] = UNKNOWN
         return found
+
+    def _mappings(self, server_id: str) -> tuple[SeenMapping, ...] | Unknown | None:
+        """None: Nova says that there is no such server."""
+        path = f"/servers/{server_id}/os-volume_attachments"
+        rows = self.single(self.nova, path, "volumeAttachments")
+        if not isinstance(rows, list):
+            return None if rows is None else UNKNOWN
+        shown = tuple(map(seen_mapping, rows))
+        ids = ((each.id, each.volume_id, each.attachment_id or each.id) for each in shown)
+        if odd := [id_ for of in ids for id_ in of if not _is_uuid(id_)]:
+            self.unread.append(f"{path}: one has an id that is called {odd[0]!r}")
+        return UNKNOWN if odd else shown
 
     def actions(self, server_id: str) -> list[NovaTold] | None:
         """What was asked of a server lately, ACTIONS_MAX at most.  None: Nova did not tell."""
@@ -412,6 +434,10 @@ def _is_its_own(error: exceptions.NotFound) -> bool:
 # --- rows ---------------------------------------------------------------------------------------
 
 
+def _is_uuid(id_: Any) -> bool:
+    return isinstance(id_, str) and _UUID.fullmatch(id_) is not None
+
+
 def seen_server(row: Json) -> SeenServer:
     """Raises CutListError: nothing can be said of a server whose host is hidden."""
     if _VOLUMES not in row:  # its cell is down (Nova, 2.69)
@@ -423,8 +449,8 @@ def seen_server(row: Json) -> SeenServer:
         )
     return SeenServer(
         id=row["id"],
-        name=row.get("name"),
-        host=row[_HOST],
+        name=escaped(row.get("name")),
+        host=escaped(row[_HOST]),
         vm_state=row.get("OS-EXT-STS:vm_state"),
         task_state=row.get("OS-EXT-STS:task_state"),
         power_state=row.get("OS-EXT-STS:power_state"),
@@ -441,13 +467,13 @@ def seen_mapping(row: Json) -> SeenMapping:
         volume_id=row["volumeId"],
         attachment_id=row.get("attachment_id"),
         device=bare_device(row.get("device")),
-        tag=row.get("tag"),
+        tag=escaped(row.get("tag")),
         delete_on_termination=bool(row.get("delete_on_termination")),
     )
 
 
 def bare_device(path: str | None) -> str | None:
-    return path.removeprefix("/dev/") if path else None
+    return one_line(path.removeprefix("/dev/")) if path else None
 
 
 def seen_volume(row: Json) -> SeenVolume:

@@ -16,7 +16,7 @@ import pytest
 
 from ledger.cli import shell
 from tests.doubles.simulated_keystone import SimulatedKeystone
-from tests.doubles.simulated_nova import running_nova
+from tests.doubles.simulated_nova import Mapping, running_nova
 from tests.service.watched_world import INTERVAL_S, Watched
 from tests.stack import ROOT, Stack, eventually
 
@@ -253,6 +253,27 @@ def test_what_a_member_calls_a_server_and_a_host_stops_no_look(watched: Watched)
     seen = watched.until("volumes", volume, "Attachment.Completed")
     assert seen["host"] == r"hv1\u0000"
     watched.next_looks()
+
+
+def test_what_a_mended_database_of_novas_holds_is_refused_and_the_rest_is_recorded(
+    watched: Watched,
+) -> None:
+    """Whoever mends it by hand writes what no Nova does."""
+    nova, some = watched.nova, str(uuid4())
+    for number, odd in enumerate(("volume", "attachment", "mapping")):
+        ids = {"volume": some, "attachment": some, "mapping": some, odd: f"garbage {number}"}
+        row = Mapping(ids["volume"], ids["attachment"], "/dev/vdb", id=ids["mapping"])
+        nova.boot(odd).mappings.append(row)
+    shown = nova.boot("a\0b\ud83d", host="hv1\0")
+    server, volume = nova.boot("db"), watched.volume()
+    nova.attach(server, volume)
+    watched.stack.start_service()
+    watched.until("volumes", volume, "BlockDeviceMapping.DevicePlugged")
+    watched.next_looks()
+    log = watched.stack.components[0].log.read_text()
+    assert all(f"garbage {number}" in log for number in range(3))
+    seen = watched.until("servers", shown.id, "Instance.ServerSeen")
+    assert (seen["body"]["name"], seen["host"]) == (r"a\u0000b\ud83d", r"hv1\u0000")
 
 
 def test_looks_at_drift_compare_what_is_ours_alone(watched: Watched) -> None:

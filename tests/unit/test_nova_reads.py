@@ -348,3 +348,18 @@ def test_the_role_of_an_administrator_is_it_in_any_case_of_letters() -> None:
     who.role_names = ["reader"]
     with pytest.raises(CutListError):
         world.reader.believe({"p"})
+
+
+@pytest.mark.parametrize("odd", ["volumeId", "attachment_id", "bdm_uuid"])
+def test_of_a_server_with_an_id_that_is_none_nothing_is_said(odd: str) -> None:
+    world = World(S)
+    [volume] = world.cinder.answers["/attachments"]
+    mapping = {"volumeId": volume["id"], "attachment_id": volume["id"], "bdm_uuid": volume["id"]}
+    told = {"volumeAttachments": [{**mapping, odd: "garbage"}]}
+    world.nova.answers["/servers/detail"] = [server(S, volume["id"]), server(S2, "rubbish")]
+    world.maps(S, told)
+    cloud = world.reader.cloud({}, every_mapping=True)
+    assert cloud.servers == {S: UNKNOWN, S2: SeenServer(id=S2, known=False)}
+    assert "garbage" in str(world.reader.unread)
+    assert "rubbish" in str(world.reader.unread)
+    assert world.classes(cloud) == []
