@@ -159,6 +159,28 @@ def test_a_live_migration_is_seen_as_it_goes_and_no_look_finds_drift_meanwhile(
     eventually(lambda: stack.server(server.id)["status"] == "SHELVED_OFFLOADED", "is shelved")
 
 
+def test_an_evacuation_is_seen_whole_though_no_look_saw_it_on_its_way(watched: Watched) -> None:
+    nova, stack = watched.nova, watched.stack
+    server, volume = nova.boot("web"), watched.volume()
+    old = nova.attach(server, volume).attachment_id
+    stack.start_service()
+    watched.until("volumes", volume, "BlockDeviceMapping.DevicePlugged")
+    at = now().isoformat().replace("+00:00", "Z")
+
+    begun = now()
+    nova.evacuate(server, "hv2")
+    ended = now()
+    for of, id_, topic, number in (
+        ("attachments", old, "Attachment.Deleted", 1),
+        ("volumes", volume, "BlockDeviceMapping.AttachmentSwitched", 1),
+        ("volumes", volume, "Attachment.Completed", 2),
+        ("servers", server.id, "Instance.ServerSeen", 2),
+    ):
+        holds(watched.until(of, id_, topic, number), begun, ended)
+    assert [row["host"] for row in watched.attachments(volume=volume)] == ["hv2"]
+    assert [row["host"] for row in watched.attachments(volume=volume, at=at)] == ["hv1"]
+
+
 def test_what_happened_while_nobody_looked_has_an_interval_that_holds_it(watched: Watched) -> None:
     nova, stack = watched.nova, watched.stack
     server, volume = nova.boot("db"), watched.volume()
