@@ -292,6 +292,12 @@ class LocalDisksError(DomainError, code="local_disks"):
     """
 
 
+class BoundPortsError(DomainError, code="bound_ports"):
+    """Instance {server_id} has network interfaces that its Nova has plugged. Their ports stay bound
+    to host {host}, so it would have no network elsewhere.
+    """
+
+
 class DefinitionError(DomainError, code="no_definition"):
     """The definition of instance {server_id} is not known: its host has not reported it."""
 

@@ -466,6 +466,15 @@ class Instance(Claimable):
         volumes = {device.device_name for device in self.devices.values()}
         return tuple(name for name in self.seen.devices if name not in volumes)
 
+    @property
+    def bound(self) -> bool:
+        """Whether a Nova has given its guest an interface or a device of its host, to which Neutron
+        has bound the port: nobody binds it to another one.
+        """
+        parts = ("devices/interface", "devices/hostdev")
+        dropped = any(each.startswith(parts) for each in self.dropped or ())
+        return self.came_from is not None and (dropped or "<interface" in (self.definition or ""))
+
     def observe(
         self,
         *,

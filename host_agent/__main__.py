@@ -219,7 +219,7 @@ def _survey(settings: AgentSettings, simulated: Path | None) -> int:
             from host_agent.libvirt.driver import Libvirt
         except ImportError as error:
             raise _lacking(error) from error
-        libvirt, storage = Libvirt(settings.libvirt.uri), KernelStorage()
+        libvirt, storage = Libvirt(settings.libvirt.uri, reads=True), KernelStorage()
         guests = HypervisorGuests(libvirt, settings.patience())
     kept = Path(settings.agent.lock_path) / "connections"
     records = FileRecords(kept) if kept.is_dir() else {}

@@ -4,10 +4,10 @@ The rows and predicates are those of a look (`rows`, `predicates`), with Nova's 
 the ledger's, so a difference has the same name in both.  Facts that Nova does not show (access
 modes, names of disks, connection records) are left out.
 
-Work in progress is not reported: a server with a task or a resize to be confirmed, and all its
-volumes; a volume that Cinder migrates; what could not be read.  A status that normally passes is
-reported only after it has lasted, since `attached_at` of the attachment or `updated_at` of the
-volume.
+Work in progress is not reported: a server with a task or a resize to be confirmed, and its volumes;
+a volume that Cinder migrates; what could not be read.  A status that normally passes is reported
+only after it has lasted, since `attached_at` of the attachment or `updated_at` of the volume; then
+also of a volume whose server has a task, which may hang for the same reason.
 """
 
 from __future__ import annotations
@@ -362,8 +362,11 @@ def _volumes(cloud: Cloud, stuck: timedelta) -> Iterator[Difference]:
         servers = cloud.mapped.get(volume_id, [])
         attachments = cloud.by_volume.get(volume_id, [])
         theirs = [cloud.server(each.server_id) for each in attachments if each.server_id]
-        if any(isinstance(each, Unknown) or (each and each.busy) for each in (*theirs, *servers)):
-            continue
+        busy = any(
+            isinstance(each, Unknown) or (each and each.busy) for each in (*theirs, *servers)
+        )
+        if busy and (not isinstance(volume, SeenVolume) or volume.status in ENDED):
+            continue  # what passes by itself and has lasted, only Cinder is asked about
         row = VolumeRow(
             id=volume_id,
             about=_about(servers[0].id if servers else None, volume_id),
@@ -376,7 +379,7 @@ def _volumes(cloud: Cloud, stuck: timedelta) -> Iterator[Difference]:
             if not isinstance(volume, SeenVolume) or _lasts(volume, cloud, stuck):
                 since = volume.updated_at if isinstance(volume, SeenVolume) else None
                 yield replace(each, since=since)
-        if isinstance(volume, SeenVolume):
+        if isinstance(volume, SeenVolume) and not busy:
             yield from _more(volume, row, attachments)
 
 

@@ -178,6 +178,8 @@ def act(
         raise errors.LocalDisksError(
             server_id=request.server_id, disks=", ".join(instance.local_disks)
         )
+    if rule.moves and instance.bound:
+        raise errors.BoundPortsError(server_id=request.server_id, host=instance.host)
     places = _places(request, rule, server, hosts)
     order = _order(request, instance, places, hosts)
     if not FLOWS[request.flow].claims_volumes:

@@ -153,7 +153,7 @@ def judge(
     ours: AbstractSet[str] = frozenset(),
     before: HostFacts | None = None,
 ) -> list[AdoptionVerdict]:
-    """One verdict for each server that is not in `ours`.
+    """One verdict for each server that is not in `ours`, also of those on their way.
 
     `closed`: requests for an adopted server do not reach Nova, so nobody can request its reboot
     there, which would delete attachments that Nova has no mapping for; otherwise the server has to
@@ -165,10 +165,20 @@ def judge(
     if before is not None:
         same = [each.seen.id for each in host.servers if each in before.servers]
         verdicts = [each if each.server_id in same else _refused(each, _MOVED) for each in verdicts]
-    return _together(verdicts, host, ours)
+    here = {each.seen.id for each in host.servers}
+    moving = [
+        AdoptionVerdict(server_id=id_, name="", refusals=(_BETWEEN.format(status=status),))
+        for id_, status in host.moving.items()
+        if id_ not in here
+    ]
+    return [*_together(verdicts, host, ours), *moving]
 
 
 _MOVED = "Two looks differ: something is in progress."
+_BETWEEN = (
+    "It is on another host, and a migration from or to this one has not ended ({status}): wait for "
+    "it, or confirm or revert its resize, while nova-compute still runs here."
+)
 
 
 def _refused(verdict: AdoptionVerdict, *why: str) -> AdoptionVerdict:
@@ -319,7 +329,7 @@ def _disagreeing(
 
 def _notes(server: ServerFacts, taken: Iterable[AdoptedVolume]) -> Iterator[str]:
     if server.local_disks:
-        yield "It has local disks: it is moved to no other host."
+        yield "It has local disks, or a config drive: it is moved to no other host."
     if server.networks:
         yield "It has ports of Neutron, which stay bound to this host: it is moved to no other one."
     for each in taken:

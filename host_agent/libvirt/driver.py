@@ -70,10 +70,13 @@ _HINTS = {
 
 
 class Libvirt:
-    """The Hypervisor behind `uri`.  Connects at the first call, and again when needed."""
+    """The Hypervisor behind `uri`.  Connects at the first call, and again when needed.
 
-    def __init__(self, uri: str) -> None:
-        self._uri = uri
+    `reads`: by libvirt's read-only connection, which changes nothing, whoever asks.
+    """
+
+    def __init__(self, uri: str, *, reads: bool = False) -> None:
+        self._uri, self._reads = uri, reads
         self._lock = threading.Lock()
         self._connection: Any = None
         self._watchers: set[Watcher] = set()
@@ -293,7 +296,7 @@ class Libvirt:
             return self._connection
 
     def _connect(self) -> Any:
-        connection = libvirt.open(self._uri)
+        connection = (libvirt.openReadOnly if self._reads else libvirt.open)(self._uri)
         connection.setKeepAlive(KEEPALIVE_S, KEEPALIVE_COUNT)
         connection.registerCloseCallback(self._on_close, None)
         for event, callback in (

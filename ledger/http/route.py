@@ -36,7 +36,8 @@ class Route:
     `body`: what is sent; of several, keys of the first, and all of the second or none of them.
     `answers`: the model of the body by status, None for an empty one, or a media type.  `formats`:
     other media types of an answer with 200.  `query`: what /v1 may be asked with, if a reading call
-    takes anything; `parameters`: what a reading call of Nova's form may be.
+    takes anything; `parameters`: what a reading call of Nova's form may be.  `of_both`: a Nova
+    beside us answers, too, and judges them; what of it is ours, the handler checks.
     `gives_way`: it is refused at once while those before it wait too long for Cinder; what frees
     something waits with them.
     """
@@ -53,6 +54,7 @@ class Route:
     headers: tuple[str, ...] = field(default=())
     formats: tuple[str, ...] = ()
     gives_way: bool = False
+    of_both: bool = False
 
     async def answer(self, call: Call) -> web.StreamResponse:
         """What the handler says to a request whose query parameters are the route's.
@@ -66,7 +68,7 @@ class Route:
                 "This process serves a standby of the ledger's database, and changes nothing.",
                 hint="Ask a process that is not read_only: the endpoint of the catalog.",
             )
-        if self.parameters is not None:
+        if self.parameters is not None and not (self.of_both and call.nova is not None):
             check(call, self.parameters)
         elif self.query is None and self._only_reads and self.path.startswith("/v1"):
             check(call, ())

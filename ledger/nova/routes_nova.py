@@ -35,6 +35,7 @@ _VERSIONS_AND_VOLUMES = (
         servers.servers,
         schemas_nova.Servers,
         parameters=parameters.SERVERS,
+        of_both=True,
         rules=("os_compute_api:servers:index",),
     ),
     *(
@@ -57,6 +58,7 @@ _VERSIONS_AND_VOLUMES = (
         servers.servers_detail,
         schemas_nova.Servers,
         parameters=parameters.SERVERS,
+        of_both=True,
         rules=("os_compute_api:servers:detail",),
     ),
     read(

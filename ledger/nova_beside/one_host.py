@@ -19,7 +19,6 @@ from ledger.nova_beside.reads import (
     CloudReader,
     Json,
     bare_device,
-    seen_server,
     seen_volume,
 )
 
@@ -44,12 +43,20 @@ def read(reader: CloudReader, host: str) -> HostFacts:
     rows = {
         row["id"]: row for row in reader.pages(reader.nova, "/servers/detail", "servers", **order)
     }
+    moving = {id_: at for id_, at in moving.items() if id_ in rows or _comes(reader.server(id_))}
     projects: set[str] = set()
     servers = tuple(_server(reader, row, projects) for _, row in sorted(rows.items()))
     servers = tuple(with_providers(reader, each) for each in servers)
     if servers:
         reader.believe(projects)
     return HostFacts(name=host, disabled=disabled, up=up, moving=moving, servers=servers)
+
+
+def _comes(server: SeenServer | Unknown | None) -> bool:
+    """Whether a migration of a server that is elsewhere may end here.  Nova keeps the record of one
+    that broke off, also when its server has long been at rest, or deleted.
+    """
+    return isinstance(server, Unknown) or (server is not None and server.busy)
 
 
 def with_providers(reader: CloudReader, server: ServerFacts) -> ServerFacts:
@@ -123,7 +130,7 @@ def _list(reader: CloudReader, path: str, name: str, **query: str) -> list[Json]
 
 def _server(reader: CloudReader, row: Json, projects: set[str]) -> ServerFacts:
     """`projects`: those whose volumes Cinder shows are added."""
-    seen = seen_server(row)
+    seen = reader.seen(row)
     found = reader.mappings({seen.id: seen}, [seen.id]).get(seen.id) if seen.known else None
     seen = found if isinstance(found, SeenServer) else seen
     listed = attachments(reader, seen.id)
@@ -131,10 +138,11 @@ def _server(reader: CloudReader, row: Json, projects: set[str]) -> ServerFacts:
     volumes = {id_: _volume(reader, id_, projects) for id_ in sorted(named)}
     holders = {h.attachment_id: h for each in volumes.values() for h in each.holders}
     flavor = row.get("flavor") or {}
+    local = (*map(row.get, ("image", "config_drive")), *map(flavor.get, ("ephemeral", "swap")))
     return ServerFacts(
         seen=seen,
         locked=bool(row.get("locked")),
-        local_disks=bool(row.get("image") or flavor.get("ephemeral") or flavor.get("swap")),
+        local_disks=any(local),
         networks=bool(row.get("addresses")),
         attachments=tuple(_held(each, holders.get(each.id)) for each in listed),
         volumes=volumes,

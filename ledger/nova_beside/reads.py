@@ -19,6 +19,8 @@ Theory of operation
   and whoever has waited in vain for too long asks for no more single things in that round.
 * A member names server and host of an attachment as they like (POST attachments): a server that
   is no UUID is nobody's, and what cannot be shown of a host's name is escaped.
+* A database that was mended by hand may hold anything: nothing is said of a server with such an id,
+  and the others are read.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ from handlers.drift.beside_nova import (
 )
 from handlers.drift.rows import UNKNOWN, Unknown
 from host_agent.shared.contract.survey import Survey
-from host_agent.shared.platform.text import escaped
+from host_agent.shared.platform.text import escaped, one_line
 
 #: Rows of a list that are asked for at once; Nova and Cinder give no more than 1000.
 PAGE_ROWS = 500
@@ -67,6 +69,7 @@ NOVA = {"OpenStack-API-Version": "compute 2.89"}
 CINDER = {"OpenStack-API-Version": "volume 3.44"}
 _EVERY = {"all_tenants": "1"}
 _VOLUMES = "os-extended-volumes:volumes_attached"
+_HOST = "OS-EXT-SRV-ATTR:host"
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 Json = Mapping[str, Any]
@@ -95,7 +98,7 @@ class _Action(msgspec.Struct):
 
 
 class CutListError(Exception):
-    """Cinder may not have shown all there is; what to do is the second argument."""
+    """Cinder or Nova may not have shown all there is; what to do is the second argument."""
 
 
 def _at_once(_took_s: float) -> None:
@@ -160,7 +163,7 @@ class CloudReader:
         servers: Servers = {}
         order = {"sort_key": "uuid", "sort_dir": "asc"}
         for row in self.pages(self.nova, "/servers/detail", "servers", **order):
-            servers[row["id"]] = seen_server(row)
+            servers[row["id"]] = self.seen(row)
         self._missing_servers(servers, attachments.values(), hosts)
         self._missing_volumes(servers, volumes)
         now = self._now or datetime.fromtimestamp(self.clock(), UTC)  # uWSGI alone sends no Date
@@ -169,7 +172,9 @@ class CloudReader:
         )
         seen = [each for each in servers.values() if isinstance(each, SeenServer)]
         if down := sum(not each.known for each in seen):
-            self.unread.append(f"{down} servers of cells that do not answer Nova")
+            self.unread.append(
+                f"{down} servers of which Nova does not tell, as if their cell is down"
+            )
         return cloud
 
     # --- who asks -----------------------------------------------------------------------------
@@ -179,7 +184,7 @@ class CloudReader:
         session = self.cinder.session
         ask = getattr(session.auth, "get_access", None)  # a static token has no roles to show
         access = ask(session) if ask else None
-        roles = set(access.role_names) if access else set()
+        roles = {name.lower() for name in access.role_names} if access else set()
         if "admin" in roles or projects - {access.project_id if access else None}:
             return
         raise CutListError(
@@ -223,7 +228,7 @@ class CloudReader:
 
     def _server_id(self, row: Json) -> str | None:
         named = row.get("instance")
-        if named is None or _UUID.fullmatch(named):
+        if named is None or _is_uuid(named):
             return named
         self.unread.append(f"the server of attachment {row['id']}, as it is called {named!r}")
         return None
@@ -285,7 +290,15 @@ class CloudReader:
     def server(self, id_: str) -> SeenServer | Unknown | None:
         """None: Nova itself says that there is none."""
         found = self.single(self.nova, f"/servers/{id_}", "server")
-        return seen_server(found) if isinstance(found, Mapping) else found
+        return self.seen(found) if isinstance(found, Mapping) else found
+
+    def seen(self, row: Json) -> SeenServer:
+        """A server of Nova's; of one with a volume that can be none nothing is known."""
+        server = seen_server(row)
+        odd = [id_ for id_ in server.volumes if not _is_uuid(id_)]
+        if odd:
+            self.unread.append(f"server {server.id}, which has a volume that is called {odd[0]!r}")
+        return SeenServer(id=server.id, known=False) if odd else server
 
     def is_deleted(self, server_id: str) -> bool:
         """Whether Nova itself lists it as deleted.
@@ -312,16 +325,26 @@ class CloudReader:
         """
         found: Servers = {}
         for id_ in asked:
-            path, name = f"/servers/{id_}/os-volume_attachments", "volumeAttachments"
-            rows, server = self.single(self.nova, path, name), servers[id_]
-            if isinstance(rows, list) and isinstance(server, SeenServer):
-                shown = tuple(map(seen_mapping, rows))
+            shown, server = self._mappings(id_), servers[id_]
+            if isinstance(shown, tuple) and isinstance(server, SeenServer):
                 by_mappings = (each.volume_id for each in shown)
                 volumes = tuple(dict.fromkeys((*server.volumes, *by_mappings)))
                 found[id_] = replace(server, mappings=shown, volumes=volumes)
-            elif rows is not None:
+            elif shown is not None:
                 found[id_] = UNKNOWN
         return found
+
+    def _mappings(self, server_id: str) -> tuple[SeenMapping, ...] | Unknown | None:
+        """None: Nova says that there is no such server."""
+        path = f"/servers/{server_id}/os-volume_attachments"
+        rows = self.single(self.nova, path, "volumeAttachments")
+        if not isinstance(rows, list):
+            return None if rows is None else UNKNOWN
+        shown = tuple(map(seen_mapping, rows))
+        ids = ((each.id, each.volume_id, each.attachment_id or each.id) for each in shown)
+        if odd := [id_ for of in ids for id_ in of if not _is_uuid(id_)]:
+            self.unread.append(f"{path}: one has an id that is called {odd[0]!r}")
+        return UNKNOWN if odd else shown
 
     def actions(self, server_id: str) -> list[NovaTold] | None:
         """What was asked of a server lately, ACTIONS_MAX at most.  None: Nova did not tell."""
@@ -372,11 +395,13 @@ class CloudReader:
         return UNKNOWN
 
     def get(self, of: Adapter, path: str, name: str, **query: Any) -> Any:
-        """What the answer has of that name.  Raises what keystoneauth raises."""
+        """What the answer has of that name.  Raises what keystoneauth raises, with whose it is."""
+        asked = f"{'Nova' if of is self.nova else 'Cinder'}: GET {path}"
         try:
             answer = self._answer(of, path, query, NOVA if of is self.nova else CINDER)
-        except exceptions.HttpError:
+        except exceptions.HttpError as error:
             self.rest(self._took_s)
+            error.args = (f"{asked}: {error}",)
             raise
         self.rest(self._took_s)
         if of is self.cinder and "Date" in answer.headers:
@@ -384,7 +409,11 @@ class CloudReader:
         try:
             return answer.json()[name]
         except (ValueError, LookupError, TypeError):  # a proxy's page, say
-            raise exceptions.InvalidResponse(answer) from None
+            strange = exceptions.InvalidResponse(answer)
+            strange.args = (
+                f"{asked}: no answer of its API; check its endpoint, or the proxy there",
+            )
+            raise strange from None
 
     def _answer(self, of: Adapter, path: str, query: Json, headers: Json) -> Any:
         self.requests += 1
@@ -405,13 +434,23 @@ def _is_its_own(error: exceptions.NotFound) -> bool:
 # --- rows ---------------------------------------------------------------------------------------
 
 
+def _is_uuid(id_: Any) -> bool:
+    return isinstance(id_, str) and _UUID.fullmatch(id_) is not None
+
+
 def seen_server(row: Json) -> SeenServer:
+    """Raises CutListError: nothing can be said of a server whose host is hidden."""
     if _VOLUMES not in row:  # its cell is down (Nova, 2.69)
         return SeenServer(id=row["id"], known=False)
+    if _HOST not in row:
+        raise CutListError(
+            "Nova does not show on which hosts servers are.",
+            "Its policy has to grant that: os_compute_api:os-extended-server-attributes.",
+        )
     return SeenServer(
         id=row["id"],
-        name=row.get("name"),
-        host=row.get("OS-EXT-SRV-ATTR:host"),
+        name=escaped(row.get("name")),
+        host=escaped(row[_HOST]),
         vm_state=row.get("OS-EXT-STS:vm_state"),
         task_state=row.get("OS-EXT-STS:task_state"),
         power_state=row.get("OS-EXT-STS:power_state"),
@@ -428,13 +467,13 @@ def seen_mapping(row: Json) -> SeenMapping:
         volume_id=row["volumeId"],
         attachment_id=row.get("attachment_id"),
         device=bare_device(row.get("device")),
-        tag=row.get("tag"),
+        tag=escaped(row.get("tag")),
         delete_on_termination=bool(row.get("delete_on_termination")),
     )
 
 
 def bare_device(path: str | None) -> str | None:
-    return path.removeprefix("/dev/") if path else None
+    return one_line(path.removeprefix("/dev/")) if path else None
 
 
 def seen_volume(row: Json) -> SeenVolume:

@@ -6,9 +6,11 @@ import uuid
 
 import pytest
 
+from host_agent.libvirt.guests import HypervisorGuests
 from host_agent.shared.contract.messages import PowerState
+from host_agent.shared.contract.ports import PortError
 from host_agent.shared.contract.survey import DiskShown, GuestShown
-from tests.contracts.machines import VOLUME_BYTES, Machine, RealMachine, disk
+from tests.contracts.machines import PATIENCE, VOLUME_BYTES, Machine, RealMachine, disk
 
 RUNNING, PAUSED, SHUTDOWN = PowerState.RUNNING, PowerState.PAUSED, PowerState.SHUTDOWN
 PASSPHRASE = "5ec2e7" * 8
@@ -168,3 +170,23 @@ def test_secrets_of_others_are_left_out(real: RealMachine) -> None:
         assert volume_id not in real.guests.secrets()
     finally:
         secret.undefine()
+
+
+@pytest.mark.lab
+@pytest.mark.parametrize("power", [RUNNING, SHUTDOWN])
+def test_a_connection_that_only_reads_shows_the_same(real: RealMachine, power: PowerState) -> None:
+    """`attachment-ledger-agent survey` has no other."""
+    from host_agent.libvirt.driver import Libvirt
+
+    server_id, one = real.new_guest(power), disk(real)
+    real.guests.plug(server_id, one)
+    real.guests.keep_secret(one.serial, PASSPHRASE)
+    reads = HypervisorGuests(Libvirt(real.connection.getURI(), reads=True), PATIENCE)
+    try:
+        for tells in (HypervisorGuests.survey, HypervisorGuests.sizes, HypervisorGuests.secrets):
+            assert tells(reads) == tells(real.guests)
+        assert one.serial in reads.secrets()
+        with pytest.raises(PortError, match="read only"):
+            reads.drop_secret(one.serial)
+    finally:
+        real.guests.drop_secret(one.serial)

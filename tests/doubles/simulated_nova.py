@@ -169,6 +169,15 @@ class SimulatedNova:
                 self.cinder.attachment_delete(each)
             server.host, server.task_state = to, None
 
+    def evacuate(self, server: Server, to: str) -> None:
+        """Its host is down: what that has connected stays there (ComputeManager._detach_volume)."""
+        with self._lock:
+            self.shelve_offload(server)
+            server.vm_state, server.power_state, server.host = "active", RUNNING, to
+            for mapping in server.mappings:
+                self.cinder.attachment_update(mapping.attachment_id, {"host": to})
+                self.cinder.attachment_complete(mapping.attachment_id)
+
     def shelve_offload(self, server: Server) -> None:
         with self._lock:
             for mapping in server.mappings:

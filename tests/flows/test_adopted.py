@@ -372,6 +372,31 @@ def test_what_was_seen_while_nova_built_the_server_is_adopted_as_it_is_now() -> 
     assert mapping.multiattach
 
 
+#: What a host shows of a guest, and what of it may not be decided for another host.
+PLUGGED: dict[str, tuple[str, list[str]]] = {
+    "a bridge": ("<domain><devices><interface type='bridge'/></devices></domain>", []),
+    "a vhost-user": ("<domain/>", ["devices/interface"]),
+    "a part of the card": ("<domain/>", ["devices/hostdev"]),
+}
+_MOVES = [each for each in _THEIRS if re.match("live-migrate|resize|shelve", each.name)]
+
+
+@pytest.mark.parametrize("name", PLUGGED)
+@pytest.mark.parametrize("scenario", _MOVES, ids=lambda each: each.name)
+def test_a_guest_with_a_port_of_neutron_stays_on_its_host(scenario: Scenario, name: str) -> None:
+    """The port would stay bound there, and the guest be without its network."""
+    own, world = scenario.begin(), adopted(scenario.begin())
+    definition, dropped = PLUGGED[name]
+    for each in (own, world):
+        unit = Unit(each.store)
+        what = {"definition": definition, "dropped": dropped}
+        unit.get(Instance, each.server_id).record(Instance.DefinitionChanged, **what)
+        unit.save(CONTEXT)
+    with pytest.raises(errors.BoundPortsError, match=HOST):
+        scenario.ask(world)
+    scenario.ask(own)  # its network is its operator's
+
+
 def test_what_nova_swapped_is_known_by_the_volume_that_it_is_now() -> None:
     """The guest that Nova has started since has no disk of the former volume's serial: what is
     asked of that one finds it gone, and the present disk would lose its connection.

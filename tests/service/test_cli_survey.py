@@ -240,7 +240,7 @@ def test_servers_of_a_cell_that_is_down_are_named_and_nothing_is_said_of_them(
     nova.listed.append({"id": server, "status": "UNKNOWN", "links": []})
     code, rows, told = survey(cloud(nova.url, cinder.endpoint))  # type: ignore[attr-defined]
     assert (code, rows) == (0, [])
-    assert "1 servers of cells that do not answer" in told
+    assert "1 servers of which Nova does not tell" in told
 
 
 def test_a_mapping_that_names_no_attachment_is_in_nova_s_list_of_servers_alone(

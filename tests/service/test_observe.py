@@ -16,7 +16,7 @@ import pytest
 
 from ledger.cli import shell
 from tests.doubles.simulated_keystone import SimulatedKeystone
-from tests.doubles.simulated_nova import Server, running_nova
+from tests.doubles.simulated_nova import Mapping, Server, running_nova
 from tests.service.watched_world import INTERVAL_S, Watched
 from tests.stack import ROOT, Stack, eventually
 
@@ -159,6 +159,28 @@ def test_a_live_migration_is_seen_as_it_goes_and_no_look_finds_drift_meanwhile(
     eventually(lambda: stack.server(server.id)["status"] == "SHELVED_OFFLOADED", "is shelved")
 
 
+def test_an_evacuation_is_seen_whole_though_no_look_saw_it_on_its_way(watched: Watched) -> None:
+    nova, stack = watched.nova, watched.stack
+    server, volume = nova.boot("web"), watched.volume()
+    old = nova.attach(server, volume).attachment_id
+    stack.start_service()
+    watched.until("volumes", volume, "BlockDeviceMapping.DevicePlugged")
+    at = now().isoformat().replace("+00:00", "Z")
+
+    begun = now()
+    nova.evacuate(server, "hv2")
+    ended = now()
+    for of, id_, topic, number in (
+        ("attachments", old, "Attachment.Deleted", 1),
+        ("volumes", volume, "BlockDeviceMapping.AttachmentSwitched", 1),
+        ("volumes", volume, "Attachment.Completed", 2),
+        ("servers", server.id, "Instance.ServerSeen", 2),
+    ):
+        holds(watched.until(of, id_, topic, number), begun, ended)
+    assert [row["host"] for row in watched.attachments(volume=volume)] == ["hv2"]
+    assert [row["host"] for row in watched.attachments(volume=volume, at=at)] == ["hv1"]
+
+
 def test_what_happened_while_nobody_looked_has_an_interval_that_holds_it(watched: Watched) -> None:
     nova, stack = watched.nova, watched.stack
     server, volume = nova.boot("db"), watched.volume()
@@ -253,6 +275,27 @@ def test_what_a_member_calls_a_server_and_a_host_stops_no_look(watched: Watched)
     seen = watched.until("volumes", volume, "Attachment.Completed")
     assert seen["host"] == r"hv1\u0000"
     watched.next_looks()
+
+
+def test_what_a_mended_database_of_novas_holds_is_refused_and_the_rest_is_recorded(
+    watched: Watched,
+) -> None:
+    """Whoever mends it by hand writes what no Nova does."""
+    nova, some = watched.nova, str(uuid4())
+    for number, odd in enumerate(("volume", "attachment", "mapping")):
+        ids = {"volume": some, "attachment": some, "mapping": some, odd: f"garbage {number}"}
+        row = Mapping(ids["volume"], ids["attachment"], "/dev/vdb", id=ids["mapping"])
+        nova.boot(odd).mappings.append(row)
+    shown = nova.boot("a\0b\ud83d", host="hv1\0")
+    server, volume = nova.boot("db"), watched.volume()
+    nova.attach(server, volume)
+    watched.stack.start_service()
+    watched.until("volumes", volume, "BlockDeviceMapping.DevicePlugged")
+    watched.next_looks()
+    log = watched.stack.components[0].log.read_text()
+    assert all(f"garbage {number}" in log for number in range(3))
+    seen = watched.until("servers", shown.id, "Instance.ServerSeen")
+    assert (seen["body"]["name"], seen["host"]) == (r"a\u0000b\ud83d", r"hv1\u0000")
 
 
 def test_looks_at_drift_compare_what_is_ours_alone(watched: Watched) -> None:

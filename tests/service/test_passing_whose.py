@@ -360,6 +360,17 @@ async def test_a_list_that_nova_refuses_is_not_half_given(both: Both) -> None:
     assert (await both.ask("GET", SERVERS)).status == 502
 
 
+@pytest.mark.parametrize(
+    "query", ["ip=10.1", "image=some", "key_name=mine", "soft_deleted=1", "sort_key=key_name"]
+)
+async def test_what_only_nova_can_filter_by_finds_novas_alone(both: Both, query: str) -> None:
+    """Its users' lists are not refused for want of what the ledger's servers do not have."""
+    await both.api.server()
+    theirs = str(uuid4())
+    both.nova.answers["/"] = page(theirs)
+    assert await listed(both, f"?{query}", "/detail") == ([theirs], None)
+
+
 async def test_a_list_is_read_whatever_the_client_unpacks(both: Both) -> None:
     both.nova.answers["/"] = page()
     answer = await both.ask("GET", SERVERS, headers={"Accept-Encoding": "gzip"})

@@ -168,6 +168,16 @@ def test_a_migration_that_has_not_ended_keeps_its_server() -> None:
     assert "post-migrating" in verdict.refusals[0]
 
 
+def test_a_server_that_may_still_come_here_is_told() -> None:
+    """A resized one can be reverted, and a live migration ends, only while nova-compute runs."""
+    moving = replace(HOST, moving={S2: "finished"})
+    there, going = judge(moving, closed=True, before=moving)
+    assert (there.server_id, there.refusals) == (S, ())
+    assert going.server_id == S2
+    assert "another host" in going.refusals[0]
+    assert "finished" in going.refusals[0]
+
+
 def test_what_two_looks_say_otherwise_is_not_believed() -> None:
     assert judged(FACTS, before=HOST).refusals == ()
     other = replace(HOST, servers=(seen(power_state=4),))

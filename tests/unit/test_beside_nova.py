@@ -267,6 +267,19 @@ def test_a_state_that_passes_by_itself_is_one_only_if_it_has_lasted(status: str)
     assert told(after(volume(V2, status=status, updated_at=None))) == []
 
 
+@pytest.mark.parametrize(
+    "busy", [{"task_state": "deleting"}, {"vm_state": "resized"}, {"known": False}]
+)
+@pytest.mark.parametrize("status", ["detaching", "attaching", "deleting", "extending"])
+def test_a_volume_that_is_stuck_is_told_whatever_its_server_is_at(
+    status: str, busy: dict[str, Any]
+) -> None:
+    """The task may hang for the same reason."""
+    [stuck] = found(after(servers(**busy), volume(V, status=status, updated_at=OLD)), STUCK)
+    assert (stuck.about.volume_id, stuck.about.server_id, stuck.since) == (V, S, OLD)
+    assert told(after(servers(**busy), volume(V, status=status, updated_at=NEW))) == []
+
+
 def test_the_age_of_an_attachment_is_its_own_not_its_volumes() -> None:
     assert told(after(attachment(status="attaching", since=NEW), volume(updated_at=OLD))) == []
     assert told(after(attachment(status="attaching", since=None))) == ["attachment_status_differs"]

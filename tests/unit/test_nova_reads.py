@@ -14,6 +14,7 @@ from keystoneauth1 import exceptions
 
 from handlers.drift.beside_nova import Cloud, SeenServer, found
 from handlers.drift.rows import UNKNOWN
+from handlers.requests.adopt import ServerFacts
 from ledger.nova_beside import one_host, reads
 from ledger.nova_beside.differences import STUCK
 from ledger.nova_beside.reads import CloudReader, CutListError
@@ -195,7 +196,17 @@ def test_what_is_no_answer_of_novas_tells_nothing(told: Any) -> None:
     world.nova.answers[f"/servers/{S}"] = told
     assert world.reader.server(S) is UNKNOWN
     world.nova.answers["/servers/detail"] = told if told != {"servers": []} else {"server": []}
-    with pytest.raises(exceptions.ClientException):
+    with pytest.raises(exceptions.ClientException, match="Nova: GET /servers/detail: no answer"):
+        world.reader.cloud({})
+
+
+@pytest.mark.parametrize(("who", "path"), [("Nova", "/servers/detail"), ("Cinder", "/attachments")])
+def test_who_does_not_answer_is_named(who: str, path: str) -> None:
+    """keystoneauth's own text does not say which of both it was."""
+    world = World(S)
+    asked = {"Nova": world.nova, "Cinder": world.cinder}[who]
+    asked.answers[path] = exceptions.ServiceUnavailable()
+    with pytest.raises(exceptions.ClientException, match=f"{who}: GET {path}: Service Unavail"):
         world.reader.cloud({})
 
 
@@ -273,3 +284,82 @@ def test_rows_without_a_status_are_read() -> None:
     cloud = world.reader.cloud({})
     assert isinstance(cloud.servers[S], SeenServer)
     assert world.classes(cloud) == [("attachment_status_differs", S)]
+
+
+#: What Nova says of a server that is elsewhere and has an open migration from or to the host, and
+#: whether it may still come here.
+ELSEWHERE: dict[str, tuple[Any, bool]] = {
+    "on its way": ({"OS-EXT-STS:task_state": "migrating"}, True),
+    "to be reverted": ({"OS-EXT-STS:vm_state": "resized"}, True),
+    "its cell is down": (None, True),
+    "at rest, the record was left": ({}, False),
+    "deleted, the record was left": (_not_found(), False),
+}
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_a_migration_of_who_is_elsewhere_counts_if_it_may_end_here(name: str) -> None:
+    world, (told, comes) = World(), ELSEWHERE[name]
+    if isinstance(told, dict):
+        told = {"server": {**server(S), "OS-EXT-SRV-ATTR:host": "hv2", **told}}
+    world.nova.answers |= {
+        "/os-services": {"services": []},
+        "/os-migrations": {"migrations": [{"instance_uuid": S, "status": "finished"}]},
+        f"/servers/{S}": told or {"server": of_a_cell_that_is_down(S)},
+    }
+    assert one_host.read(world.reader, "hv1").moving == ({S: "finished"} if comes else {})
+
+
+#: Of Nova's server: what is a file of its host, so that it is moved to no other.
+FILES: list[tuple[Row, bool]] = [
+    ({"image": "", "config_drive": "", "flavor": {"ephemeral": 0, "swap": 0}}, False),
+    ({"image": {"id": "i"}}, True),
+    ({"config_drive": "True"}, True),
+    ({"flavor": {"ephemeral": 1}}, True),
+    ({"flavor": {"swap": 512}}, True),
+]
+
+
+@pytest.mark.parametrize(("shown", "local"), FILES)
+def test_disks_that_are_files_of_the_host_are_told(shown: Row, local: bool) -> None:
+    world = World()
+    world.nova.answers["/servers/detail"] = [{**server(S), **shown}]
+    facts = one_host.read_server(world.reader, S)
+    assert isinstance(facts, ServerFacts)
+    assert facts.local_disks is local
+
+
+def test_a_nova_that_hides_hosts_is_not_compared() -> None:
+    """Of which a site's own policy lets somebody list all servers, and see less of each."""
+    world, shown = World(S), server(S)
+    del shown["OS-EXT-SRV-ATTR:host"]
+    world.nova.answers["/servers/detail"] = [shown]
+    with pytest.raises(CutListError) as refused:
+        world.reader.lists({})
+    assert "os-extended-server-attributes" in refused.value.args[1]
+
+
+def test_the_role_of_an_administrator_is_it_in_any_case_of_letters() -> None:
+    """As Nova's and Cinder's policies compare it."""
+    world, who = World(), SimpleNamespace(role_names=["Admin"], project_id="p")
+    asks: Any = SimpleNamespace(auth=SimpleNamespace(get_access=lambda _: who))
+    world.cinder.session = asks
+    world.reader.believe({"p"})
+    who.role_names = ["reader"]
+    with pytest.raises(CutListError):
+        world.reader.believe({"p"})
+
+
+@pytest.mark.parametrize("odd", ["volumeId", "attachment_id", "bdm_uuid"])
+def test_of_a_server_with_an_id_that_is_none_nothing_is_said(odd: str) -> None:
+    world = World(S)
+    [volume] = world.cinder.answers["/attachments"]
+    mapping = {"volumeId": volume["id"], "attachment_id": volume["id"], "bdm_uuid": volume["id"]}
+    told = {"volumeAttachments": [{**mapping, odd: "garbage"}]}
+    world.nova.answers["/servers/detail"] = [server(S, volume["id"]), server(S2, "rubbish")]
+    world.maps(S, told)
+    cloud = world.reader.cloud({}, every_mapping=True)
+    assert cloud.servers == {S: UNKNOWN, S2: SeenServer(id=S2, known=False)}
+    assert "garbage" in str(world.reader.unread)
+    assert "rubbish" in str(world.reader.unread)
+    assert world.classes(cloud) == []

@@ -19,11 +19,12 @@ from ledger.auth.policy import Target
 from ledger.http import microversions, redaction
 from ledger.http.call import Call, answer, canonical
 from ledger.http.paging import next_page, no_marker, nova_limit, page_of
-from ledger.http.parameters import invalid
+from ledger.http.parameters import check, invalid
 from ledger.http.problem import ApiError
 from ledger.http.versions import base
 from ledger.native.server_row import no_server, server_row
 from ledger.nova import flavors
+from ledger.nova.parameters_nova import SERVERS
 from ledger.nova.servers import filters as server_filters
 from ledger.nova.servers import state as server_state
 from ledger.nova_beside.passing import Nova
@@ -127,8 +128,18 @@ async def _theirs(call: Call, nova: Nova) -> web.StreamResponse | list[Row]:
 
 
 async def _rows(call: Call, marker: str | None, limit: int) -> tuple[list[Row], bool]:
-    """So many of ours, and whether there are more."""
-    wanted, order = server_filters.listed(call), server_filters.order(call)
+    """So many of ours, and whether there are more.
+
+    What Nova beside us has taken, and we do not, none of ours is.  ApiError, if there is no Nova.
+    """
+    try:
+        if call.nova is not None:
+            check(call, SERVERS)
+        wanted, order = server_filters.listed(call), server_filters.order(call)
+    except ApiError:
+        if call.nova is None:
+            raise
+        return [], False
     if wanted is None:
         return [], False
     wanted = replace(wanted, ours=call.nova is not None)
