@@ -107,6 +107,10 @@ class NovaCloud:
         self.act(server_id, **what)
         self.wait_server(server_id, status)
 
+    def set_service(self, host: str, **what: Any) -> None:
+        path = f"/os-services/{self.service(host)['id']}"
+        self.of_admin.put(path, json=what, headers=NOVA)
+
     def delete_server(self, server_id: str) -> None:
         path = f"/servers/{server_id}"
         self.of_admin.delete(path, raise_exc=False)
@@ -118,6 +122,12 @@ class NovaCloud:
     def shown(self, server_id: str) -> dict[str, Any]:
         found = self.of_admin.get(f"/servers/{server_id}", headers=NOVA).json()
         return dict(found["server"])
+
+    def service(self, host: str) -> dict[str, Any]:
+        """Nova's compute service there."""
+        path = f"/os-services?binary=nova-compute&host={host}"
+        [found] = self.of_admin.get(path, headers=NOVA).json()["services"]
+        return dict(found)
 
     def host(self, server_id: str) -> str:
         return str(self.shown(server_id)["OS-EXT-SRV-ATTR:host"])

@@ -8,7 +8,6 @@ import json
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -34,19 +33,6 @@ SHARE = LAB_DIR / "mnt-agent-2"
 KEYS = Path(ENV["LAB_HOST_2_DIR"]) / "etc/secrets"
 
 
-def service(cloud: NovaCloud, host: str) -> dict[str, Any]:
-    """Nova's compute service there."""
-    path = f"/os-services?binary=nova-compute&host={host}"
-    [found] = cloud.of_admin.get(path, headers=NOVA).json()["services"]
-    return dict(found)
-
-
-def enable(cloud: NovaCloud, host: str, *, on: bool) -> None:
-    path = f"/os-services/{service(cloud, host)['id']}"
-    status = {"status": "enabled" if on else "disabled"}
-    cloud.of_admin.put(path, json=status, headers=NOVA)
-
-
 @pytest.fixture
 def cloud() -> Iterator[NovaCloud]:
     """Nova itself, whose servers come to the host with libvirt."""
@@ -56,13 +42,13 @@ def cloud() -> Iterator[NovaCloud]:
     try:
         lab("exec ./nova.sh hypervisor")
         for each in (HOST, *FAKES):
-            enable(nova, each, on=each == HOST)
+            nova.set_service(each, status="enabled" if each == HOST else "disabled")
         yield nova
     finally:
         try:
             # Not deleted: Nova would take the deleted one for that of servers made there later.
             for each in (*FAKES, HOST):
-                enable(nova, each, on=each != HOST)
+                nova.set_service(each, status="disabled" if each == HOST else "enabled")
         finally:
             lab(f"stop nova-{HOST}; ./hosts.sh down; rm -rf {RECORDS.parent}")
 
@@ -114,7 +100,7 @@ def assert_no_finding(cloud: NovaCloud, ledger: Beside) -> None:
 
 
 def adopt(cloud: NovaCloud, server: str) -> None:
-    enable(cloud, HOST, on=False)
+    cloud.set_service(HOST, status="disabled")
     assert act(cloud, f"adopt {HOST} --dry-run", server)["state"] == "adoptable"
     lab(f"stop nova-{HOST}")
     assert act(cloud, f"adopt {HOST} --reason 'rack 3 first'", server)["state"] == "adopted"
@@ -143,8 +129,8 @@ def hand_back(cloud: NovaCloud, ledger: Beside, server: str) -> None:
     passed = act(cloud, f"hand-back {HOST} --reason 'not yet after all'", server)
     assert passed["state"] == "handed_back"
     lab("exec ./nova.sh hypervisor")
-    enable(cloud, HOST, on=True)
-    wait_until(lambda: service(cloud, HOST)["state"] == "up", "Nova to hear of its host")
+    cloud.set_service(HOST, status="enabled")
+    wait_until(lambda: cloud.service(HOST)["state"] == "up", "Nova to hear of its host")
     # By its hard reboot Nova would leave out each volume that it has no connection of.
     cloud.bring(server, "SHELVED_OFFLOADED", shelve=None)
     cloud.bring(server, "ACTIVE", unshelve=None)

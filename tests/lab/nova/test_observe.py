@@ -73,6 +73,31 @@ def test_the_history_is_what_nova_did(ledger: Beside, cloud: NovaCloud) -> None:
         assert hosts(ledger, volume, at) == who, f"an answer once given stays the answer: {at}"
 
 
+def test_an_evacuation_is_seen_and_what_was_so_before_it(ledger: Beside, cloud: NovaCloud) -> None:
+    server, volume = cloud.server(), cloud.volume()
+    old = cloud.attach(server, volume)
+    ledger.until(volume, "BlockDeviceMapping.DevicePlugged")
+    source, before = cloud.host(server), now()
+    lab(f"stop nova-{source}")
+    try:
+        cloud.set_service(source, forced_down=True)
+        begun = now()
+        cloud.bring(server, "SHUTOFF", evacuate={})  # from 2.95 on it is not started
+        holds(ledger.until(volume, "BlockDeviceMapping.AttachmentSwitched"), begun, now())
+        destination = cloud.host(server)
+        assert destination != source
+        wait_until(lambda: hosts(ledger, volume, now()) == {destination}, "it to be seen there")
+    finally:
+        lab("exec ./nova.sh up")
+        cloud.set_service(source, forced_down=False)
+    wait_until(lambda: cloud.service(source)["state"] == "up", "its old host to be up again")
+    assert hosts(ledger, volume, before) == {source}
+    deleted = ledger.until(volume, "Attachment.Deleted")
+    assert deleted["attachment_id"] == old
+    cloud.detach(server, volume)
+    ledger.until(volume, "BlockDeviceMapping.MappingEnded")
+
+
 def test_what_nova_tells_says_who_asked(ledger: Beside, cloud: NovaCloud) -> None:
     """By its own bus; and the place of a volume in the boot order, if it has one."""
     server, volume = cloud.server(), cloud.volume()
