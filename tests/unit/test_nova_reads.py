@@ -14,7 +14,7 @@ from keystoneauth1 import exceptions
 
 from handlers.drift.beside_nova import Cloud, SeenServer, found
 from handlers.drift.rows import UNKNOWN
-from handlers.requests.adopt import ServerFacts
+from handlers.results.adopt import ServerFacts
 from ledger.nova_beside import one_host, reads
 from ledger.nova_beside.differences import STUCK
 from ledger.nova_beside.reads import CloudReader, CutListError
