@@ -20,6 +20,7 @@ UDEV_S_MAX, POLL_S = 30.0, 0.05
 
 #: Identifying attributes in sysfs, the prefix of udev's name, and the attribute's own prefix.  Not
 #: the model and serial number of an NVMe controller, which all its namespaces share.
+_MAP = "/dev/disk/by-id/dm-uuid-mpath-"
 _NAMES = (("dm/uuid", "dm-uuid-", ""), ("wwid", "nvme-", ""), ("device/wwid", "wwn-0x", "naa."))
 
 
@@ -48,6 +49,15 @@ def is_mere_path(path: str, root: Path = Path("/")) -> bool:
         return False
     leads_to = Path(os.path.realpath(root / name[1:]))
     return not leads_to.exists() or (block / "holders" / leads_to.name).exists()
+
+
+def map_over(path: str, root: Path = Path("/")) -> str:
+    """The multipath map over the disk at `path`, or else the disk, by the kernel's name."""
+    block = root / "sys/class/block" / Path(os.path.realpath(root / path[1:])).name
+    if not block.exists():
+        return path
+    maps = [each for each in block.glob("holders/*") if (_by_id(each) or "").startswith(_MAP)]
+    return f"/dev/{maps[0].name if maps else block.name}"
 
 
 def _by_id(block: Path) -> str | None:
