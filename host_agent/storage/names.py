@@ -56,8 +56,9 @@ def map_over(path: str, root: Path = Path("/")) -> str:
     block = root / "sys/class/block" / Path(os.path.realpath(root / path[1:])).name
     if not block.exists():
         return path
-    maps = [each for each in block.glob("holders/*") if (_by_id(each) or "").startswith(_MAP)]
-    return f"/dev/{maps[0].name if maps else block.name}"
+    above = [block.parent / each.name for each in block.glob("holders/*")]
+    maps = [each for each in above if (_by_id(each) or "").startswith(_MAP)]
+    return f"/dev/{(maps or [block])[0].name}"
 
 
 def _by_id(block: Path) -> str | None:
