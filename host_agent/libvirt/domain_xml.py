@@ -129,7 +129,11 @@ def _resized_as(root: ET.Element, sized: ET.Element) -> ET.Element:
 
 
 def for_destination(domain: str, disks: Sequence[Disk]) -> str:
-    """The same guest on another host, with the sources of its volumes there."""
+    """The same guest on another host, with the sources of its volumes there.
+
+    Without the log of its console, which Nova has in a directory for the guest: the other host has
+    none, and libvirt would refuse the guest.
+    """
     root = ET.fromstring(domain)  # noqa: S314 - from libvirt
     for element in root.iterfind("./devices/disk"):
         found = disk_xml.seen(element)
@@ -148,6 +152,8 @@ def for_destination(domain: str, disks: Sequence[Disk]) -> str:
             )
         disk_xml.set_source(element, disk.source)
         disk_xml.set_iotune(element, disk.iotune)  # no block sizes: a running guest keeps its own
+    for device in root.iterfind("./devices/*"):
+        _drop(device, "log")
     _unbind_displays(root)
     return ET.tostring(root, encoding="unicode")
 

@@ -44,6 +44,8 @@ with warnings.catch_warnings():
     import os_brick.initiator.connector
     import os_brick.privileged
     import os_brick.privileged.rootwrap
+    import os_brick.utils
+    from os_brick.initiator.connectors import nvmeof
     from oslo_concurrency import lockutils, processutils
     from oslo_config import cfg
 
@@ -195,8 +197,7 @@ class OsBrick:
         try:
             connector = self._connector_for(kind, info, multipath=multipath)
             if not known and kind not in FILE_SYSTEMS:
-                paths = connector.get_volume_paths(dict(info))
-                known = {"type": "block", "path": paths[0]} if paths else {}
+                known = _found(connector, info)
             connector.disconnect_volume(dict(info), known or None)
         except Exception as error:
             raise _disconnect_error(error) from error
@@ -239,6 +240,25 @@ def _source(path: str) -> dict[str, Any]:
     if stat.S_ISREG(mode):
         return {"type": "file", "path": path}
     raise PortError(ErrorKind.FINAL, "bad_device", f"{path} is neither a block device nor a file.")
+
+
+def _found(connector: Any, info: ConnectionInfo) -> dict[str, Any]:
+    """The device of a connection of which there is no record, as nova-compute has made it.
+
+    os-brick (7.1.1) takes no dictionary here for NVMe, and disconnects nothing there without a
+    path.  Of a multipath it names the paths, of which the first may be dead (LP 1785669).  The name
+    that it has given an encrypted device stays, unless the disconnect gets it.
+    """
+    asked: Any = dict(info)
+    if isinstance(connector, nvmeof.NVMeOFConnector):
+        asked = nvmeof.NVMeOFConnProps(asked, find_controllers=True)
+    # A map ("dm-0") comes before its paths ("sda").
+    path = min(map(names.map_over, connector.get_volume_paths(asked)), default=None)
+    if path is None:
+        return {}
+    if info.get("encrypted"):
+        path = os_brick.utils.CUSTOM_LINK_PREFIX + path.replace("/", "+")
+    return {"type": "block", "path": path}
 
 
 def _refuse_other_volume(device: dict[str, Any]) -> None:

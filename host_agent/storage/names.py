@@ -18,6 +18,7 @@ from typing import Any
 #: 5 s later on a busy host.
 UDEV_S_MAX, POLL_S = 30.0, 0.05
 
+_MAP = "/dev/disk/by-id/dm-uuid-mpath-"
 #: Identifying attributes in sysfs, the prefix of udev's name, and the attribute's own prefix.  Not
 #: the model and serial number of an NVMe controller, which all its namespaces share.
 _NAMES = (("dm/uuid", "dm-uuid-", ""), ("wwid", "nvme-", ""), ("device/wwid", "wwn-0x", "naa."))
@@ -48,6 +49,16 @@ def is_mere_path(path: str, root: Path = Path("/")) -> bool:
         return False
     leads_to = Path(os.path.realpath(root / name[1:]))
     return not leads_to.exists() or (block / "holders" / leads_to.name).exists()
+
+
+def map_over(path: str, root: Path = Path("/")) -> str:
+    """The multipath map over the disk at `path`, or else the disk, by the kernel's name."""
+    block = root / "sys/class/block" / Path(os.path.realpath(root / path[1:])).name
+    if not block.exists():
+        return path
+    above = [block.parent / each.name for each in block.glob("holders/*")]
+    maps = [each for each in above if (_by_id(each) or "").startswith(_MAP)]
+    return f"/dev/{(maps or [block])[0].name}"
 
 
 def _by_id(block: Path) -> str | None:

@@ -22,7 +22,7 @@ from host_agent.verbs.context import (
     refuse_if_plugged,
     refuse_other_source,
 )
-from host_agent.verbs.disk import connect, disconnect, is_shared, keep_unconnected
+from host_agent.verbs.disk import connect, disconnect, is_shared, keep_connected, keep_unconnected
 
 #: Volume states in which the data is not there yet (nova: block device allocation).
 PROVISIONING = frozenset({"creating", "downloading"})
@@ -47,14 +47,17 @@ def attachment_refresh(ctx: RunContext, lane: Lane) -> dict[str, Any]:
     """Get a new connection for the same attachment.
 
     If the guest is off, the former connection is ended first and its record kept (decision 0081).
-    That is impossible while it runs; whether it was necessary, `disk_replace` finds out.
+    That is impossible while it runs; whether it was necessary, `disk_replace` finds out.  Cinder
+    forgets the former one: without a record, as of an adopted server, it is recorded first.
     """
     refuse_other_source(ctx, lane.server_id, lane.disk_serial)
+    flow = flow_of(ctx, lane)
     if not ctx.guests.disk(lane.server_id, lane.disk_serial).running:
         own_connector(ctx)  # fails before anything is disconnected
         disconnect(ctx, lane, shared=is_shared(ctx, lane))
         keep_unconnected(ctx, lane)
-    flow = flow_of(ctx, lane)
+    elif not lane.legacy and lane.attachment_id not in ctx.records:
+        keep_connected(ctx, lane, flow.to_disconnect(None))
     return _target(lane, flow, flow.refresh())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import string
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -145,6 +146,12 @@ def keep_unconnected(ctx: RunContext, lane: Lane) -> None:
     before = ctx.records.get(record.attachment_id)
     former = tuple(dict.fromkeys(before.places)) if before else ()
     ctx.records[record.attachment_id] = replace(record, former=former)
+
+
+def keep_connected(ctx: RunContext, lane: Lane, infos: Iterable[ConnectionInfo]) -> None:
+    """Record connections that another has made here, such as nova-compute."""
+    for info in infos:
+        remember(ctx.records, _unconnected(lane), info)
 
 
 def is_shared(ctx: RunContext, lane: Lane) -> bool:

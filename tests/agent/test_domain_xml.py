@@ -50,7 +50,8 @@ DOMAIN = f"""
     <interface type='bridge'>
       <mac address='52:54:00:00:00:01'/><source bridge='br0'/><boot order='1'/>
     </interface>
-    <serial type='pty' tty='/dev/pts/3'><source path='/dev/pts/3'/><target port='0'/></serial>
+    <serial type='pty' tty='/dev/pts/3'><source path='/dev/pts/3'/><target port='0'/>
+      <log file='/var/lib/nova/instances/i/console.log' append='off'/></serial>
     <graphics type='vnc' port='-1' autoport='yes' listen='192.0.2.7'>
       <listen type='address' address='192.0.2.7'/>
     </graphics>
@@ -171,6 +172,12 @@ def test_destination_sees_the_volume_elsewhere_and_nothing_else_changes() -> Non
     assert made.find("devices/disk[2]/source[@file='/config.iso']") is not None
     assert made.find("devices/controller/address") is not None
     assert made.find("devices/graphics[@listen='192.0.2.7']") is None
+
+
+def test_the_destination_has_no_directory_of_nova_for_the_guest() -> None:
+    made = parsed(for_destination(DOMAIN, [DISK]))
+    assert made.find("devices/serial/target") is not None
+    assert made.find("devices/serial/log") is None
 
 
 def test_volume_that_the_destination_does_not_have_is_named() -> None:

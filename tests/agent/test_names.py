@@ -97,6 +97,16 @@ def test_a_disk_of_which_no_map_is_made_is_no_mere_path(kernel: Kernel) -> None:
         assert not names.is_mere_path(f"/dev/{device}", kernel.root)
 
 
+def test_a_path_of_a_map_is_the_map(kernel: Kernel) -> None:
+    kernel.disk("sda", wwid=None)
+    kernel.disk("sdb", wwid=f"naa.{WWID[1:]}")
+    kernel.map("dm-0", WWID, "sdb")
+    link = kernel.link("/dev/disk/by-path/ip-192.0.2.1:3260-iscsi-iqn-lun-1", "sdb")
+    found = {"/dev/sda": "/dev/sda", "/dev/dm-0": "/dev/dm-0", "/dev/gone": "/dev/gone"}
+    for path, over in (found | {"/dev/sdb": "/dev/dm-0", link: "/dev/dm-0"}).items():
+        assert names.map_over(path, kernel.root) == over
+
+
 @pytest.mark.parametrize(
     ("device", "path"),
     [

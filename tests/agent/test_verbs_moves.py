@@ -262,6 +262,21 @@ def test_refresh_under_a_running_guest_disconnects_nothing(bench: Bench) -> None
     assert rows(bench, lane) == {lane.attachment_id: "attached"}
 
 
+def test_refresh_of_what_nova_compute_has_connected_records_that_before_cinder_forgets_it(
+    bench: Bench,
+) -> None:
+    """By another portal, for example, or with another choice of multipath."""
+    lane = bench.attached()
+    bench.records.clear()
+    [row] = bench.model.attachments.values()
+    row.connection_info["target_iqn"] = "iqn:former"
+    bench.run(lane, *REFRESH[:2])
+    [record] = bench.records.values()
+    former, present = (info["target_iqn"] for info in record.infos)
+    assert former == "iqn:former" != present
+    assert len(record.devices) == 1, "of the present one"
+
+
 def test_refresh_leaves_a_connection_that_others_use(bench: Bench) -> None:
     lane, _ = bench.two_users()
     set_power(bench.store, lane.server_id, PowerState.SHUTDOWN)

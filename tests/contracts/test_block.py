@@ -93,6 +93,21 @@ def test_connect_answers_where_the_data_is_and_again_the_same(brick: Make, targe
     port.disconnect(info, first["device"])
 
 
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_what_nova_compute_has_connected_goes_without_a_record(
+    brick: Make, target: Any, encrypted: bool
+) -> None:
+    """Its os-brick had other locks and the same names; one of two paths may be dead by then."""
+    port, info = brick(), {**target.add(new(), 1), "encrypted": encrypted}
+    connected = port.connect(info)
+    if target.kind == "iscsi":
+        [first] = Path("/dev/disk/by-path").glob(f"ip-{info['target_portal']}-*")
+        Path(f"/sys/class/block/{first.resolve().name}/device/state").write_text("offline\n")
+    brick().disconnect(info)
+    targets.until(lambda: not present(connected["device"], info), "the device to go")
+    assert not list(Path("/dev/disk/by-id").glob("os-brick*"))
+
+
 def test_a_guest_gets_a_name_of_the_volumes_own_identity(brick: Make, target: Any) -> None:
     name, port = new(), brick()
     info = target.add(name, 1)

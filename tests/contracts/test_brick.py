@@ -544,6 +544,48 @@ def test_what_nova_compute_has_connected_is_disconnected_without_what_connecting
     assert removed == [(["sda", "sdb"], False, paths[0], False)], "both paths, flushed, not forced"
 
 
+def test_without_a_record_a_multipath_is_disconnected_by_its_map(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LP 1785669: else os-brick flushes one path, which may be the dead one."""
+    from os_brick.initiator.connectors.iscsi import ISCSIConnector
+
+    told: list[Any] = []
+    monkeypatch.setattr(ISCSIConnector, "get_volume_paths", lambda *_: ["/dev/sda", "/dev/sdb"])
+    monkeypatch.setattr(ISCSIConnector, "disconnect_volume", lambda _, *words: told.append(words))
+    monkeypatch.setattr(
+        "host_agent.storage.names.map_over", {"/dev/sda": "/dev/sda", "/dev/sdb": "/dev/dm-4"}.get
+    )
+    info = {"driver_volume_type": "iscsi", "target_portals": ["192.0.2.1:3260"]}
+    secret = {**info, "encrypted": True}
+    for each in (info, secret):
+        real(tmp_path, use_multipath=True).disconnect(each)
+    assert told == [
+        (info, {"type": "block", "path": "/dev/dm-4"}),
+        (secret, {"type": "block", "path": "/dev/disk/by-id/os-brick+dev+dm-4"}),
+    ]
+
+
+def test_a_namespace_is_disconnected_without_a_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """os-brick 7.1.1 takes no dictionary for the question where it is."""
+    from os_brick.initiator.connectors.nvmeof import NVMeOFConnector, Target
+
+    told: list[Any] = []
+    found = {"uuid": "/dev/nvme1n2"}
+    monkeypatch.setattr(Target, "set_portals_controllers", lambda _: None)
+    monkeypatch.setattr(Target, "get_devices", lambda *_: list(found.values()))
+    monkeypatch.setattr(NVMeOFConnector, "disconnect_volume", lambda _, *words: told.append(words))
+    portals = [["192.0.2.1", 4420, "tcp"]]
+    info = {"driver_volume_type": "nvmeof", "target_nqn": "nqn.1", "portals": portals}
+    info |= {"vol_uuid": "f3f7c7a1-8b8c-4a9b-9c39-0d2f0a1b2c3d"}
+    real(tmp_path).disconnect(info)
+    found.clear()
+    real(tmp_path).disconnect(info)
+    assert told == [(info, {"type": "block", "path": "/dev/nvme1n2"}), (info, None)]
+
+
 def test_a_connect_tells_the_device_and_the_choice_of_multipath(
     tmp_path: Path, volume: ConnectionInfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
