@@ -11,7 +11,7 @@ from host_agent.simulated.adapters import SimulatedBrick, SimulatedGuests
 from host_agent.simulated.host_state import HostState
 from tests.doubles.direct_cinder import DirectCinder
 from tests.doubles.simulated_nova import Mapping, Server, SimulatedNova
-from tests.stack import ADMIN, Stack, eventually
+from tests.stack import ADMIN, DEADLINE_S, Stack, eventually
 
 INTERVAL_S = 0.2
 
@@ -75,10 +75,10 @@ class Watched:
         log = self.stack.components[0].log
         return eventually(look, f"{topic}: {log.read_text()[-1500:]}")
 
-    def next_looks(self, number: int = 2) -> None:
+    def next_looks(self, number: int = 2, deadline_s: float = DEADLINE_S) -> None:
         """Until so many more looks have begun and ended."""
         seen = self._looks()
-        eventually(lambda: self._looks() >= seen + number, "looks")
+        eventually(lambda: self._looks() >= seen + number, "looks", deadline_s)
 
     def _looks(self) -> int:
         return self.stack.components[0].log.read_text().count("looked_at_nova")

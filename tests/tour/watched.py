@@ -54,6 +54,8 @@ READS = [
 ]
 #: Two of an agent's polls.
 DOWN_S = 10.0
+#: It reads each server, and pauses twice as long as each answer took.
+FIRST_LOOK_DEADLINE_S = 180.0
 #: Twice as long as two looks have to be apart (`handlers.drift.judge.APART_S`), and a bit.
 FOUND_DEADLINE_S = 150.0
 
@@ -67,7 +69,7 @@ class Days:
         self.moved = ""
         self._was_there()
         self.stack.start_service()
-        self.watched.next_looks()
+        self.watched.next_looks(1, FIRST_LOOK_DEADLINE_S)
         self._at_nova()
         self._taken_over()
         self._by_the_ledger()
