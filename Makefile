@@ -109,7 +109,7 @@ docs: $(STAMP) ## write docs/flows, reference.md, events.md, acts.md, commands.m
 	$(BIN)/python -m tests.pages.commands_page docs/commands.md
 	$(BIN)/python -m tests.flows.test_cinder_calls
 
-tour: $(STAMP) ## write docs/tour.md and its pictures (Chromium: Debian's package)
+tour: $(STAMP) ## write docs/tour.md and all pictures (Chromium: Debian's package)
 	$(BIN)/python -m tests.tour
 
 lab: $(STAMP) ## the tests against real Cinder, os-brick, libvirt ... (root, Debian; TIER=quick|full|nova|fabric|ha|operations: CONTRIBUTING.md)

@@ -207,6 +207,12 @@ class SimulatedNova:
             self.servers[server.id] = server
             self.deleted.pop(server.id, None)
 
+    @contextmanager
+    def busy(self) -> Iterator[None]:
+        """Nobody is answered meanwhile."""
+        with self._lock:
+            yield
+
     # ------------------------------------------------------------------ what it answers
 
     def answer(self, method: str, path: str, version: str | None) -> tuple[int, Row]:

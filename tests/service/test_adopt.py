@@ -13,15 +13,9 @@ import pytest
 from requests import Response
 
 from handlers.results.adopt import ServerFacts
-from host_agent.shared.contract.messages import PowerState
-from host_agent.shared.contract.ports import Disk
-from host_agent.shared.faults import Faults
-from host_agent.simulated.adapters import SimulatedBrick, SimulatedGuests
-from host_agent.simulated.host_state import HostState
 from ledger.cli import shell
 from ledger.cli.errors import ExitCode
 from ledger.nova_beside.reads import seen_mapping, seen_server
-from tests.doubles.direct_cinder import DirectCinder
 from tests.doubles.nova_database import NovaDatabase
 from tests.doubles.simulated_nova import Mapping, Server
 from tests.service.watched_world import Watched
@@ -36,27 +30,6 @@ HOST = "hv1"
 WHY = "rack 3 goes first"
 #: Two of the agent's polls.
 DOWN_S = 10.0
-
-
-def on_the_host(watched: Watched, server: Server, *mappings: Mapping) -> None:
-    """What nova-compute has connected and put into the guest there."""
-    path = watched.stack.home / f"{HOST}.json"
-    guest = {"server_id": server.id, "power_state": PowerState.RUNNING.value, "name": server.name}
-    store = HostState(path)
-    with store.edit() as state:
-        state.setdefault("define", []).append({**guest, "project_id": server.project_id})
-    store = HostState(path, {})
-    brick = SimulatedBrick(store, Faults(), HOST)
-    guests, cinder = SimulatedGuests(store, Faults(), HOST), DirectCinder(watched.nova.cinder)
-    for each in mappings:
-        if each.old:
-            info = cinder.initialize_connection(each.volume_id, brick.connector())
-        else:
-            info = cinder.attachment(each.attachment_id).connection_info or {}
-        source = {k: v for k, v in brick.connect(info).items() if k not in {"device", "format"}}
-        name = each.device.removeprefix("/dev/")
-        disk = Disk(serial=each.volume_id, source=source, device_name=name, bus="virtio")
-        guests.plug(server.id, disk)
 
 
 def act(watched: Watched, name: str, *, dry_run: bool = False, code: int = 200) -> dict[str, Any]:
@@ -132,7 +105,7 @@ def test_a_host_goes_over_and_its_volumes_are_worked_on(watched: Watched) -> Non
     busy.task_state = "rebooting"
     server.locked = busy.locked = True
     nova.disabled.add(HOST)
-    on_the_host(watched, server, *mappings)
+    watched.on_the_host(server, *mappings)
     stack.start_service()
     watched.until("volumes", new, "BlockDeviceMapping.DevicePlugged")
     watched.next_looks()
@@ -221,8 +194,8 @@ def test_after_changes_it_goes_back_once_nova_has_them(watched: Watched) -> None
     server.locked = busy.locked = True
     busy.task_state = "rebooting"
     nova.disabled.add(HOST)
-    on_the_host(watched, server, mapping)
-    on_the_host(watched, busy, nova.attach(busy, theirs))
+    watched.on_the_host(server, mapping)
+    watched.on_the_host(busy, nova.attach(busy, theirs))
     stack.host_down_after_s = DOWN_S
     stack.start_service()
     watched.until("volumes", first, "BlockDeviceMapping.DevicePlugged")
@@ -272,7 +245,7 @@ def test_the_page_leads_over_and_back(
     mapping = nova.attach(server, volume)
     server.locked = True
     nova.disabled.add(HOST)
-    on_the_host(watched, server, mapping)
+    watched.on_the_host(server, mapping)
     stack.host_down_after_s = DOWN_S
     stack.start_service()
     watched.until("volumes", volume, "BlockDeviceMapping.DevicePlugged")
@@ -316,7 +289,7 @@ def test_an_adopted_host_is_forgotten_once_nova_says_too_that_it_is_gone(watched
     nova.disabled.add(HOST)
     nova.down.add(HOST)
     volume = watched.volume()
-    on_the_host(watched, server, nova.attach(server, volume))
+    watched.on_the_host(server, nova.attach(server, volume))
     stack.host_down_after_s = DOWN_S
     stack.start_service()
     watched.until("volumes", volume, "BlockDeviceMapping.DevicePlugged")

@@ -436,11 +436,7 @@ def test_the_page_leads_from_an_empty_machine_to_the_first_history(
     stack.start_cinder()
     with running_nova(stack.cinder.model) as nova:
         watched = Watched(stack, nova)
-        login = keystone.user("root", "admin", project="own")
-        kind = login.pop("auth_type")
-        auth = "".join(f"{name} = '{value}'\n" for name, value in login.items())
-        where = stack.settings.partition("[observe.auth]")[0]
-        stack.settings = f"{where}[observe.auth]\nauth_type = '{kind}'\n{auth}"
+        watched.log_in(keystone.user("root", "admin", project="own"))
         server, volume = nova.boot("db"), watched.volume()
         nova.attach(server, volume)
         try:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
 from tests.tour.night import RESOLVED, night
-from tests.tour.page import PAGE, PICTURES, page, screens
+from tests.tour.page import PAGE, PICTURES, ROOT, page, screens
 from tests.tour.steps import STEPS
 from tests.tour.typed import COLUMNS, stable, typed
+from tests.tour.watched import PAGES
 
-PICTURE_BYTES_MAX = 100_000
+SHOW = (PAGE, ROOT / "README.md", ROOT / "docs/observe.md")
+PICTURE_BYTES_MAX = 110_000
 
 
 @pytest.mark.slow
@@ -32,9 +35,9 @@ def test_what_the_tour_shows_fits_80_columns_and_has_every_command() -> None:
         assert max(map(len, screen.splitlines())) <= COLUMNS, screen
 
 
-def test_the_pictures_of_the_tour_are_there_and_small() -> None:
-    named = set(re.findall(r"\(tour/(\S+\.png)\)", PAGE.read_text()))
+def test_the_pictures_are_there_small_and_shown() -> None:
+    shown = set(re.findall(r"\((?:docs/)?tour/(\S+\.png)\)", "".join(map(Path.read_text, SHOW))))
     kept = {path.name: path.stat().st_size for path in PICTURES.iterdir()}
-    assert named == {f"{step.picture}.png" for step in STEPS if step.picture}
-    assert named == set(kept)
+    assert shown == {f"{name}.png" for name in (*PAGES, *(each.picture for each in STEPS)) if name}
+    assert shown == set(kept)
     assert max(kept.values()) <= PICTURE_BYTES_MAX

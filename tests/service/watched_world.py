@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.doubles.simulated_nova import SimulatedNova
-from tests.stack import ADMIN, Stack, eventually
+from host_agent.shared.contract.messages import PowerState
+from host_agent.shared.contract.ports import Disk
+from host_agent.shared.faults import Faults
+from host_agent.simulated.adapters import SimulatedBrick, SimulatedGuests
+from host_agent.simulated.host_state import HostState
+from tests.doubles.direct_cinder import DirectCinder
+from tests.doubles.simulated_nova import Mapping, Server, SimulatedNova
+from tests.stack import ADMIN, DEADLINE_S, Stack, eventually
 
 INTERVAL_S = 0.2
 
@@ -16,15 +22,41 @@ class Watched:
     def __init__(self, stack: Stack, nova: SimulatedNova) -> None:
         self.stack, self.nova = stack, nova
         self.made: list[str] = []
-        stack.settings = (
-            f"[observe]\ninterval_s = {INTERVAL_S}\ncompute_endpoint = '{nova.url}'\n"
-            f"volume_endpoint = '{stack.cinder.endpoint}'\n[observe.auth]\n"
-            f"auth_type = 'admin_token'\nendpoint = '{nova.url}'\ntoken = '{ADMIN}'\n"
-        )
+        self.log_in({"auth_type": "admin_token", "endpoint": nova.url, "token": ADMIN})
         nova.cinder.add_volume(project_id="another")  # Cinder's lists are of all projects
+
+    def log_in(self, login: dict[str, str]) -> None:
+        """As whom the service asks: keystoneauth's options."""
+        self.stack.settings = (
+            f"[observe]\ninterval_s = {INTERVAL_S}\ncompute_endpoint = '{self.nova.url}'\n"
+            f"volume_endpoint = '{self.stack.cinder.endpoint}'\n[observe.auth]\n"
+            + "".join(f"{name} = '{value}'\n" for name, value in login.items())
+        )
 
     def volume(self) -> str:
         return self.nova.cinder.add_volume(project_id="theirs").id
+
+    def on_the_host(self, server: Server, *mappings: Mapping) -> None:
+        """What nova-compute has connected and put into the guest there."""
+        host = str(server.host)
+        path = self.stack.home / f"{host}.json"
+        guest = {"server_id": server.id, "name": server.name, "project_id": server.project_id}
+        store = HostState(path)
+        with store.edit() as state:
+            running = {"power_state": PowerState.RUNNING.value}
+            state.setdefault("define", []).append(guest | running)
+        store = HostState(path, {})
+        brick = SimulatedBrick(store, Faults(), host)
+        guests, cinder = SimulatedGuests(store, Faults(), host), DirectCinder(self.nova.cinder)
+        for each in mappings:
+            if each.old:
+                info = cinder.initialize_connection(each.volume_id, brick.connector())
+            else:
+                info = cinder.attachment(each.attachment_id).connection_info or {}
+            source = {k: v for k, v in brick.connect(info).items() if k not in {"device", "format"}}
+            name = each.device.removeprefix("/dev/")
+            disk = Disk(serial=each.volume_id, source=source, device_name=name, bus="virtio")
+            guests.plug(server.id, disk)
 
     def history(self, of: str, id_: str) -> list[dict[str, Any]]:
         answer = self.stack.get(f"/v1/{of}/{id_}/history?limit=1000")
@@ -43,10 +75,10 @@ class Watched:
         log = self.stack.components[0].log
         return eventually(look, f"{topic}: {log.read_text()[-1500:]}")
 
-    def next_looks(self, number: int = 2) -> None:
+    def next_looks(self, number: int = 2, deadline_s: float = DEADLINE_S) -> None:
         """Until so many more looks have begun and ended."""
         seen = self._looks()
-        eventually(lambda: self._looks() >= seen + number, "looks")
+        eventually(lambda: self._looks() >= seen + number, "looks", deadline_s)
 
     def _looks(self) -> int:
         return self.stack.components[0].log.read_text().count("looked_at_nova")

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from tests.lab.browser import chromium
+from tests.stack import ADMIN
 from tests.tour.night import Night
 from tests.tour.png import smaller
 from tests.tour.stable import Stable
 from tests.tour.steps import STEPS
+from tests.tour.watched import PAGES, Days
 
 SIZE = {"width": 1100, "height": 700}
 HEIGHT_MAX = 900
+#: For pages whose end is worth showing.
+LARGER = {"width": 1280, "height": 600}
+LARGER_HEIGHT_MAX = 940
 #: The page's words, and the moments in it, of a copy that nothing moves any more.
 _TEXTS = """() => {
     const main = document.querySelector("main");
@@ -38,28 +45,53 @@ _PUT = """([were, texts]) => {
 
 def seen(night: Night, pictures: Path) -> None:
     """Go all steps, with pictures of them; what cannot be done, or is not shown, fails."""
-    with chromium(night.cloud.url, failed=pictures) as browser:
-        page = browser.page
-        page.set_viewport_size(SIZE)
-        page.goto("/ui/")
-        page.get_by_label("Token").fill(night.cloud.operator_token)
-        page.get_by_role("button", name="Log in").click()
+    with _console(night.cloud.url, night.cloud.operator_token, pictures) as page:
         for step in STEPS:
             step.before(night)
             step.clicks(page)
             if step.picture:
-                _take(night, page, step.top, pictures / f"{step.picture}.png")
+                _make_stable(night, page)
+                _take(page, step.top, pictures / f"{step.picture}.png")
+                page.reload()
             step.then(page)
 
 
-def _take(night: Night, page: Any, top: str, path: Path) -> None:
-    """A picture with stable ids and times; the page is loaded anew afterwards."""
+def seen_days(days: Days, pictures: Path) -> None:
+    """Pictures of a cloud that is watched."""
+    with _console(days.stack.url(""), ADMIN, pictures) as page:
+        page.set_viewport_size(LARGER)
+        for name, path in PAGES.items():
+            page.goto(path.format(moved=days.moved))
+            _take(page, "body", pictures / f"{name}.png", LARGER_HEIGHT_MAX)
+
+
+@contextmanager
+def _console(url: str, token: str, failed: Path) -> Iterator[Any]:
+    """Playwright's page, logged in."""
+    with chromium(url, failed=failed) as browser:
+        page = browser.page
+        page.set_viewport_size(SIZE)
+        page.goto("/ui/")
+        page.get_by_label("Token").fill(token)
+        page.get_by_role("button", name="Log in").click()
+        yield page
+
+
+def _make_stable(night: Night, page: Any) -> None:
+    """Ids and times; the page is to be loaded anew afterwards."""
     stable = Stable(night, page.content())
     were = page.evaluate(_TEXTS)
     texts = [stable.age(text, moment) if moment else stable.text(text) for text, moment in were]
     page.evaluate(_PUT, [were, texts])
+
+
+def _take(page: Any, top: str, path: Path, height_max: int = HEIGHT_MAX) -> None:
     begins = page.locator(top).bounding_box()["y"]
     height = page.evaluate("document.documentElement.scrollHeight") - begins
-    clip = {"x": 0, "y": begins, "width": SIZE["width"], "height": min(height, HEIGHT_MAX)}
+    clip = {
+        "x": 0,
+        "y": begins,
+        "width": page.viewport_size["width"],
+        "height": min(height, height_max),
+    }
     path.write_bytes(smaller(page.screenshot(full_page=True, clip=clip)))
-    page.reload()
