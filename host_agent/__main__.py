@@ -64,9 +64,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     try:
         settings = config.load(arguments.config, flags=_flags(arguments))
+        logs.set_up(settings.agent.log_level, settings.agent.log_format)
         if arguments.command == "survey":
             return _survey(settings, arguments.simulated)
-        logs.set_up(settings.agent.log_level, settings.agent.log_format)
         credentials_of(settings.link(), FarClock())  # os-brick takes seconds to load, in vain then
         locks = Locks(Path(settings.agent.lock_path))
         with locks.agent():

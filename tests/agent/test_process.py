@@ -18,6 +18,7 @@ from typing import Any
 from urllib.request import urlopen
 
 import pytest
+import structlog
 
 from host_agent import __main__ as agent
 from host_agent.__main__ import main
@@ -287,6 +288,22 @@ def test_a_file_that_cannot_be_used_is_told_before_os_brick_is_loaded(
     given = ["--config", str(host.path / "agent.toml"), f"--set=ledger.ca_file={missing}"]
     assert main(["run", *given, "--ledger-url=https://127.0.0.1:1"]) == 1
     assert f"{missing}: cannot be read: No such file or directory" in capsys.readouterr().err
+
+
+def test_a_survey_is_alone_on_stdout(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Log lines go to stderr: `survey > hv1.json` has JSON."""
+
+    def surveyed(*_: object) -> int:
+        structlog.get_logger("host_agent.libvirt.driver").info("libvirt_connected")
+        return 0
+
+    monkeypatch.setattr("host_agent.__main__._survey", surveyed)
+    assert main(["survey", "--host", "hv1"]) == 0
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert "libvirt_connected" in told.err
 
 
 def test_what_may_pass_is_started_again_and_what_lasts_is_not(

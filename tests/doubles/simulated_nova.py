@@ -62,6 +62,7 @@ class Server:
     power_state: int = RUNNING
     mappings: list[Mapping] = field(default_factory=list)
     image: str = ""  # "": it boots from a volume
+    root: str = "/dev/vda"
     locked: bool = False
     actions: list[Row] = field(default_factory=list)  # the newest first
 
@@ -82,7 +83,7 @@ class Server:
             "tenant_id": self.project_id,
             "user_id": "somebody",
             "OS-EXT-SRV-ATTR:host": self.host,
-            "OS-EXT-SRV-ATTR:root_device_name": "/dev/vda",
+            "OS-EXT-SRV-ATTR:root_device_name": self.root,
             "OS-EXT-STS:vm_state": self.vm_state,
             "OS-EXT-STS:task_state": self.task_state,
             "OS-EXT-STS:power_state": self.power_state,

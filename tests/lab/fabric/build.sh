@@ -1,6 +1,6 @@
 #!/bin/bash
 # build.sh: the disk image of a hypervisor with real kernel storage, in $LAB_DIR/image: Debian's
-# packages, the environment /opt/agent (the agent's lock), and the files of root/.  Cinder's is here.
+# packages, the environments /opt/agent (its lock) and /opt/nova, the files of root/.  Cinder's is here.
 # Each part is made once, and again if what makes it has changed.  Its kernel is the lab's guest's.
 . "$(dirname "$0")/env.sh"
 ROOT=$FAB_IMAGE/root
@@ -20,14 +20,14 @@ part() { # name sum function...: unless it was made of the same
 }
 
 system() {
-  rm -rf "$ROOT"; rm -f "$FAB_IMAGE/.agent"
+  rm -rf "$ROOT"; rm -f "$FAB_IMAGE"/.{agent,nova}
   mmdebstrap -q --mode=root --variant=apt --include="$PACKAGES" \
     --aptopt='APT::Install-Recommends "false"' --aptopt='Acquire::Languages "none"' \
     --dpkgopt='path-exclude=/usr/share/'{man,doc,locale}'/*' bookworm "$ROOT"
 }
 
-environment() { # pip-options...: for the VM's Python, which is Debian's as well
-  local at=$ROOT/opt/agent
+environment() { # name pip-options...: for the VM's Python, which is Debian's as well
+  local at=$ROOT/opt/$1; shift
   rm -rf "$at"
   /usr/bin/python3 -m venv --without-pip "$at"
   "$LAB_VENV/bin/python" -m pip --python "$at/bin/python3" install -q --disable-pip-version-check "$@"
@@ -64,8 +64,10 @@ packages qemu-system-x86 qemu-utils mmdebstrap lz4 cpio e2fsprogs busybox-static
 make -s -C "$LAB_ROOT" setup VENV="$LAB_VENV" PYTHON="$LAB_PYTHON"
 part system "$(echo "$PACKAGES" | sha256sum)" system
 AGENT=$LAB_ROOT/requirements-agent.lock
-part agent "$(sum "$AGENT")" environment --require-hashes -r "$AGENT"
+part agent "$(sum "$AGENT")" environment agent --require-hashes -r "$AGENT"
+NOVA=$LAB_SRC/requirements-nova.txt
+part nova "$(sum "$NOVA")" environment nova -r "$NOVA"
 part disk "$(sum $(find "$FAB_SRC"/{root,initramfs,build.sh,writer.S} -type f | sort) "$LAB_DIR/guest/.made-by" \
-  "$FAB_IMAGE"/.{system,agent} "$LAB_ROOT/requirements.lock")" disk
+  "$FAB_IMAGE"/.{system,agent,nova} "$LAB_ROOT/requirements.lock")" disk
 venv "$LAB_DIR/venv-cinder" "$LAB_SRC/requirements-cinder.txt"
 say "image: $(du -sh "$FAB_IMAGE/disk" | cut -f1)"

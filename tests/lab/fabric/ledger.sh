@@ -1,5 +1,5 @@
 #!/bin/bash
-# ledger.sh up|down|agent|agent_off: our service here, with a PostgreSQL of its own, and its agent in the VM FAB_VM.
+# ledger.sh up|off|down|agent|agent_off: our service here, with a PostgreSQL of its own, and its agent in the VM FAB_VM.
 . "$(dirname "$0")/env.sh"
 DSN_FILE=$LAB_DIR/run/postgres.dsn
 
@@ -91,6 +91,7 @@ up() {
   wait_port ledger "$LAB_LEDGER_PORT"
 }
 
-down() { stop ledger; stop postgres; }
+off() { stop ledger; }
+down() { off; stop postgres; }
 
-"${1:?up, down, agent or agent_off}" "${@:2}"
+"${1:?up, off, down, agent or agent_off}" "${@:2}"

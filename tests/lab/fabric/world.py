@@ -148,11 +148,12 @@ def settled() -> None:
     wait_until(lambda: not operations(), "the operations to end", OUTSIDE_S)
 
 
-def command(*words: str) -> None:
-    """Our own command line, as an operator."""
+def command(*words: str, code: int = 0) -> str:
+    """Our own command line, as an operator; it ends with `code`."""
     program = f"{ENV['LAB_VENV']}/bin/attachment-ledger"
     done = subprocess.run([program, *words], env=ENV, check=False, capture_output=True, text=True)
-    assert done.returncode == 0, f"{' '.join(words)}: {done.stdout} {done.stderr}"
+    assert done.returncode == code, f"{' '.join(words)}: {done.stdout} {done.stderr}"
+    return done.stdout
 
 
 @dataclass(frozen=True)
