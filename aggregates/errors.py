@@ -293,8 +293,8 @@ class LocalDisksError(DomainError, code="local_disks"):
 
 
 class BoundPortsError(DomainError, code="bound_ports"):
-    """Instance {server_id} has network interfaces that its Nova has plugged. Their ports stay bound
-    to host {host}, so it would have no network elsewhere.
+    """Instance {server_id} has network interfaces or devices that its Nova has given it on host
+    {host}, and which do not go with it. Hand the host back to have Nova move it.
     """
 
 

@@ -361,6 +361,8 @@ class Instance(Claimable):
         """Apply an event of a server that a Nova has, or had: seen, adopted, handed back."""
         match event:
             case self.ServerSeen():
+                if self.origin is None:  # what a host has shown of it before is nobody's word
+                    self.seen, self.elsewhere = NO_DISKS, {}
                 self.origin, self.deleted = event.origin, False
                 self.name, self.host, self.power_state = event.name, event.host, event.power_state
                 self.project_id, self.user_id = event.project_id, event.user_id
@@ -413,11 +415,9 @@ class Instance(Claimable):
 
     @property
     def only_shown(self) -> bool:
-        """Whether a host's word is all that is known of it: nobody asked for it, or for anything
-        of it that lasts.
-        """
-        asked = self.managed or self.named or self.deleted or self.claims or self.devices
-        return bool(self.version) and self.origin is None and not asked
+        """Whether a host's word is all that is known of it: no operation has placed or has it."""
+        known = self.managed or self.deleted or self.deletion or self.claims or self.devices
+        return bool(self.version) and self.origin is None and not known
 
     def refuse_observed(self) -> None:
         """Raises ObservedServerError if the server is only observed."""
@@ -468,8 +468,8 @@ class Instance(Claimable):
 
     @property
     def bound(self) -> bool:
-        """Whether a Nova has given its guest an interface or a device of its host, to which Neutron
-        has bound the port: nobody binds it to another one.
+        """Whether a Nova has given its guest an interface, whose port Neutron has bound to its host
+        and nobody binds to another one; or a device of its host.
         """
         parts = ("devices/interface", "devices/hostdev")
         dropped = any(each.startswith(parts) for each in self.dropped or ())

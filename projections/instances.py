@@ -21,8 +21,10 @@ def _fold(row: Row | None, event: LoggedEvent) -> Row:
         row.update(changed)
         if "definition" in changed:
             row["vcpus"], row["memory_mb"] = size_of(row["definition"])
-    if event.topic == _I.ServerSeen.TOPIC:  # also of what only a host had shown
-        row |= {"origin": origin_of(event), "shown_by": None}
+    if event.topic == _I.ServerSeen.TOPIC:
+        if row["origin"] is None:  # what a host has shown of it before is nobody's word
+            row |= {**_NO_DISKS, "elsewhere": {}, "shown_by": None}
+        row["origin"] = origin_of(event)
     row["vm_state"] = _vm_state(row)
     return row
 

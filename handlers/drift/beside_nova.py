@@ -4,10 +4,10 @@ The rows and predicates are those of a look (`rows`, `predicates`), with Nova's 
 the ledger's, so a difference has the same name in both.  Facts that Nova does not show (access
 modes, names of disks, connection records) are left out.
 
-Work in progress is not reported: a server with a task or a resize to be confirmed, and its volumes;
-a volume that Cinder migrates; what could not be read.  A status that normally passes is reported
-only after it has lasted, since `attached_at` of the attachment or `updated_at` of the volume; then
-also of a volume whose server has a task, which may hang for the same reason.
+Work in progress is not reported: a server with a task or a resize to be confirmed, with its
+volumes; a volume that Cinder migrates; what could not be read.  A status that normally passes is
+reported only after it has lasted, since `attached_at` of the attachment or `updated_at` of the
+volume; a volume's own also if its server has a task, which may hang for the same reason.
 """
 
 from __future__ import annotations
@@ -366,7 +366,7 @@ def _volumes(cloud: Cloud, stuck: timedelta) -> Iterator[Difference]:
             isinstance(each, Unknown) or (each and each.busy) for each in (*theirs, *servers)
         )
         if busy and (not isinstance(volume, SeenVolume) or volume.status in ENDED):
-            continue  # what passes by itself and has lasted, only Cinder is asked about
+            continue  # a passing status that lasts is Cinder's alone; all else may be the task's
         row = VolumeRow(
             id=volume_id,
             about=_about(servers[0].id if servers else None, volume_id),

@@ -169,7 +169,7 @@ def judge(
     moving = [
         AdoptionVerdict(server_id=id_, name="", refusals=(_BETWEEN.format(status=status),))
         for id_, status in host.moving.items()
-        if id_ not in here
+        if id_ not in here and id_ not in ours
     ]
     return [*_together(verdicts, host, ours), *moving]
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from host_agent.shared.contract.ports import Disk
+from host_agent.shared.contract.ports import BLOCK_SIZES, Disk
 from host_agent.shared.contract.wire import WireError, Word, read
 
 NOVA_NS = "http://openstack.org/xmlns/libvirt/nova/1.1"
@@ -80,6 +80,13 @@ class DiskSeen:
     @property
     def readonly(self) -> bool:
         return self.element.find("readonly") is not None
+
+    @property
+    def blockio(self) -> dict[str, int]:
+        """Its block sizes, in bytes, as far as they are given."""
+        sizes = self.element.find("blockio")
+        given = {} if sizes is None else sizes.attrib
+        return {name: int(given[name]) for name in BLOCK_SIZES if name in given}
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -233,12 +240,17 @@ def snapshot_of(domain: str, target: str, path: str) -> str:
 
 def following(disk: Disk, found: DiskSeen | None) -> Disk:
     """The disk with the name and bus that it has in the guest already; and read-only if it is so
-    there, which only a detach ends.
+    there, which only a detach ends, as it does its block sizes.
     """
     if found is None:
         return disk
-    readonly = disk.readonly or found.readonly
-    return replace(disk, device_name=found.target, bus=found.bus or disk.bus, readonly=readonly)
+    named = replace(disk, device_name=found.target, bus=found.bus or disk.bus)
+    return replace(with_blocks(named, found), readonly=disk.readonly or found.readonly)
+
+
+def with_blocks(disk: Disk, found: DiskSeen | None) -> Disk:
+    """The disk with the block sizes that it has already: what is on it was written with them."""
+    return disk if found is None else replace(disk, blockio=found.blockio)
 
 
 def differences(live: DiskSeen | None, persistent: DiskSeen | None) -> tuple[str, ...]:
@@ -308,16 +320,14 @@ def _place_of(disk: ET.Element) -> Place | None:
 
 
 def same_by_definition(one: str, other: str) -> bool:
-    """Whether two `<disk>` have the same data, limits and block sizes."""
+    """Whether two `<disk>` have the same data and limits."""
     found = (ET.fromstring(disk) for disk in (one, other))  # noqa: S314 - libvirt's or our own
-    first, second = ((_place_of(disk), _tuning(disk)) for disk in found)
+    first, second = ((_place_of(disk), _limits(disk)) for disk in found)
     return first == second
 
 
-def _tuning(disk: ET.Element) -> dict[str, str | None]:
-    sizes = disk.find("blockio")
-    limits = {node.tag: node.text for node in disk.iterfind("iotune/*")}
-    return limits if sizes is None else {**limits, **sizes.attrib}
+def _limits(disk: ET.Element) -> dict[str, str | None]:
+    return {node.tag: node.text for node in disk.iterfind("iotune/*")}
 
 
 def place(source: dict[str, Any]) -> Place:

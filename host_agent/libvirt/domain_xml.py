@@ -17,6 +17,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import PurePosixPath
 
 from host_agent.libvirt import disk_xml
 from host_agent.shared.contract.guest_xml import kept
@@ -87,6 +88,8 @@ def domain_of(
     root, dropped = _root_of(definition, server_id, host)
     if own is not None:
         root, dropped = _resized_as(ET.fromstring(definition_of(own)), root), ()  # noqa: S314 - ours
+        had = disk_xml.parse(own)
+        disks = [disk_xml.with_blocks(disk, had.disk_of(disk.serial)) for disk in disks]
     root.set("type", host.virt_type)
     devices = root.find("devices")
     if devices is None:
@@ -131,8 +134,8 @@ def _resized_as(root: ET.Element, sized: ET.Element) -> ET.Element:
 def for_destination(domain: str, disks: Sequence[Disk]) -> str:
     """The same guest on another host, with the sources of its volumes there.
 
-    Without the log of its console, which Nova has in a directory for the guest: the other host has
-    none, and libvirt would refuse the guest.
+    Without the log of its console, which Nova has in a directory for each guest: the other host has
+    no such directory, and libvirt would refuse the guest.
     """
     root = ET.fromstring(domain)  # noqa: S314 - from libvirt
     for element in root.iterfind("./devices/disk"):
@@ -153,7 +156,9 @@ def for_destination(domain: str, disks: Sequence[Disk]) -> str:
         disk_xml.set_source(element, disk.source)
         disk_xml.set_iotune(element, disk.iotune)  # no block sizes: a running guest keeps its own
     for device in root.iterfind("./devices/*"):
-        _drop(device, "log")
+        for log in device.findall("log"):
+            if PurePosixPath(log.get("file", "")).name == "console.log":
+                device.remove(log)
     _unbind_displays(root)
     return ET.tostring(root, encoding="unicode")
 

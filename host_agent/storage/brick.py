@@ -246,18 +246,21 @@ def _found(connector: Any, info: ConnectionInfo) -> dict[str, Any]:
     """The device of a connection of which there is no record, as nova-compute has made it.
 
     os-brick (7.1.1) takes no dictionary here for NVMe, and disconnects nothing there without a
-    path.  Of a multipath it names the paths, of which the first may be dead (LP 1785669).  The name
-    that it has given an encrypted device stays, unless the disconnect gets it.
+    path.  Of a multipath it names the paths, of which the first may be dead (LP 1785669).  An
+    encrypted device has a link of os-brick's, which a disconnect by another name leaves.
     """
     asked: Any = dict(info)
-    if isinstance(connector, nvmeof.NVMeOFConnector):
-        asked = nvmeof.NVMeOFConnProps(asked, find_controllers=True)
-    # A map ("dm-0") comes before its paths ("sda").
-    path = min(map(names.map_over, connector.get_volume_paths(asked)), default=None)
+    if isinstance(connector, nvmeof.NVMeOFConnector):  # it has no maps, but a RAID has its name
+        paths = connector.get_volume_paths(nvmeof.NVMeOFConnProps(asked, find_controllers=True))
+    else:
+        paths = [names.map_over(each) for each in connector.get_volume_paths(asked)]
+    path = min(paths, key=lambda each: not each.startswith("/dev/dm-"), default=None)
     if path is None:
         return {}
     if info.get("encrypted"):
-        path = os_brick.utils.CUSTOM_LINK_PREFIX + path.replace("/", "+")
+        links = Path(os_brick.utils.CUSTOM_LINK_PREFIX)
+        found = map(str, links.parent.glob(f"{links.name}+*"))
+        path = next((each for each in found if names.map_over(each) == path), path)
     return {"type": "block", "path": path}
 
 

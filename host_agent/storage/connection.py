@@ -14,7 +14,13 @@ from typing import Any
 import structlog
 
 from host_agent.shared.contract.messages import ErrorKind
-from host_agent.shared.contract.ports import ConnectionInfo, PortError
+from host_agent.shared.contract.ports import (
+    BLOCK_SIZES,
+    LOGICAL,
+    PHYSICAL,
+    ConnectionInfo,
+    PortError,
+)
 
 _LOG = structlog.get_logger(__name__)
 
@@ -29,7 +35,6 @@ LIMITS = frozenset(
 ) | {"size_iops_sec"}
 #: The smallest and the greatest block of a virtual disk in QEMU, in bytes.
 _BLOCK_MIN, _BLOCK_MAX = 512, 2 << 20
-_BLOCK_SIZES = ("logical_block_size", "physical_block_size")
 
 #: The keys that identify a target.  An allow-list, because any other key may be a credential.
 #: Without Cinder's "volume_id", which a migration changes while the target stays.
@@ -107,7 +112,8 @@ def iotune(info: ConnectionInfo) -> dict[str, int]:
     starts without those that QEMU refuses, and with a total instead of what is given beside it.
     """
     specs = info.get("qos_specs")
-    given = {n: str(v) for n, v in specs.items() if n in LIMITS} if isinstance(specs, dict) else {}
+    texts = specs.items() if isinstance(specs, dict) else ()
+    given = {n: text for n, v in texts if n in LIMITS and (text := str(v).strip()) != "0"}
     read = {n: int(v) for n, v in given.items() if re.fullmatch("[0-9]{1,16}", v)}
     sound = {name: limit for name, limit in read.items() if 0 < limit <= LIMIT_MAX}
     taken: dict[str, int] = {}
@@ -121,7 +127,7 @@ def iotune(info: ConnectionInfo) -> dict[str, int]:
     if "size_iops_sec" in sound and any("iops" in name for name in taken):
         taken["size_iops_sec"] = sound["size_iops_sec"]
     if ignored := sorted(given.keys() - taken):
-        _LOG.warning("qos_specs_ignored", volume=info.get("volume_id"), names=ignored)
+        _LOG.warning("qos_specs_ignored", names=ignored)
     return taken
 
 
@@ -130,12 +136,14 @@ def blockio(info: ConnectionInfo) -> dict[str, int]:
 
     FINAL for one that no disk can have: what is on the volume depends on it, so Nova fails, too.
     """
-    wanted = {name: info[name] for name in _BLOCK_SIZES if info.get(name) is not None}
+    wanted = {name: info[name] for name in BLOCK_SIZES if info.get(name) is not None}
     for name, value in wanted.items():
         size = int(value) if re.fullmatch("[0-9]{1,7}", str(value)) else 0
         if not _BLOCK_MIN <= size <= _BLOCK_MAX or size & (size - 1):
             raise malformed(name)
         wanted[name] = size
+    if wanted.get(LOGICAL, 0) > wanted.get(PHYSICAL, _BLOCK_MAX):  # QEMU refuses that
+        raise malformed(LOGICAL)
     return wanted
 
 

@@ -56,8 +56,8 @@ def attachment_refresh(ctx: RunContext, lane: Lane) -> dict[str, Any]:
         own_connector(ctx)  # fails before anything is disconnected
         disconnect(ctx, lane, shared=is_shared(ctx, lane))
         keep_unconnected(ctx, lane)
-    elif not lane.legacy and lane.attachment_id not in ctx.records:
-        keep_connected(ctx, lane, flow.to_disconnect(None))
+    elif isinstance(flow, NewFlow) and lane.attachment_id not in ctx.records:
+        keep_connected(ctx, lane, flow.shown())
     return _target(lane, flow, flow.refresh())
 
 

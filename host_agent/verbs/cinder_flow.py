@@ -157,11 +157,15 @@ class NewFlow:
         """Delete an attachment whose result the ledger refused."""
         self._delete(self._id())
 
+    def shown(self) -> ConnectionInfo:
+        """As Cinder has it; empty before the attachment has a connector."""
+        return self._view().connection_info
+
     def to_disconnect(self, own: Record | None) -> list[ConnectionInfo]:
         """All connections that may exist, from Cinder and from this host's record."""
         found = {connection.target_digest(info): info for info in own.infos} if own else {}
         try:
-            info = self._view().connection_info
+            info = self.shown()
         except PortError as error:
             if error.code != "attachment_gone":
                 raise

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import string
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -148,9 +147,9 @@ def keep_unconnected(ctx: RunContext, lane: Lane) -> None:
     ctx.records[record.attachment_id] = replace(record, former=former)
 
 
-def keep_connected(ctx: RunContext, lane: Lane, infos: Iterable[ConnectionInfo]) -> None:
-    """Record connections that another has made here, such as nova-compute."""
-    for info in infos:
+def keep_connected(ctx: RunContext, lane: Lane, info: ConnectionInfo) -> None:
+    """Record a connection, if there is one, that another has made here, such as nova-compute."""
+    if info:
         remember(ctx.records, _unconnected(lane), info)
 
 

@@ -10,12 +10,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from host_agent.libvirt import disk_xml
-from host_agent.libvirt.domain_xml import for_destination
+from host_agent.libvirt.domain_xml import HostCapabilities, domain_of, for_destination
 from host_agent.libvirt.hypervisor import Trouble
 from host_agent.shared.contract.lane import Lane
 from host_agent.shared.contract.messages import ErrorKind, Verb
 from host_agent.shared.contract.outputs import ConnectedDisk
-from host_agent.shared.contract.ports import PortError
+from host_agent.shared.contract.ports import PHYSICAL, PortError
 from host_agent.shared.contract.wire import WireError, read
 from host_agent.storage import connection
 from host_agent.verbs.disks import disk_for
@@ -86,14 +86,10 @@ def test_a_disk_is_limited_by_what_qemu_takes_of_a_qos_spec(name: str) -> None:
 def test_a_limit_that_is_left_out_is_logged_by_its_name() -> None:
     specs = {"read_iops_sec": "a lot", "minIOPS": "5", "write_iops_sec": "9"}
     with capture_logs() as logged:
-        connection.iotune({"qos_specs": specs, "volume_id": "v"})
+        connection.iotune({"qos_specs": {**specs, "total_iops_sec": "0"}})
         connection.iotune({"qos_specs": {"minIOPS": "5", "write_iops_sec": "9"}})
     [line] = logged
-    assert (line["event"], line["volume"], line["names"]) == (
-        "qos_specs_ignored",
-        "v",
-        ["read_iops_sec"],
-    )
+    assert (line["event"], line["names"]) == ("qos_specs_ignored", ["read_iops_sec"])
 
 
 def test_a_guest_sees_the_blocks_that_the_backend_wants() -> None:
@@ -103,6 +99,8 @@ def test_a_guest_sees_the_blocks_that_the_backend_wants() -> None:
     assert blocks is not None
     assert blocks.attrib == {"logical_block_size": "512", "physical_block_size": "4096"}
     assert connection.blockio({"logical_block_size": None}) == {}
+    with pytest.raises(PortError, match="logical_block_size"):
+        connection.blockio({"logical_block_size": 4096, "physical_block_size": 512})
     assert built().find("blockio") is None
 
 
@@ -199,16 +197,28 @@ def _limits(world: World) -> list[dict[str, int]]:
     return [{n.tag: int(n.text or 0) for n in d.element.iterfind("iotune/*")} for d in disks if d]
 
 
-@pytest.mark.parametrize("change", [{"iotune": SLOW}, {"blockio": {"logical_block_size": 4096}}])
-def test_the_definition_gets_what_cinder_says_now_once(change: dict[str, Any]) -> None:
+def test_the_definition_gets_the_limits_that_cinder_says_now_once() -> None:
     world = World(SHUTDOWN)
-    now = replace(world.old, **change)
+    now = replace(world.old, iotune=SLOW)
     for _ in range(2):
         world.guests.replace(SERVER, now)
     assert world.hypervisor.asked == ["update"]
     assert _limits(world) == [now.iotune]
     world.guests.replace(SERVER, world.old)
     assert _limits(world) == [{}]
+
+
+def test_a_disk_keeps_the_blocks_that_its_data_was_written_with() -> None:
+    world = World(SHUTDOWN)
+    world.guests.replace(SERVER, replace(world.old, iotune=SLOW, blockio={PHYSICAL: 4096}))
+    guest = world.store.read()["guests"][SERVER]["persistent"]
+    assert _limits(world) == [SLOW]
+    assert "blockio" not in guest
+    asked = [replace(world.old, blockio={PHYSICAL: size}) for size in (512, 4096)]
+    own = domain_of(guest, SERVER, asked[:1], HostCapabilities()).xml
+    for base, sizes in ((None, ["4096"]), (own, ["512"]), (guest, [])):
+        made = ET.fromstring(domain_of(guest, SERVER, asked[1:], HostCapabilities(), base).xml)
+        assert [each.get(PHYSICAL) for each in made.iter("blockio")] == sizes
 
 
 def test_a_running_guest_has_new_limits_from_its_next_start() -> None:

@@ -277,6 +277,16 @@ def test_refresh_of_what_nova_compute_has_connected_records_that_before_cinder_f
     assert len(record.devices) == 1, "of the present one"
 
 
+def test_refresh_of_what_is_gone_from_cinder_asks_for_nothing_to_be_removed(bench: Bench) -> None:
+    """The running guest has the disk still."""
+    lane = bench.attached()
+    bench.records.clear()
+    bench.model.attachments.clear()
+    with pytest.raises(PortError) as raised:
+        bench.run(lane, *REFRESH[:1])
+    assert raised.value.code == "attachment_gone"
+
+
 def test_refresh_leaves_a_connection_that_others_use(bench: Bench) -> None:
     lane, _ = bench.two_users()
     set_power(bench.store, lane.server_id, PowerState.SHUTDOWN)

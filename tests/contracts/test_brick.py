@@ -550,11 +550,15 @@ def test_without_a_record_a_multipath_is_disconnected_by_its_map(
     """LP 1785669: else os-brick flushes one path, which may be the dead one."""
     from os_brick.initiator.connectors.iscsi import ISCSIConnector
 
+    link = tmp_path / "os-brick+dev+sdb"  # by the path that there was before the map
+    link.symlink_to("/dev/sdb")
+    monkeypatch.setattr("os_brick.utils.CUSTOM_LINK_PREFIX", f"{tmp_path}/os-brick")
     told: list[Any] = []
     monkeypatch.setattr(ISCSIConnector, "get_volume_paths", lambda *_: ["/dev/sda", "/dev/sdb"])
     monkeypatch.setattr(ISCSIConnector, "disconnect_volume", lambda _, *words: told.append(words))
     monkeypatch.setattr(
-        "host_agent.storage.names.map_over", {"/dev/sda": "/dev/sda", "/dev/sdb": "/dev/dm-4"}.get
+        "host_agent.storage.names.map_over",
+        {"/dev/sda": "/dev/sda", "/dev/sdb": "/dev/dm-4", f"{link}": "/dev/dm-4"}.get,
     )
     info = {"driver_volume_type": "iscsi", "target_portals": ["192.0.2.1:3260"]}
     secret = {**info, "encrypted": True}
@@ -562,7 +566,7 @@ def test_without_a_record_a_multipath_is_disconnected_by_its_map(
         real(tmp_path, use_multipath=True).disconnect(each)
     assert told == [
         (info, {"type": "block", "path": "/dev/dm-4"}),
-        (secret, {"type": "block", "path": "/dev/disk/by-id/os-brick+dev+dm-4"}),
+        (secret, {"type": "block", "path": str(link)}),
     ]
 
 

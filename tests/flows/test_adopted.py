@@ -378,7 +378,7 @@ PLUGGED: dict[str, tuple[str, list[str]]] = {
     "a vhost-user": ("<domain/>", ["devices/interface"]),
     "a part of the card": ("<domain/>", ["devices/hostdev"]),
 }
-_MOVES = [each for each in _THEIRS if re.match("live-migrate|resize|shelve", each.name)]
+_MOVES = [each for each in _THEIRS if re.search("live-migrate|resize|shelve", each.name)]
 
 
 @pytest.mark.parametrize("name", PLUGGED)
@@ -395,6 +395,19 @@ def test_a_guest_with_a_port_of_neutron_stays_on_its_host(scenario: Scenario, na
     with pytest.raises(errors.BoundPortsError, match=HOST):
         scenario.ask(world)
     scenario.ask(own)  # its network is its operator's
+
+
+def test_a_guest_with_a_port_of_neutron_waits_for_its_host_if_that_is_fenced() -> None:
+    [scenario] = [each for each in _THEIRS if each.name == "shelve"]
+    world = adopted(scenario.begin())
+    unit = Unit(world.store)
+    definition, dropped = PLUGGED["a bridge"]
+    what = {"definition": definition, "dropped": dropped}
+    unit.get(Instance, world.server_id).record(Instance.DefinitionChanged, **what)
+    unit.save(CONTEXT)
+    world.fence(HOST)
+    with pytest.raises(errors.BoundPortsError, match=HOST):
+        world.act("evacuate", destination=OTHER)
 
 
 def test_what_nova_swapped_is_known_by_the_volume_that_it_is_now() -> None:

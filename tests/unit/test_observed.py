@@ -14,6 +14,7 @@ from aggregates.attachment import Attachment, AttachmentState
 from aggregates.base import NovaTold, Seen
 from aggregates.instance import Instance, VmState
 from aggregates.mapping import BlockDeviceMapping
+from aggregates.server import SeenDisks
 from handlers.drift.beside_nova import SeenAttachment, SeenMapping, SeenServer
 from handlers.engine.rules import Replay
 from handlers.requests import edits
@@ -149,6 +150,18 @@ def test_a_hosts_word_alone_makes_no_server_of_novas_ours(store: MemoryStore) ->
     assert unit.save(CONTEXT) == 0
     assert record(SIGHT, unit)
     assert unit.get(Instance, S).origin == "nova"
+
+
+def test_what_a_user_called_such_a_server_makes_it_nobodys(store: MemoryStore) -> None:
+    unit = Unit(store)
+    instance = unit.get(Instance, S)
+    shown = SeenDisks(("vdb",), (V,))
+    instance.observe(name="db", host="hv1", power_state="running", disks=shown)
+    instance.record(Instance.Described, changed={"name": "mine"})
+    unit.save(CONTEXT)
+    unit = Unit(store)
+    assert record(SIGHT, unit)
+    assert not unit.get(Instance, S).seen.volumes
 
 
 def test_a_clock_that_was_set_back_makes_no_interval_that_ends_before_it_begins() -> None:

@@ -234,6 +234,10 @@ class Keys(Protocol):
         """
 
 
+#: What a backend may say of a disk's blocks, in bytes, by libvirt's names.
+BLOCK_SIZES = LOGICAL, PHYSICAL = "logical_block_size", "physical_block_size"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Disk:
     """A disk for a guest: its source, and how the guest sees it.
