@@ -119,6 +119,7 @@ def _templates() -> Environment:
         "story": texts.story,
         "by_volume": texts.by_volume,
         "since": texts.since,
+        "worst_first": texts.worst_first,
         "with_ids": texts.with_ids,
     }
     made.globals |= {"timeline": drawn.timeline, "plot": drawn.plot}
