@@ -24,13 +24,13 @@ async def flow(call: Call) -> web.StreamResponse:
     """GET /v1/flows/{name}."""
     name = call.request.match_info["name"]
     if name not in FLOWS:
-        raise unknown_flow(404, name)
+        raise unknown_flow(404, "flow_not_found", name)
     return answer(_shown(FLOWS[name]))
 
 
-def unknown_flow(status: int, name: str) -> ApiError:
-    known = ", ".join(FLOWS)
-    return ApiError(status, "flow_not_found", f"There is no flow {name[:64]!r}; known are {known}.")
+def unknown_flow(status: int, code: str, name: str) -> ApiError:
+    hint = "All of them: flow list, or GET /v1/flows."
+    return ApiError(status, code, f"There is no flow {name[:64]!r}.", hint=hint)
 
 
 def _shown(flow: Flow) -> FlowShown:

@@ -38,7 +38,7 @@ async def operations(call: Call) -> web.StreamResponse:
     """GET /v1/operations, newest first."""
     query = call.query(OperationsQuery)
     if query.flow is not None and query.flow not in FLOWS:
-        raise unknown_flow(400, query.flow)
+        raise unknown_flow(400, "invalid", query.flow)
     await refuse_foreign_server(call, query.server)
     refuse_host_filter(call, query.host)
     limit = page_limit(call, query.limit)

@@ -25,7 +25,7 @@ import sql
 from projections.database_connections import LIMITS, LONG_ANSWER_S, DbConnection
 
 NOTE_INTERVAL_S = 1.0
-_HOUR_S, _MINUTE_S = 3600, 60
+_DAY_S, _HOUR_S, _MINUTE_S = 86_400, 3600, 60
 
 
 class Checkmark(NamedTuple):
@@ -114,13 +114,15 @@ def under_way(connection: psycopg.Connection[Any]) -> list[WorkProgress]:
 
 
 def duration(seconds: float) -> str:
-    """For people: "40 s", "3 min 20 s", "2 h 5 min"."""
+    """For people: "40 s", "3 min 20 s", "2 h 5 min"; from 48 h on "2 d 0 h"."""
     whole = round(seconds)
     if whole < _MINUTE_S:
         return f"{whole} s"
     if whole < _HOUR_S:
         return f"{whole // _MINUTE_S} min {whole % _MINUTE_S} s"
-    return f"{whole // _HOUR_S} h {whole % _HOUR_S // _MINUTE_S} min"
+    if whole < 2 * _DAY_S:
+        return f"{whole // _HOUR_S} h {whole % _HOUR_S // _MINUTE_S} min"
+    return f"{whole // _DAY_S} d {whole % _DAY_S // _HOUR_S} h"
 
 
 def _take(connection: psycopg.Connection[Any], name: str) -> Checkmark:

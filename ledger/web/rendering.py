@@ -13,6 +13,8 @@ from aiohttp import web
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from aggregates.catalogue import TOPICS
+from handlers.drift.classes import BY_NAME
+from handlers.flows import FLOWS
 from ledger.config import AuthMode
 from ledger.http.call import Call
 from ledger.http.components import COMPONENTS, Components
@@ -119,8 +121,10 @@ def _templates() -> Environment:
         "story": texts.story,
         "by_volume": texts.by_volume,
         "since": texts.since,
+        "worst_first": texts.worst_first,
         "with_ids": texts.with_ids,
     }
     made.globals |= {"timeline": drawn.timeline, "plot": drawn.plot}
-    made.globals |= {"topics": TOPICS, "menu": [page for page in PAGES if page.menu]}
+    made.globals |= {"topics": TOPICS, "flow_names": FLOWS, "drift_classes": BY_NAME}
+    made.globals |= {"menu": [page for page in PAGES if page.menu]}
     return made

@@ -58,7 +58,7 @@ async def search(call: Call) -> web.StreamResponse:
 async def meant(call: Call, given: Mapping[str, str]) -> dict[str, str]:
     """What a page is asked for, with an id where a filter has a name or the beginning of an id.
 
-    ApiError 404 if that fits nothing of its kind, or several.
+    ApiError 404 if that fits nothing of its kind, or several; and whatever refuses to say that.
     """
     return {
         name: await _whole(call, name, text.strip()) if name in FILTERS else text
@@ -69,12 +69,14 @@ async def meant(call: Call, given: Mapping[str, str]) -> dict[str, str]:
 async def _whole(call: Call, kind: str, text: str) -> str:
     if not text or canonical(text):
         return text
-    fitting = [each for each in await _found(call, text) if each["kind"] == kind]
+    found = (await answer_of(call, "find", {"text": text}))["found"]
+    fitting = [each for each in found if each["kind"] == kind]
     if len(fitting) != 1:
         which = ", ".join(map(_called, fitting))
         why = f"{text[:100]!r} may be {which}." if which else f"There is no {kind} {text[:100]!r}."
-        wanted = f"Give {'its name, ' if kind == 'server' else ''}its id, or the beginning of that."
-        raise ApiError(404, "not_found", why, hint=wanted)
+        wanted = "its name, its id" if kind == "server" else "its id"
+        hint = f"Give {wanted}, or the first four or more characters of that."
+        raise ApiError(404, "not_found", why, hint=hint)
     return fitting[0]["id"]
 
 
@@ -97,16 +99,11 @@ async def _by_id(call: Call, id_: str) -> list[tuple[str, str]]:
 
 async def _by_beginning(call: Call, text: str) -> list[tuple[str, str]]:
     """What has an id that begins so."""
-    return [(_called(each), _path(each["kind"], each["id"])) for each in await _found(call, text)]
-
-
-async def _found(call: Call, text: str) -> list[dict[str, str]]:
-    """What is called so, or has an id that begins so."""
     try:
-        found: list[dict[str, str]] = (await answer_of(call, "find", {"text": text}))["found"]
+        found = (await answer_of(call, "find", {"text": text}))["found"]
     except ApiError:  # too long, or closed
         return []
-    return found
+    return [(_called(each), _path(each["kind"], each["id"])) for each in found]
 
 
 def _page(kind: str) -> tuple[str, str]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
+from handlers.drift.classes import Severity
 from handlers.engine.verbs import VERBS
 from ledger.http.problem import ApiError
 from ledger.upkeep.long_work import duration
@@ -94,6 +95,11 @@ def by_volume(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Mapping[str, 
     for each in rows:
         found.setdefault(each["volume_id"], []).append(each)
     return found
+
+
+def worst_first(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Findings by severity, the critical ones first; those of one severity as they came."""
+    return sorted(rows, key=lambda each: [*Severity].index(each["severity"]))
 
 
 def begun(rows: Iterable[Mapping[str, Any]], at: datetime | None) -> list[Mapping[str, Any]]:

@@ -136,7 +136,6 @@ configure() {
   done
   if [[ ,$BACKENDS, = *,nfs,* ]]; then
     [ -e /sbin/mount.nfs ] || install -m755 "$LAB_SRC/mount.nfs" /sbin/mount.nfs
-    ! grep -q "the lab of attachment-ledger" /sbin/mount.nfs || touch "$STATE/mount.nfs"
   fi
   { common_section; for backend in ${BACKENDS//,/ }; do "${backend}_section" "$backend"; done; } >"$CONF.new"
   sed "s#^filters_path=.*#filters_path=$etc/cinder/rootwrap.d,$etc/os-brick/rootwrap.d#
@@ -171,8 +170,8 @@ up() {
 down() {
   local name; for name in cinder gate; do stop $name; done
   # Whichever lab put it there, the last one takes it away.
-  [ ! -e "$STATE/mount.nfs" ] || [ -n "$(other_labs)" ] || rm -f /sbin/mount.nfs
-  rm -f "$STATE/mount.nfs"
+  [ -n "$(other_labs)" ] || ! grep -qs "the lab of attachment-ledger" /sbin/mount.nfs ||
+    rm -f /sbin/mount.nfs
 }
 
 "${1:?up or down}"

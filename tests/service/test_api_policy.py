@@ -189,6 +189,16 @@ async def test_all_tenants_is_under_novas_rules(api: Api, file: Path) -> None:
     assert "os_compute_api:servers:detail:get_all_tenants" in await answer.text()
 
 
+async def test_who_may_not_find_is_told_so_by_a_filter_and_searches_on(
+    api: Api, file: Path
+) -> None:
+    server = await api.server()
+    rules(api, file, **{"attachment-ledger:find": "!"})
+    answer = await api.ask("GET", f"/ui/attachments?server={server[:8]}", "operator")
+    assert (answer.status, "attachment-ledger:find" in await answer.text()) == (403, True)
+    assert (await api.ask("GET", f"/ui/search?q={server[:8]}", "operator")).status == 200
+
+
 async def test_an_agents_rule_opens_no_other_host(api: Api, file: Path) -> None:
     rules(api, file, **{"attachment-ledger:hosts:agent": "@"})
     await api.register()

@@ -394,6 +394,18 @@ async def test_a_volume_of_several_is_one_row_of_its_list(api: Api) -> None:
     assert [each["rowspan"] for each in html.all("td") if "rowspan" in each] == ["2", "2"]
 
 
+@pytest.mark.parametrize(
+    ("path", "name"), [("operations?flow", "live_migrate"), ("drift?class", "owner_gone")]
+)
+async def test_a_filter_shows_words_and_takes_what_the_api_takes(
+    api: Api, path: str, name: str
+) -> None:
+    html = await shown(api, f"/ui/{path}={name}")
+    assert name.replace("_", " ") in html.text
+    chosen = [each["value"] for each in html.all("option") if "selected" in each]
+    assert chosen == [name]
+
+
 async def test_attachments_are_listed_and_filtered(api: Api, busy: dict[str, str]) -> None:
     link = f"/ui/attachments/{busy['attachment_id']}"
 
@@ -408,6 +420,7 @@ async def test_attachments_are_listed_and_filtered(api: Api, busy: dict[str, str
     assert not await listed("server=db-1"), "it has none"
     for wrong, why in (("volume=db-1", "is no volume"), ("server=vm", "may be server vm")):
         assert why in (await shown(api, f"/ui/attachments?{wrong}", status=404)).text
+    await shown(api, f"/ui/attachments?server={'a' * 256}", status=400)
     assert not await listed("flow=old")
     assert not await listed(f"server={uuid4()}")
     await shown(api, "/ui/attachments?host=compute-1", "member", 403)

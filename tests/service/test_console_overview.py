@@ -128,19 +128,24 @@ async def test_what_needs_somebody_is_counted_once_and_the_worst_first(
 ) -> None:
     server, _, operation = await parked_detach(api)
     with Ledger(database_url) as ledger:
-        for _ in range(2):
+        for _ in range(3):
             await found(api, ledger, server)
     await api.projected()
     api.components.runner.stop()
     with psycopg.connect(database_url) as db:
-        db.execute(
-            "UPDATE findings SET severity = 'critical', drift_class = 'owner_gone'"
-            " WHERE finding_id = (SELECT finding_id FROM findings ORDER BY position LIMIT 1)"
-        )
+        for order, severity, name in (
+            ("ASC", "critical", "owner_gone"),
+            ("DESC", "info", "volume_stuck"),
+        ):
+            db.execute(
+                "UPDATE findings SET severity = %s, drift_class = %s WHERE finding_id ="
+                f" (SELECT finding_id FROM findings ORDER BY position {order} LIMIT 1)".encode(),
+                [severity, name],
+            )
     page = await shown(api, "/ui/")
-    assert ("Parked1" in page.text, "Open drift2" in page.text) == (True, True)
-    classes = [text for text in page.cells if text in {"owner gone", "reservation unknown"}]
-    assert classes == ["owner gone", "reservation unknown"]
+    assert ("Parked1" in page.text, "Open drift3" in page.text) == (True, True)
+    worst_first = ["owner gone", "reservation unknown", "volume stuck"]
+    assert [text for text in page.cells if text in worst_first] == worst_first
     parked = f"/ui/operations/{operation['operation_id']}"
     assert [str(each.get("href")) for each in page.all("a")].count(parked) == 1
     finding = await shown(api, f"/ui/drift/{operation['operation_id']}")

@@ -14,7 +14,11 @@ from projections.database_connections import DbConnection
 
 @pytest.mark.parametrize(
     ("seconds", "said"),
-    [(0.4, "0 s"), (59.4, "59 s"), (59.6, "1 min 0 s"), (200, "3 min 20 s"), (7500, "2 h 5 min")],
+    [
+        *((0.4, "0 s"), (59.4, "59 s"), (59.6, "1 min 0 s"), (200, "3 min 20 s")),
+        *((7500, "2 h 5 min"), (172_799, "47 h 59 min"), (172_800, "2 d 0 h")),
+        (518_760, "6 d 0 h"),
+    ],
 )
 def test_durations_are_for_people(seconds: float, said: str) -> None:
     assert duration(seconds) == said

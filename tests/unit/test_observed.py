@@ -164,6 +164,30 @@ def test_what_a_user_called_such_a_server_makes_it_nobodys(store: MemoryStore) -
     assert not unit.get(Instance, S).seen.volumes
 
 
+KNOWN_BY_MORE: list[tuple[type[Instance.Event], dict[str, Any], bool]] = [
+    (Instance.Faulted, {"claimant": A, "message": "?"}, True),
+    (Instance.Described, {"changed": {"description": "disks"}}, True),
+    (Instance.Described, {"changed": {"name": "db"}}, True),
+    (Instance.Placed, {"host": "hv1", "power_state": "running", "epoch": 0}, False),
+    (Instance.Claimed, {"claimant": A, "exclusive": True}, False),
+    (Instance.DeviceReserved, {"bdm_id": B, "volume_id": V, "device_name": "vdb"}, False),
+    (Instance.Deleted, {}, False),
+    (Instance.HandedBack, {"to": "nova", "reason": "done"}, False),
+]
+
+
+@pytest.mark.parametrize(("kind", "fields", "only_shown"), KNOWN_BY_MORE)
+def test_a_server_is_only_shown_until_more_is_known_of_it(
+    kind: type[Instance.Event], fields: dict[str, Any], only_shown: bool
+) -> None:
+    server = Instance(UUID(S))
+    assert not server.only_shown, "nobody has shown it"
+    server.observe(name="db", host="hv1", power_state="running")
+    assert server.only_shown
+    server.record(kind, **fields)
+    assert server.only_shown is only_shown
+
+
 def test_a_clock_that_was_set_back_makes_no_interval_that_ends_before_it_begins() -> None:
     early, late = "2026-11-27T12:00:00+00:00", "2026-11-27T12:00:00.500000+00:00"
     assert seen_between(early, late).after == early

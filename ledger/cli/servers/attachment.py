@@ -137,7 +137,7 @@ class ShowAttachment(ShowOne):
                 "Say where it is: --archive DIRECTORY",
             )
         identity = UUID(attachment_id)
-        if own == whole:  # by the service's clock the moment may be still to come
+        if own == whole:  # nothing came after it: the moment may be to come, which is refused
             self.client.get(subject.path, at=at, limit=1)
         past = (
             resolve_topic(event["topic"])(
