@@ -69,7 +69,7 @@ async def meant(call: Call, given: Mapping[str, str]) -> dict[str, str]:
 async def _whole(call: Call, kind: str, text: str) -> str:
     if not text or canonical(text):
         return text
-    found = (await answer_of(call, "find", {"text": text}))["found"]
+    found: list[dict[str, str]] = (await answer_of(call, "find", {"text": text}))["found"]
     fitting = [each for each in found if each["kind"] == kind]
     if len(fitting) != 1:
         which = ", ".join(map(_called, fitting))

@@ -564,10 +564,8 @@ def test_without_a_record_a_multipath_is_disconnected_by_its_map(
     secret = {**info, "encrypted": True}
     for each in (info, secret):
         real(tmp_path, use_multipath=True).disconnect(each)
-    assert told == [
-        (info, {"type": "block", "path": "/dev/dm-4"}),
-        (secret, {"type": "block", "path": str(link)}),
-    ]
+    mapped, linked = ({"type": "block", "path": each} for each in ("/dev/dm-4", str(link)))
+    assert told == [(info, mapped), (secret, linked)]
 
 
 def test_a_namespace_is_disconnected_without_a_record(

@@ -420,7 +420,6 @@ async def test_attachments_are_listed_and_filtered(api: Api, busy: dict[str, str
     assert not await listed("server=db-1"), "it has none"
     for wrong, why in (("volume=db-1", "is no volume"), ("server=vm", "may be server vm")):
         assert why in (await shown(api, f"/ui/attachments?{wrong}", status=404)).text
-    await shown(api, f"/ui/attachments?server={'a' * 256}", status=400)
     assert not await listed("flow=old")
     assert not await listed(f"server={uuid4()}")
     await shown(api, "/ui/attachments?host=compute-1", "member", 403)

@@ -11,7 +11,7 @@ import pytest
 
 from aggregates import errors
 from aggregates.attachment import Attachment, AttachmentState
-from aggregates.base import NovaTold, Seen
+from aggregates.base import Event, NovaTold, Seen
 from aggregates.instance import Instance, VmState
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.server import SeenDisks
@@ -164,7 +164,7 @@ def test_what_a_user_called_such_a_server_makes_it_nobodys(store: MemoryStore) -
     assert not unit.get(Instance, S).seen.volumes
 
 
-KNOWN_BY_MORE: list[tuple[type[Instance.Event], dict[str, Any], bool]] = [
+KNOWN_BY_MORE: list[tuple[type[Event], dict[str, Any], bool]] = [
     (Instance.Faulted, {"claimant": A, "message": "?"}, True),
     (Instance.Described, {"changed": {"description": "disks"}}, True),
     (Instance.Described, {"changed": {"name": "db"}}, True),
@@ -178,10 +178,10 @@ KNOWN_BY_MORE: list[tuple[type[Instance.Event], dict[str, Any], bool]] = [
 
 @pytest.mark.parametrize(("kind", "fields", "only_shown"), KNOWN_BY_MORE)
 def test_a_server_is_only_shown_until_more_is_known_of_it(
-    kind: type[Instance.Event], fields: dict[str, Any], only_shown: bool
+    kind: type[Event], fields: dict[str, Any], only_shown: bool
 ) -> None:
+    assert not Instance(UUID(S)).only_shown, "nobody has shown it"
     server = Instance(UUID(S))
-    assert not server.only_shown, "nobody has shown it"
     server.observe(name="db", host="hv1", power_state="running")
     assert server.only_shown
     server.record(kind, **fields)
