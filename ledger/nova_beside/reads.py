@@ -19,6 +19,7 @@ Theory of operation
   and whoever has waited in vain for too long asks for no more single things in that round.
 * A member names server and host of an attachment as they like (POST attachments): a server that
   is no UUID is nobody's, and what cannot be shown of a host's name is escaped.
+* Nova shows a volume's id as a member wrote it, perhaps in capitals; Cinder has none.
 * A database that was mended by hand may hold anything: nothing is said of a server with such an id,
   and the others are read.
 """
@@ -34,6 +35,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 from keystoneauth1 import exceptions
@@ -401,7 +403,8 @@ class CloudReader:
             answer = self._answer(of, path, query, NOVA if of is self.nova else CINDER)
         except exceptions.HttpError as error:
             self.rest(self._took_s)
-            error.args = (f"{asked}: {error}",)
+            told = f"{asked}: {error}" if _is_of(error, path) else f"Keystone, for a token: {error}"
+            error.args = (told,)
             raise
         self.rest(self._took_s)
         if of is self.cinder and "Date" in answer.headers:
@@ -411,7 +414,7 @@ class CloudReader:
         except (ValueError, LookupError, TypeError):  # a proxy's page, say
             strange = exceptions.InvalidResponse(answer)
             strange.args = (
-                f"{asked}: no answer of its API; check its endpoint, or the proxy there",
+                f"{asked}: what answered is not its API; check its endpoint, or the proxy there",
             )
             raise strange from None
 
@@ -422,6 +425,11 @@ class CloudReader:
             return of.get(path, params=query, headers=headers)
         finally:
             self._took_s = time.monotonic() - began
+
+
+def _is_of(error: exceptions.HttpError, path: str) -> bool:
+    """Whether the request failed itself, and not the one for the token that it needs."""
+    return error.url is None or urlsplit(error.url).path.endswith(path)
 
 
 def _is_its_own(error: exceptions.NotFound) -> bool:
@@ -457,14 +465,14 @@ def seen_server(row: Json) -> SeenServer:
         project_id=row.get("tenant_id"),
         user_id=row.get("user_id"),
         root_device=bare_device(row.get("OS-EXT-SRV-ATTR:root_device_name")),
-        volumes=tuple(each["id"] for each in row[_VOLUMES]),
+        volumes=tuple(each["id"].lower() for each in row[_VOLUMES]),
     )
 
 
 def seen_mapping(row: Json) -> SeenMapping:
     return SeenMapping(
         id=row.get("bdm_uuid") or "",
-        volume_id=row["volumeId"],
+        volume_id=row["volumeId"].lower(),
         attachment_id=row.get("attachment_id"),
         device=bare_device(row.get("device")),
         tag=escaped(row.get("tag")),

@@ -196,7 +196,9 @@ def test_what_is_no_answer_of_novas_tells_nothing(told: Any) -> None:
     world.nova.answers[f"/servers/{S}"] = told
     assert world.reader.server(S) is UNKNOWN
     world.nova.answers["/servers/detail"] = told if told != {"servers": []} else {"server": []}
-    with pytest.raises(exceptions.ClientException, match="Nova: GET /servers/detail: no answer"):
+    with pytest.raises(
+        exceptions.ClientException, match="/servers/detail: what answered is not its"
+    ):
         world.reader.cloud({})
 
 
@@ -206,6 +208,12 @@ def test_who_does_not_answer_is_named(who: str, path: str) -> None:
     world = World(S)
     asked = {"Nova": world.nova, "Cinder": world.cinder}[who]
     asked.answers[path] = exceptions.ServiceUnavailable()
+    with pytest.raises(exceptions.ClientException, match=f"{who}: GET {path}: Service Unavail"):
+        world.reader.cloud({})
+    asked.answers[path] = exceptions.ServiceUnavailable(url="http://keystone/v3/auth/tokens")
+    with pytest.raises(exceptions.ClientException, match=r"^Keystone, for a token: Service"):
+        world.reader.cloud({})
+    asked.answers[path] = exceptions.ServiceUnavailable(url=f"http://it/v2.1{path}?limit=500")
     with pytest.raises(exceptions.ClientException, match=f"{who}: GET {path}: Service Unavail"):
         world.reader.cloud({})
 
@@ -348,6 +356,17 @@ def test_the_role_of_an_administrator_is_it_in_any_case_of_letters() -> None:
     who.role_names = ["reader"]
     with pytest.raises(CutListError):
         world.reader.believe({"p"})
+
+
+def test_a_volume_that_a_member_wrote_in_capitals_is_known() -> None:
+    world, volume = World(S2), str(UUID(int=0xABC))
+    world.nova.answers["/servers/detail"] = [server(S, volume.upper())]
+    mapping = {"volumeId": volume.upper(), "attachment_id": volume, "bdm_uuid": volume}
+    world.maps(S, {"volumeAttachments": [mapping]})
+    seen = world.reader.cloud({}, every_mapping=True).servers[S]
+    assert isinstance(seen, SeenServer)
+    assert seen.volumes == (volume,)
+    assert seen.attachments == {volume: volume}
 
 
 @pytest.mark.parametrize("odd", ["volumeId", "attachment_id", "bdm_uuid"])
