@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock, Mock
 from uuid import UUID
 
 import pytest
@@ -15,7 +16,9 @@ from keystoneauth1 import exceptions
 from handlers.drift.beside_nova import Cloud, SeenServer, found
 from handlers.drift.rows import UNKNOWN
 from handlers.results.adopt import ServerFacts
-from ledger.nova_beside import one_host, reads
+from ledger.config import Observe
+from ledger.native import hosts
+from ledger.nova_beside import observer, one_host, reads
 from ledger.nova_beside.differences import STUCK
 from ledger.nova_beside.reads import CloudReader, CutListError
 
@@ -318,6 +321,19 @@ def test_a_migration_of_who_is_elsewhere_counts_if_it_may_end_here(name: str) ->
     assert one_host.read(world.reader, "hv1").moving == ({S: "finished"} if comes else {})
 
 
+def test_of_many_migrations_that_were_left_some_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world, left = World(), (S, S2, S3)
+    monkeypatch.setattr(one_host, "ELSEWHERE_MAX", 2)
+    world.nova.answers |= {
+        "/os-services": {"services": []},
+        "/os-migrations": {"migrations": [{"instance_uuid": id_, "status": "x"} for id_ in left]},
+    }
+    assert one_host.read(world.reader, "hv1").moving == {S3: "x"}, "of it nothing is known"
+    assert "1 of 3 servers that are elsewhere" in world.reader.unread[0]
+
+
 #: Of Nova's server: what is a file of its host, so that it is moved to no other.
 FILES: list[tuple[Row, bool]] = [
     ({"image": "", "config_drive": "", "flavor": {"ephemeral": 0, "swap": 0}}, False),
@@ -345,6 +361,22 @@ def test_a_nova_that_hides_hosts_is_not_compared() -> None:
     with pytest.raises(CutListError) as refused:
         world.reader.lists({})
     assert "os-extended-server-attributes" in refused.value.args[1]
+    assert "os-extended-server-attributes" in observer._told_nothing(refused.value)
+    assert "os-extended-server-attributes" in str(hosts._unread(refused.value).hint)
+
+
+def test_a_nova_that_begins_to_hide_hosts_ends_no_observer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a server that it told something of; the next look at everything says so."""
+    world, shown = World(S), server(S)
+    del shown["OS-EXT-SRV-ATTR:host"]
+    world.nova.answers["/servers/detail"] = [shown]
+    monkeypatch.setattr(observer, "DbConnection", MagicMock())
+    monkeypatch.setattr(observer, "reader_of", lambda *_: world.reader)
+    monkeypatch.setattr(observer, "known", Mock(ours=lambda *_: set(), servers=lambda *_: {}))
+    store: Any = None
+    watching = observer.Observer("", store, Observe(), lambda: 1.8e9)
+    watching._look_at(S, state := observer.ObserverState())
+    assert state.since == {}
 
 
 def test_the_role_of_an_administrator_is_it_in_any_case_of_letters() -> None:
