@@ -173,7 +173,7 @@ class CloudReader:
             now=now, servers=servers, volumes=volumes, attachments=attachments, hosts=hosts
         )
         seen = [each for each in servers.values() if isinstance(each, SeenServer)]
-        if down := sum(not each.known for each in seen):
+        if down := sum(not (each.known or each.odd) for each in seen):
             self.unread.append(
                 f"{down} servers of which Nova does not tell, as if their cell is down"
             )
@@ -236,7 +236,7 @@ class CloudReader:
         return None
 
     def pages(self, of: Adapter, path: str, name: str, **order: str) -> Iterator[Json]:
-        """All rows of a list; one may come twice."""
+        """All rows of a list whose ids are some; one may come twice."""
         order, begun = order or {"sort": "id:asc"}, 0
         seen: deque[str] = deque(maxlen=MARKERS)
         while True:
@@ -249,7 +249,9 @@ class CloudReader:
                 text = f"The list of {name} has no end, though it was begun {begun} times."
                 raise CutListError(text, "Its rows go faster than they can be read; try again.")
             seen.extend(row["id"] for row in page)
-            yield from page
+            yield from (row for row in page if _is_uuid(row["id"]))
+            odd = [row["id"] for row in page if not _is_uuid(row["id"])]
+            self.unread += [f"one of the {name}, which is called {id_!r}" for id_ in odd]
 
     def _page(
         self, of: Adapter, path: str, name: str, query: dict[str, Any], seen: Iterable[str]
@@ -300,7 +302,7 @@ class CloudReader:
         odd = [id_ for id_ in server.volumes if not _is_uuid(id_)]
         if odd:
             self.unread.append(f"server {server.id}, which has a volume that is called {odd[0]!r}")
-        return SeenServer(id=server.id, known=False) if odd else server
+        return SeenServer(id=server.id, known=False, odd=odd[0]) if odd else server
 
     def is_deleted(self, server_id: str) -> bool:
         """Whether Nova itself lists it as deleted.
@@ -459,11 +461,11 @@ def seen_server(row: Json) -> SeenServer:
         id=row["id"],
         name=escaped(row.get("name")),
         host=escaped(row[_HOST]),
-        vm_state=row.get("OS-EXT-STS:vm_state"),
-        task_state=row.get("OS-EXT-STS:task_state"),
+        vm_state=escaped(row.get("OS-EXT-STS:vm_state")),
+        task_state=escaped(row.get("OS-EXT-STS:task_state")),
         power_state=row.get("OS-EXT-STS:power_state"),
-        project_id=row.get("tenant_id"),
-        user_id=row.get("user_id"),
+        project_id=escaped(row.get("tenant_id")),
+        user_id=escaped(row.get("user_id")),
         root_device=bare_device(row.get("OS-EXT-SRV-ATTR:root_device_name")),
         volumes=tuple(each["id"].lower() for each in row[_VOLUMES]),
     )

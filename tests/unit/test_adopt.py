@@ -83,6 +83,7 @@ REFUSED: dict[str, tuple[ServerFacts, str]] = {
     "resized": (seen(vm_state="resized"), "Its state is resized"),
     "shelved": (seen(vm_state="shelved_offloaded"), "Its state is shelved_offloaded"),
     "a cell that is down": (seen(known=False), "cell does not answer"),
+    "an odd volume": (seen(known=False, odd="rubbish"), "a volume that is called 'rubbish'"),
     "mappings not told": (seen(mappings=None), "did not tell its mappings"),
     "no attachment in Cinder": (replace(FACTS, attachments=()), "Cinder has no attachment"),
     "one that Nova has not": (

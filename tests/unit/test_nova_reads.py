@@ -401,6 +401,23 @@ def test_a_volume_that_a_member_wrote_in_capitals_is_known() -> None:
     assert seen.attachments == {volume: volume}
 
 
+def test_a_row_whose_id_is_none_is_left_out_and_what_cannot_be_stored_is_escaped() -> None:
+    world, volume = World(S2), str(UUID(int=1000))
+    texts = ("tenant_id", "user_id", "OS-EXT-STS:vm_state", "OS-EXT-STS:task_state")
+    row = {**server(S), **dict.fromkeys(texts, "a\0")}
+    world.nova.answers["/servers/detail"] = [row, server("garbage 1")]
+    strange = {"id": "garbage 2", "volume_id": volume, "instance": S, "status": "attached"}
+    world.cinder.answers["/attachments"].append(strange)
+    cloud = world.reader.cloud({})
+    assert set(cloud.servers) == {S, S2}
+    assert len(cloud.attachments) == 1
+    assert all(f"garbage {number}" in str(world.reader.unread) for number in (1, 2))
+    seen = cloud.servers[S]
+    assert isinstance(seen, SeenServer)
+    shown = (seen.project_id, seen.user_id, seen.vm_state, seen.task_state)
+    assert set(shown) == {r"a\u0000"}
+
+
 @pytest.mark.parametrize("odd", ["volumeId", "attachment_id", "bdm_uuid"])
 def test_of_a_server_with_an_id_that_is_none_nothing_is_said(odd: str) -> None:
     world = World(S)
@@ -410,7 +427,8 @@ def test_of_a_server_with_an_id_that_is_none_nothing_is_said(odd: str) -> None:
     world.nova.answers["/servers/detail"] = [server(S, volume["id"]), server(S2, "rubbish")]
     world.maps(S, told)
     cloud = world.reader.cloud({}, every_mapping=True)
-    assert cloud.servers == {S: UNKNOWN, S2: SeenServer(id=S2, known=False)}
+    assert cloud.servers == {S: UNKNOWN, S2: SeenServer(id=S2, known=False, odd="rubbish")}
     assert "garbage" in str(world.reader.unread)
     assert "rubbish" in str(world.reader.unread)
+    assert "cell" not in str(world.reader.unread)
     assert world.classes(cloud) == []
