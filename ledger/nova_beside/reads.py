@@ -72,6 +72,7 @@ CINDER = {"OpenStack-API-Version": "volume 3.44"}
 _EVERY = {"all_tenants": "1"}
 _VOLUMES = "os-extended-volumes:volumes_attached"
 _HOST = "OS-EXT-SRV-ATTR:host"
+_STRANGE = "what answered is not its API; check its endpoint, or the proxy there"
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 Json = Mapping[str, Any]
@@ -390,8 +391,10 @@ class CloudReader:
             why = "a 404 that is not the service's own"
         except exceptions.HttpError as error:
             why = f"HTTP {error.http_status}"
-        except (exceptions.InvalidResponse, exceptions.ConnectTimeout) as error:
+        except exceptions.ConnectTimeout as error:
             why = str(error)
+        except exceptions.InvalidResponse:
+            why = _STRANGE
         self.unread.append(f"{path}: {why}")
         self._in_vain_s += self._took_s
         if self._in_vain_s > IN_VAIN_S:
@@ -415,9 +418,7 @@ class CloudReader:
             return answer.json()[name]
         except (ValueError, LookupError, TypeError):  # a proxy's page, say
             strange = exceptions.InvalidResponse(answer)
-            strange.args = (
-                f"{asked}: what answered is not its API; check its endpoint, or the proxy there",
-            )
+            strange.args = (f"{asked}: {_STRANGE}",)
             raise strange from None
 
     def _answer(self, of: Adapter, path: str, query: Json, headers: Json) -> Any:

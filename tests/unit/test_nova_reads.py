@@ -198,6 +198,8 @@ def test_what_is_no_answer_of_novas_tells_nothing(told: Any) -> None:
     world = World(S)
     world.nova.answers[f"/servers/{S}"] = told
     assert world.reader.server(S) is UNKNOWN
+    [unread] = world.reader.unread
+    assert unread.startswith(f"/servers/{S}: what answered is not its API")
     world.nova.answers["/servers/detail"] = told if told != {"servers": []} else {"server": []}
     with pytest.raises(
         exceptions.ClientException, match="/servers/detail: what answered is not its"
