@@ -83,7 +83,8 @@ class SeenMapping:
 class SeenServer:
     """A server in Nova.  `mappings`: None if they were not read.
 
-    `known`: False if its cell does not answer, so that Nova shows little more than its id.
+    `known`: False if its cell does not answer, so that Nova shows little more than its id; or if
+    it has a volume with an id that is none: `odd`.
     `power_state`: Nova's number.  `root_device`: without /dev/.
     """
 
@@ -99,6 +100,7 @@ class SeenServer:
     volumes: tuple[str, ...] = ()
     mappings: tuple[SeenMapping, ...] | None = None
     known: bool = True
+    odd: str | None = None
 
     @property
     def attachments(self) -> Mapping[str, str | None] | None:

@@ -220,7 +220,9 @@ def _judged(server: ServerFacts, host: HostFacts, *, closed: bool) -> AdoptionVe
 
 def _not_at_rest(server: ServerFacts, host: HostFacts, *, closed: bool) -> Iterator[str]:
     seen = server.seen
-    if not seen.known:
+    if seen.odd is not None:
+        yield f"It has a volume that is called {seen.odd!r}: mend Nova's database."
+    elif not seen.known:
         yield "Its cell does not answer Nova."
     if seen.task_state is not None:
         yield f"Nova is at it: {seen.task_state}."

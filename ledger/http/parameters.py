@@ -4,7 +4,8 @@ The rule: *a parameter is answered truly, or refused by name, and never ignored.
 leaves a filter out shows what nobody asked for, and whoever deletes what it shows deletes the wrong
 thing.  Nova drops parameters that it does not know below 2.75, and those of administrators from
 requests of others in all versions; here the former are 400 and the latter 403.  Every reading route
-of `ledger.nova.routes_nova` has such a table, which is checked before its handler is called.
+of `ledger.nova.routes_nova` has such a table, which is checked before its handler is called; for
+lists of servers beside a Nova, which can answer what is refused here, by the handler.
 """
 
 from __future__ import annotations

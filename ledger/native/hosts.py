@@ -183,9 +183,9 @@ async def _passed(
 
 
 def _unread(error: Exception) -> ApiError:
-    why = error.args[0] if error.args else type(error).__name__
-    text = f"What Nova and Cinder have cannot be read, so nothing was changed: {why}"
-    return ApiError(502, "cloud_unread", text)
+    why, hint = (*error.args, None, None)[:2]
+    text = "What Nova and Cinder have cannot be read, so nothing was changed: "
+    return ApiError(502, "cloud_unread", text + str(why or type(error).__name__), hint=hint)
 
 
 def _in_the_way(done: AdoptionReport) -> str:

@@ -164,10 +164,13 @@ class Adopting:
         return up
 
     def _ours(self, facts: HostFacts) -> dict[str, Instance]:
-        """Those of Nova's servers that the ledger has of itself, or has adopted."""
+        """Those of Nova's servers that the ledger has of itself, or has adopted.  One that only a
+        host of ours shows is none.
+        """
         ids = [UUID(each.seen.id) for each in facts.servers]
         found: list[Instance] = self._store.load_many(*((Instance, id_) for id_ in ids))
-        return {str(each.id): each for each in found if each.version and each.origin is None}
+        ours = (each for each in found if each.version and each.origin is None)
+        return {str(each.id): each for each in ours if not each.only_shown}
 
     def _take(
         self,

@@ -298,7 +298,7 @@ class Observer:
             if isinstance(found, Unknown) or (found is not None and not found.seen.known):
                 return
             self._record_one(server_id, found, had, look, state)
-        except exceptions.ClientException as error:
+        except (exceptions.ClientException, CutListError) as error:
             _log.warning("look_at_server_failed", server_id=server_id, why=_told_nothing(error))
             return
         if not look.left:
@@ -436,7 +436,7 @@ def seen_between(after: str | None, before: str) -> Seen:
 
 
 def _told_nothing(error: Exception) -> str:
-    why = error.args[0] if error.args else ""
+    why = " ".join(map(str, error.args))
     return f"The last look at Nova told nothing: {why} ({type(error).__name__})"
 
 

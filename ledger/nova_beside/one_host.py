@@ -28,6 +28,8 @@ OPEN = (
     *("accepted", "pre-migrating", "preparing", "queued", "running", "post-migrating"),
     *("migrating", "finished", "confirming", "reverting"),
 )
+#: Of how many servers that are elsewhere an adoption asks whether they may come: somebody waits.
+ELSEWHERE_MAX = 100
 
 
 def read(reader: CloudReader, host: str) -> HostFacts:
@@ -43,7 +45,10 @@ def read(reader: CloudReader, host: str) -> HostFacts:
     rows = {
         row["id"]: row for row in reader.pages(reader.nova, "/servers/detail", "servers", **order)
     }
-    moving = {id_: at for id_, at in moving.items() if id_ in rows or _comes(reader.server(id_))}
+    elsewhere = moving.keys() - rows.keys()
+    asked = reader.few(elsewhere, "servers that are elsewhere and have a migration", ELSEWHERE_MAX)
+    at_rest = {id_ for id_ in asked if not _comes(reader.server(id_))}
+    moving = {id_: at for id_, at in moving.items() if id_ not in at_rest}
     projects: set[str] = set()
     servers = tuple(_server(reader, row, projects) for _, row in sorted(rows.items()))
     servers = tuple(with_providers(reader, each) for each in servers)

@@ -19,6 +19,7 @@ Theory of operation
   and whoever has waited in vain for too long asks for no more single things in that round.
 * A member names server and host of an attachment as they like (POST attachments): a server that
   is no UUID is nobody's, and what cannot be shown of a host's name is escaped.
+* Nova shows a volume's id as a member wrote it, perhaps in capitals; Cinder has none.
 * A database that was mended by hand may hold anything: nothing is said of a server with such an id,
   and the others are read.
 """
@@ -34,6 +35,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 from keystoneauth1 import exceptions
@@ -70,6 +72,7 @@ CINDER = {"OpenStack-API-Version": "volume 3.44"}
 _EVERY = {"all_tenants": "1"}
 _VOLUMES = "os-extended-volumes:volumes_attached"
 _HOST = "OS-EXT-SRV-ATTR:host"
+_STRANGE = "what answered is not its API; check its endpoint, or the proxy there"
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 Json = Mapping[str, Any]
@@ -171,7 +174,7 @@ class CloudReader:
             now=now, servers=servers, volumes=volumes, attachments=attachments, hosts=hosts
         )
         seen = [each for each in servers.values() if isinstance(each, SeenServer)]
-        if down := sum(not each.known for each in seen):
+        if down := sum(not (each.known or each.odd) for each in seen):
             self.unread.append(
                 f"{down} servers of which Nova does not tell, as if their cell is down"
             )
@@ -234,7 +237,7 @@ class CloudReader:
         return None
 
     def pages(self, of: Adapter, path: str, name: str, **order: str) -> Iterator[Json]:
-        """All rows of a list; one may come twice."""
+        """All rows of a list whose ids are some; one may come twice."""
         order, begun = order or {"sort": "id:asc"}, 0
         seen: deque[str] = deque(maxlen=MARKERS)
         while True:
@@ -247,7 +250,9 @@ class CloudReader:
                 text = f"The list of {name} has no end, though it was begun {begun} times."
                 raise CutListError(text, "Its rows go faster than they can be read; try again.")
             seen.extend(row["id"] for row in page)
-            yield from page
+            yield from (row for row in page if _is_uuid(row["id"]))
+            odd = [row["id"] for row in page if not _is_uuid(row["id"])]
+            self.unread += [f"one of the {name}, which is called {id_!r}" for id_ in odd]
 
     def _page(
         self, of: Adapter, path: str, name: str, query: dict[str, Any], seen: Iterable[str]
@@ -298,7 +303,7 @@ class CloudReader:
         odd = [id_ for id_ in server.volumes if not _is_uuid(id_)]
         if odd:
             self.unread.append(f"server {server.id}, which has a volume that is called {odd[0]!r}")
-        return SeenServer(id=server.id, known=False) if odd else server
+        return SeenServer(id=server.id, known=False, odd=odd[0]) if odd else server
 
     def is_deleted(self, server_id: str) -> bool:
         """Whether Nova itself lists it as deleted.
@@ -386,8 +391,10 @@ class CloudReader:
             why = "a 404 that is not the service's own"
         except exceptions.HttpError as error:
             why = f"HTTP {error.http_status}"
-        except (exceptions.InvalidResponse, exceptions.ConnectTimeout) as error:
+        except exceptions.ConnectTimeout as error:
             why = str(error)
+        except exceptions.InvalidResponse:
+            why = _STRANGE
         self.unread.append(f"{path}: {why}")
         self._in_vain_s += self._took_s
         if self._in_vain_s > IN_VAIN_S:
@@ -401,7 +408,8 @@ class CloudReader:
             answer = self._answer(of, path, query, NOVA if of is self.nova else CINDER)
         except exceptions.HttpError as error:
             self.rest(self._took_s)
-            error.args = (f"{asked}: {error}",)
+            told = f"{asked}: {error}" if _is_of(error, path) else f"Keystone, for a token: {error}"
+            error.args = (told,)
             raise
         self.rest(self._took_s)
         if of is self.cinder and "Date" in answer.headers:
@@ -410,9 +418,7 @@ class CloudReader:
             return answer.json()[name]
         except (ValueError, LookupError, TypeError):  # a proxy's page, say
             strange = exceptions.InvalidResponse(answer)
-            strange.args = (
-                f"{asked}: no answer of its API; check its endpoint, or the proxy there",
-            )
+            strange.args = (f"{asked}: {_STRANGE}",)
             raise strange from None
 
     def _answer(self, of: Adapter, path: str, query: Json, headers: Json) -> Any:
@@ -422,6 +428,11 @@ class CloudReader:
             return of.get(path, params=query, headers=headers)
         finally:
             self._took_s = time.monotonic() - began
+
+
+def _is_of(error: exceptions.HttpError, path: str) -> bool:
+    """Whether the request failed itself, and not the one for the token that it needs."""
+    return error.url is None or urlsplit(error.url).path.endswith(path)
 
 
 def _is_its_own(error: exceptions.NotFound) -> bool:
@@ -451,20 +462,20 @@ def seen_server(row: Json) -> SeenServer:
         id=row["id"],
         name=escaped(row.get("name")),
         host=escaped(row[_HOST]),
-        vm_state=row.get("OS-EXT-STS:vm_state"),
-        task_state=row.get("OS-EXT-STS:task_state"),
+        vm_state=escaped(row.get("OS-EXT-STS:vm_state")),
+        task_state=escaped(row.get("OS-EXT-STS:task_state")),
         power_state=row.get("OS-EXT-STS:power_state"),
-        project_id=row.get("tenant_id"),
-        user_id=row.get("user_id"),
+        project_id=escaped(row.get("tenant_id")),
+        user_id=escaped(row.get("user_id")),
         root_device=bare_device(row.get("OS-EXT-SRV-ATTR:root_device_name")),
-        volumes=tuple(each["id"] for each in row[_VOLUMES]),
+        volumes=tuple(each["id"].lower() for each in row[_VOLUMES]),
     )
 
 
 def seen_mapping(row: Json) -> SeenMapping:
     return SeenMapping(
         id=row.get("bdm_uuid") or "",
-        volume_id=row["volumeId"],
+        volume_id=row["volumeId"].lower(),
         attachment_id=row.get("attachment_id"),
         device=bare_device(row.get("device")),
         tag=escaped(row.get("tag")),

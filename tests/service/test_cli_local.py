@@ -85,12 +85,22 @@ def test_a_database_that_is_not_there_is_said_so(capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize("command", ["db status", "serve"])
-@pytest.mark.parametrize("url", ["nonsense", "host=a nope=b"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("nonsense", "host=a nope=b", "postgresql://user:s3cret@[bad/x", "u:s3cret%zz@"),
+        *("postgres//u:s3cret@h/d", 'u:"s3cret"@h', "postgresql://u:s3cret%zz@h/d"),
+        *("postgresql://u:p%00s3cret@h", "postgresql://u:p@h:1s3cret/x?s3cret", "host='s3cret"),
+        *("host=a password=b s3cret=c", "password=x\"s3cret' s3cret"),
+    ],
+)
 def test_what_is_no_address_of_a_database_is_a_wrong_setting(
     command: str, url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert shell.main([*command.split(), "--database-url", url]) == 2
-    assert "error: database_url is no address of a database: " in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "error: database_url is no address of a database: " in said
+    assert "s3cret" not in said
 
 
 @pytest.mark.parametrize(

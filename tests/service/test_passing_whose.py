@@ -11,6 +11,8 @@ import pytest
 
 from aggregates.host import host_uuid
 from aggregates.instance import Instance
+from ledger.auth.policy import Target
+from ledger.auth.tokens import Identity
 from ledger.http.route import also_at
 from ledger.http.routes import ROUTES
 from projections.catalog import ALL
@@ -369,6 +371,22 @@ async def test_what_only_nova_can_filter_by_finds_novas_alone(both: Both, query:
     theirs = str(uuid4())
     both.nova.answers["/"] = page(theirs)
     assert await listed(both, f"?{query}", "/detail") == ([theirs], None)
+
+
+async def test_what_is_refused_of_ours_makes_no_list_shorter(
+    both: Both, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An operator whose policy at the ledger is another than Nova's would not know."""
+    policy = both.api.components.policy
+    real = policy.permits
+
+    def permits(who: Identity, rule: str, target: Target | None = None) -> bool:
+        return not rule.endswith(":get_all_tenants") and real(who, rule, target)
+
+    monkeypatch.setattr(policy, "permits", permits)
+    for query, status in {"all_tenants=1": 403, "nonsense=1": 400, "name=(": 400}.items():
+        both.nova.answers["/"] = page(str(uuid4()))
+        assert (await both.ask("GET", f"{SERVERS}?{query}")).status == status, query
 
 
 async def test_a_list_is_read_whatever_the_client_unpacks(both: Both) -> None:

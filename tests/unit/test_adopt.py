@@ -11,6 +11,7 @@ from uuid import UUID
 import pytest
 
 from aggregates import errors
+from aggregates.instance import Instance
 from handlers.drift.beside_nova import SeenAttachment, SeenMapping, SeenServer, SeenVolume
 from handlers.drift.rows import UNKNOWN, Unknown
 from handlers.results.adopt import (
@@ -82,6 +83,7 @@ REFUSED: dict[str, tuple[ServerFacts, str]] = {
     "resized": (seen(vm_state="resized"), "Its state is resized"),
     "shelved": (seen(vm_state="shelved_offloaded"), "Its state is shelved_offloaded"),
     "a cell that is down": (seen(known=False), "cell does not answer"),
+    "an odd volume": (seen(known=False, odd="rubbish"), "a volume that is called 'rubbish'"),
     "mappings not told": (seen(mappings=None), "did not tell its mappings"),
     "no attachment in Cinder": (replace(FACTS, attachments=()), "Cinder has no attachment"),
     "one that Nova has not": (
@@ -291,3 +293,14 @@ def test_nova_is_asked_for_one_agent_at_a_time(monkeypatch: pytest.MonkeyPatch) 
         passing.refuse_two("hv3")
     with pytest.raises(errors.NovaComputeRunsError):
         passing.refuse_two("hv4")
+
+
+@pytest.mark.parametrize("ours", [False, True])
+def test_a_server_of_novas_that_only_a_host_of_ours_shows_is_adopted_as_novas(ours: bool) -> None:
+    shown = Instance(UUID(S))
+    assert shown.observe(name="guest-7", host="h", power_state="running")
+    if ours:
+        shown.record(Instance.Described, changed={"name": "asked for"})
+    store: Any = SimpleNamespace(load_many=lambda *_: [shown])
+    act = adopting.Adopting("", store, Observe(), lambda: 0.0)
+    assert bool(act._ours(HOST)) is ours

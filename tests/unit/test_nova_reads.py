@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock, Mock
 from uuid import UUID
 
 import pytest
@@ -15,7 +16,9 @@ from keystoneauth1 import exceptions
 from handlers.drift.beside_nova import Cloud, SeenServer, found
 from handlers.drift.rows import UNKNOWN
 from handlers.results.adopt import ServerFacts
-from ledger.nova_beside import one_host, reads
+from ledger.config import Observe
+from ledger.native import hosts
+from ledger.nova_beside import observer, one_host, reads
 from ledger.nova_beside.differences import STUCK
 from ledger.nova_beside.reads import CloudReader, CutListError
 
@@ -195,8 +198,12 @@ def test_what_is_no_answer_of_novas_tells_nothing(told: Any) -> None:
     world = World(S)
     world.nova.answers[f"/servers/{S}"] = told
     assert world.reader.server(S) is UNKNOWN
+    [unread] = world.reader.unread
+    assert unread.startswith(f"/servers/{S}: what answered is not its API")
     world.nova.answers["/servers/detail"] = told if told != {"servers": []} else {"server": []}
-    with pytest.raises(exceptions.ClientException, match="Nova: GET /servers/detail: no answer"):
+    with pytest.raises(
+        exceptions.ClientException, match="/servers/detail: what answered is not its"
+    ):
         world.reader.cloud({})
 
 
@@ -206,6 +213,12 @@ def test_who_does_not_answer_is_named(who: str, path: str) -> None:
     world = World(S)
     asked = {"Nova": world.nova, "Cinder": world.cinder}[who]
     asked.answers[path] = exceptions.ServiceUnavailable()
+    with pytest.raises(exceptions.ClientException, match=f"{who}: GET {path}: Service Unavail"):
+        world.reader.cloud({})
+    asked.answers[path] = exceptions.ServiceUnavailable(url="http://keystone/v3/auth/tokens")
+    with pytest.raises(exceptions.ClientException, match=r"^Keystone, for a token: Service"):
+        world.reader.cloud({})
+    asked.answers[path] = exceptions.ServiceUnavailable(url=f"http://it/v2.1{path}?limit=500")
     with pytest.raises(exceptions.ClientException, match=f"{who}: GET {path}: Service Unavail"):
         world.reader.cloud({})
 
@@ -310,6 +323,19 @@ def test_a_migration_of_who_is_elsewhere_counts_if_it_may_end_here(name: str) ->
     assert one_host.read(world.reader, "hv1").moving == ({S: "finished"} if comes else {})
 
 
+def test_of_many_migrations_that_were_left_some_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world, left = World(), (S, S2, S3)
+    monkeypatch.setattr(one_host, "ELSEWHERE_MAX", 2)
+    world.nova.answers |= {
+        "/os-services": {"services": []},
+        "/os-migrations": {"migrations": [{"instance_uuid": id_, "status": "x"} for id_ in left]},
+    }
+    assert one_host.read(world.reader, "hv1").moving == {S3: "x"}, "of it nothing is known"
+    assert "1 of 3 servers that are elsewhere" in world.reader.unread[0]
+
+
 #: Of Nova's server: what is a file of its host, so that it is moved to no other.
 FILES: list[tuple[Row, bool]] = [
     ({"image": "", "config_drive": "", "flavor": {"ephemeral": 0, "swap": 0}}, False),
@@ -337,6 +363,22 @@ def test_a_nova_that_hides_hosts_is_not_compared() -> None:
     with pytest.raises(CutListError) as refused:
         world.reader.lists({})
     assert "os-extended-server-attributes" in refused.value.args[1]
+    assert "os-extended-server-attributes" in observer._told_nothing(refused.value)
+    assert "os-extended-server-attributes" in str(hosts._unread(refused.value).hint)
+
+
+def test_a_nova_that_begins_to_hide_hosts_ends_no_observer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a server that it told something of; the next look at everything says so."""
+    world, shown = World(S), server(S)
+    del shown["OS-EXT-SRV-ATTR:host"]
+    world.nova.answers["/servers/detail"] = [shown]
+    monkeypatch.setattr(observer, "DbConnection", MagicMock())
+    monkeypatch.setattr(observer, "reader_of", lambda *_: world.reader)
+    monkeypatch.setattr(observer, "known", Mock(ours=lambda *_: set(), servers=lambda *_: {}))
+    store: Any = None
+    watching = observer.Observer("", store, Observe(), lambda: 1.8e9)
+    watching._look_at(S, state := observer.ObserverState())
+    assert state.since == {}
 
 
 def test_the_role_of_an_administrator_is_it_in_any_case_of_letters() -> None:
@@ -350,6 +392,34 @@ def test_the_role_of_an_administrator_is_it_in_any_case_of_letters() -> None:
         world.reader.believe({"p"})
 
 
+def test_a_volume_that_a_member_wrote_in_capitals_is_known() -> None:
+    world, volume = World(S2), str(UUID(int=0xABC))
+    world.nova.answers["/servers/detail"] = [server(S, volume.upper())]
+    mapping = {"volumeId": volume.upper(), "attachment_id": volume, "bdm_uuid": volume}
+    world.maps(S, {"volumeAttachments": [mapping]})
+    seen = world.reader.cloud({}, every_mapping=True).servers[S]
+    assert isinstance(seen, SeenServer)
+    assert seen.volumes == (volume,)
+    assert seen.attachments == {volume: volume}
+
+
+def test_a_row_whose_id_is_none_is_left_out_and_what_cannot_be_stored_is_escaped() -> None:
+    world, volume = World(S2), str(UUID(int=1000))
+    texts = ("tenant_id", "user_id", "OS-EXT-STS:vm_state", "OS-EXT-STS:task_state")
+    row = {**server(S), **dict.fromkeys(texts, "a\0")}
+    world.nova.answers["/servers/detail"] = [row, server("garbage 1")]
+    strange = {"id": "garbage 2", "volume_id": volume, "instance": S, "status": "attached"}
+    world.cinder.answers["/attachments"].append(strange)
+    cloud = world.reader.cloud({})
+    assert set(cloud.servers) == {S, S2}
+    assert len(cloud.attachments) == 1
+    assert all(f"garbage {number}" in str(world.reader.unread) for number in (1, 2))
+    seen = cloud.servers[S]
+    assert isinstance(seen, SeenServer)
+    shown = (seen.project_id, seen.user_id, seen.vm_state, seen.task_state)
+    assert set(shown) == {r"a\u0000"}
+
+
 @pytest.mark.parametrize("odd", ["volumeId", "attachment_id", "bdm_uuid"])
 def test_of_a_server_with_an_id_that_is_none_nothing_is_said(odd: str) -> None:
     world = World(S)
@@ -359,7 +429,8 @@ def test_of_a_server_with_an_id_that_is_none_nothing_is_said(odd: str) -> None:
     world.nova.answers["/servers/detail"] = [server(S, volume["id"]), server(S2, "rubbish")]
     world.maps(S, told)
     cloud = world.reader.cloud({}, every_mapping=True)
-    assert cloud.servers == {S: UNKNOWN, S2: SeenServer(id=S2, known=False)}
+    assert cloud.servers == {S: UNKNOWN, S2: SeenServer(id=S2, known=False, odd="rubbish")}
     assert "garbage" in str(world.reader.unread)
     assert "rubbish" in str(world.reader.unread)
+    assert "cell" not in str(world.reader.unread)
     assert world.classes(cloud) == []

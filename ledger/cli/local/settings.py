@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -117,10 +118,12 @@ def named(settings: Settings) -> str:
     try:
         conninfo_to_dict(settings.database_url)
     except ProgrammingError as error:
+        # libpq cites what it cannot read, which may be the password.
+        why = re.sub(r'".*"', '"..."', str(error).strip(), flags=re.DOTALL)
         raise CliError(
-            f"database_url is no address of a database: {str(error).strip()}.",
+            f"database_url is no address of a database: {why}.",
             ExitCode.USAGE,
-            "Write it as postgresql://USER@HOST/NAME.",
+            "Write it as postgresql://USER@HOST/NAME, or host=... dbname=...",
         ) from None
     return settings.database_url
 

@@ -10,11 +10,14 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from multidict import MultiMapping
+
 from ledger.http import microversions
 from ledger.http.call import Call, canonical
 from ledger.http.parameters import boolean, invalid, moment, period, reserved
 from ledger.http.problem import ApiError
 from ledger.nova import flavors
+from ledger.nova.parameters_nova import SERVERS
 from ledger.nova.servers import state as server_state
 from ledger.words import sizes
 from projections.reads.server_lists import PATTERNS, SORT_KEYS, Order, ServerFilter, Words
@@ -34,7 +37,14 @@ READ_ELSEWHERE = frozenset(
     {"limit", "marker", "sort_key", "sort_dir", "all_tenants", "changes-since", "changes-before"}
 )
 
+_REFUSED = frozenset(each.name for each in SERVERS if each.refused)
 _NOTHING: Fields = None
+
+
+def only_novas(query: MultiMapping[str]) -> bool:
+    """Whether it filters or sorts by what the ledger's servers do not have."""
+    keys = {text.strip() for text in query.getall("sort_key", [])}
+    return not (_REFUSED.isdisjoint(query) and keys <= SORT_KEYS | {"node"})
 
 
 def listed(call: Call) -> ServerFilter | None:

@@ -29,7 +29,7 @@ from ledger.nova.servers import filters as server_filters
 from ledger.nova.servers import state as server_state
 from ledger.nova_beside.passing import Nova
 from ledger.nova_beside.whose import ours_among
-from projections.reads.server_lists import PATTERNS, PatternError
+from projections.reads.server_lists import PATTERNS, Order, PatternError, ServerFilter
 
 #: Nova's rule of who is shown a server's host.
 _HOST_RULE = "os_compute_api:os-extended-server-attributes"
@@ -84,7 +84,7 @@ async def _listed(call: Call, view: Callable[[Call, Row], Awaitable[Row]]) -> we
     Where Nova's page has nothing but what is ours by now, its next one is asked for: to clients an
     empty page is the last.
     """
-    limit, marker = nova_limit(call), await _marker(call)
+    limit, marker, asked = nova_limit(call), await _marker(call), _asked(call)
     theirs: list[Row] = []
     if call.nova is not None and marker is None:
         told = await _theirs(call, call.nova)
@@ -92,7 +92,7 @@ async def _listed(call: Call, view: Callable[[Call, Row], Awaitable[Row]]) -> we
             return told
         theirs = told
     room = max(0, limit - len(theirs))
-    rows, more = await _rows(call, marker, room)
+    rows, more = await _rows(call, asked, marker, room) if asked else ([], False)
     listed: Row = {"servers": [*theirs, *[await view(call, row) for row in rows]]}
     if more or (theirs and not room):
         listed["servers_links"] = next_page(call, listed["servers"][-1]["id"])
@@ -127,22 +127,24 @@ async def _theirs(call: Call, nova: Nova) -> web.StreamResponse | list[Row]:
     raise ApiError(502, "nova_broken", "Nova's list of servers does not end.")
 
 
-async def _rows(call: Call, marker: str | None, limit: int) -> tuple[list[Row], bool]:
-    """So many of ours, and whether there are more.
+def _asked(call: Call) -> tuple[ServerFilter, Order] | None:
+    """What is asked for of ours; None: none of ours can be that.  ApiError 400, 403.
 
-    What Nova beside us has taken, and we do not, none of ours is.  ApiError, if there is no Nova.
+    By what only a Nova beside us has, it filters and sorts its own.
     """
-    try:
-        if call.nova is not None:
-            check(call, SERVERS)
-        wanted, order = server_filters.listed(call), server_filters.order(call)
-    except ApiError:
-        if call.nova is None:
-            raise
-        return [], False
-    if wanted is None:
-        return [], False
-    wanted = replace(wanted, ours=call.nova is not None)
+    if call.nova is not None:
+        if server_filters.only_novas(call.request.query):
+            return None
+        check(call, SERVERS)
+    wanted, order = server_filters.listed(call), server_filters.order(call)
+    return None if wanted is None else (replace(wanted, ours=call.nova is not None), order)
+
+
+async def _rows(
+    call: Call, asked: tuple[ServerFilter, Order], marker: str | None, limit: int
+) -> tuple[list[Row], bool]:
+    """So many of ours, and whether there are more.  ApiError 400."""
+    wanted, order = asked
     try:
         rows = await call.components.queries.instances(
             wanted, server_filters.WORDS, order=order, marker=marker, limit=limit + 1
