@@ -300,7 +300,7 @@ def test_a_server_of_novas_that_only_a_host_of_ours_shows_is_adopted_as_novas(ou
     shown = Instance(UUID(S))
     assert shown.observe(name="guest-7", host="h", power_state="running")
     if ours:
-        shown.record(Instance.Described, changed={"name": "asked for"})
+        shown.record(Instance.Claimed, claimant=V, exclusive=True)
     store: Any = SimpleNamespace(load_many=lambda *_: [shown])
     act = adopting.Adopting("", store, Observe(), lambda: 0.0)
     assert bool(act._ours(HOST)) is ours
