@@ -1,5 +1,5 @@
 #!/bin/bash
-# nova.sh fill|up|hypervisor|down: a real Nova as separate processes (API, conductor, scheduler, a compute service for
+# nova.sh fill|up|hypervisor|drained HOST|down: a real Nova as separate processes (API, conductor, scheduler, a compute service for
 # each host with the fake driver), Placement, and what they need: MariaDB, RabbitMQ, and a Neutron that has
 # nothing (neutron.py).  `up` needs Keystone and Cinder; servers boot from volumes, without networks.
 # `hypervisor` adds a compute service with libvirt, on a host with namespaces of its own (hosts.sh).
@@ -182,6 +182,12 @@ up() {
   "$LAB_DIR/venv-client/bin/python" "$LAB_SRC/nova/ready.py" "${FAKES[@]}"
 }
 
+drained() { # host: whether no call waits for its nova-compute (docs/adopt.md)
+  HOME=$LAB_DIR/rabbit ERL_EPMD_ADDRESS=127.0.0.1 ERL_EPMD_PORT=$LAB_EPMD_PORT \
+    /usr/lib/rabbitmq/bin/rabbitmqctl -n nova@localhost -q list_queues name messages |
+    awk -v host="$1" '$1 == "compute." host || $1 == "compute-alt." host { n += $2 == 0 } END { exit n != 2 }'
+}
+
 down() {
   local name
   for name in nova-api "${FAKES[@]/#/nova-}" "nova-$LAB_HOST_2" nova-scheduler nova-conductor placement neutron rabbitmq epmd mariadb; do
@@ -193,6 +199,6 @@ case ${1:-} in
   fill)
     packages mariadb-server-core mariadb-client-core rabbitmq-server
     venv "$VENV" "$LAB_SRC/requirements-nova.txt" ;;
-  up | hypervisor | down) "$1" ;;
-  *) fail "usage: nova.sh fill|up|hypervisor|down" ;;
+  up | hypervisor | drained | down) "$@" ;;
+  *) fail "usage: nova.sh fill|up|hypervisor|drained|down" ;;
 esac

@@ -101,6 +101,7 @@ def assert_no_finding(cloud: NovaCloud, ledger: Beside) -> None:
 
 def adopt(cloud: NovaCloud, server: str) -> None:
     cloud.set_service(HOST, status="disabled")
+    lab(f"exec ./nova.sh drained {HOST}")
     assert act(cloud, f"adopt {HOST} --dry-run", server)["state"] == "adoptable"
     lab(f"stop nova-{HOST}")
     assert act(cloud, f"adopt {HOST} --reason 'rack 3 first'", server)["state"] == "adopted"
