@@ -148,8 +148,9 @@ def api() -> Iterator[SimulatedNova]:
 def _clear(host: int) -> None:
     """Whatever a test that failed has left; and the records of agents from before it."""
     vm(
-        "pkill -f [n]ova_compute.py; rm -rf /var/lib/agent /var/lib/nova;"
-        "mv /var/lib/agent-before /var/lib/agent;"
+        "pkill -f [n]ova_compute.py; rm -rf /var/lib/nova;"
+        "[ ! -d /var/lib/agent-before ] ||"
+        " { rm -rf /var/lib/agent; mv /var/lib/agent-before /var/lib/agent; };"
         "for guest in $(virsh -q list --all --name | grep ^instance-); do"
         " virsh -q destroy $guest; virsh -q undefine $guest; done;"
         "for secret in $(virsh -q secret-list | cut -d' ' -f2); do"
