@@ -93,7 +93,9 @@ class NovaCloud:
 
     def act(self, server_id: str, **what: Any) -> None:
         """Something that an administrator has Nova do."""
-        self.of_admin.post(f"/servers/{server_id}/action", json=what, headers=NOVA)
+        path = f"/servers/{server_id}/action"
+        asked = self.of_admin.post(path, json=what, headers=NOVA, raise_exc=False)
+        assert asked.ok, asked.text
 
     def migrate(self, server_id: str) -> None:
         """A live migration, to whatever host there is else."""
