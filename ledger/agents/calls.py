@@ -202,8 +202,10 @@ async def commands(call: Call) -> web.StreamResponse:
             WaitingCommands(mailbox["commands"], survey) if mailbox["commands"] or survey else None
         )
 
+    # A host of which nothing is heard meanwhile must not count as silent.
+    wait_s = min(query.wait_s, call.components.settings.host_down_after_s / 2)
     with batcher.holding():
-        waiting = await call.hold(host_key(name), look, query.wait_s) or WaitingCommands()
+        waiting = await call.hold(host_key(name), look, wait_s) or WaitingCommands()
     if not call.ended:
         batcher.heard(name)
     found = waiting.commands

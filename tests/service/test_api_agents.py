@@ -131,6 +131,12 @@ async def test_a_command_is_one_of_the_contract_and_comes_once_per_cursor(api: A
     assert len(await api.commands(wait_s=0)) == 1  # a restarted agent asks from 0
 
 
+async def test_a_host_with_nothing_to_do_is_heard_of_before_it_counts_as_silent(api: Api) -> None:
+    await api.register()
+    object.__setattr__(api.components.settings, "host_down_after_s", 1.0)
+    assert await asyncio.wait_for(api.commands(wait_s=20), 10) == []
+
+
 async def test_a_restarted_agent_is_given_the_steps_that_are_left(api: Api) -> None:
     await api.attach(await api.server(), api.volume())
     [command] = await api.commands()
