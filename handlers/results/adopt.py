@@ -153,7 +153,7 @@ def judge(
     ours: AbstractSet[str] = frozenset(),
     before: HostFacts | None = None,
 ) -> list[AdoptionVerdict]:
-    """One verdict for each server that is not in `ours`, also of those on their way.
+    """One verdict for each server that is not in `ours`, and for each that may be on its way.
 
     `closed`: requests for an adopted server do not reach Nova, so nobody can request its reboot
     there, which would delete attachments that Nova has no mapping for; otherwise the server has to
@@ -169,7 +169,7 @@ def judge(
     moving = [
         AdoptionVerdict(server_id=id_, name="", refusals=(_BETWEEN.format(status=status),))
         for id_, status in host.moving.items()
-        if id_ not in here and id_ not in ours
+        if id_ not in here
     ]
     return [*_together(verdicts, host, ours), *moving]
 
