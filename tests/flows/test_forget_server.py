@@ -25,14 +25,14 @@ from handlers.engine.verbs import LedgerVerb
 from handlers.requests.build import BootDisk
 from handlers.requests.lanes import of_attachment
 from host_agent.shared.contract.lane import Lane
-from host_agent.shared.contract.messages import ErrorKind, PowerState
+from host_agent.shared.contract.messages import PowerState
 from host_agent.shared.contract.ports import Disk
 from host_agent.simulated.host_state import guest_state
 from tests.flows import drifted
 from tests.flows.drifted import finding
-from tests.flows.test_presence import shows, shows_nothing
+from tests.flows.test_presence import refused_undo
 from tests.unit.test_aggregate_facts import CREATED
-from tests.world import CONTEXT, HOST, OTHER, Broken, World
+from tests.world import CONTEXT, HOST, OTHER, World
 
 
 def _refused(world: World) -> dict[str, Any]:
@@ -96,18 +96,7 @@ def test_every_host_that_may_have_the_guest_is_asked() -> None:
 def test_a_mapping_that_a_refused_undo_has_left_goes_with_the_server() -> None:
     """Its attachment is deleted already, so none of the server's leads to it."""
     world = World()
-    Broken(world, "guests.plug", ErrorKind.FINAL)
-    deleting = Broken(world, "cinder.attachment_delete")
-
-    def turns_up() -> bool:
-        deleting.heal()
-        shows(world, world.server_id)
-        return False
-
-    deleting.while_ = turns_up
-    attach = world.run(world.attach())
-    assert [left["step"] for left in attach.left] == ["bind", "reserve"]
-    shows_nothing(world)
+    attach = refused_undo(world)
     world.service.act(str(attach.id), "give_up", "it is over", CONTEXT)
     assert world.instance.devices
     drifted.guest_lost(world)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 from uuid import UUID, uuid5
 
 import pytest
@@ -201,15 +202,8 @@ def _after(world: World, when: Callable[[], bool], then: Callable[[], object]) -
     world.store.save = saving  # type: ignore[method-assign]
 
 
-@pytest.mark.parametrize("delete_on_termination", [False, True])
-def test_a_server_is_deleted_with_the_mapping_that_a_refused_undo_has_left(
-    delete_on_termination: bool,
-) -> None:
-    """Storm 20029: its attachment was deleted, so no lane of the deletion led to it.
-
-    Whose attach has failed has the volume, and what is on it.
-    """
-    world = World()
+def refused_undo(world: World, **asked: Any) -> Operation:
+    """An attach that failed, and whose undo deleted the attachment, and was refused the rest."""
     Broken(world, "guests.plug", ErrorKind.FINAL)
     deleting = Broken(world, "cinder.attachment_delete")
 
@@ -219,9 +213,22 @@ def test_a_server_is_deleted_with_the_mapping_that_a_refused_undo_has_left(
         return False
 
     deleting.while_ = turns_up
-    attach = world.run(world.attach(delete_on_termination=delete_on_termination))
+    attach = world.run(world.attach(**asked))
     assert [left["step"] for left in attach.left] == ["bind", "reserve"]
     shows_nothing(world)
+    return attach
+
+
+@pytest.mark.parametrize("delete_on_termination", [False, True])
+def test_a_server_is_deleted_with_the_mapping_that_a_refused_undo_has_left(
+    delete_on_termination: bool,
+) -> None:
+    """Storm 20029: its attachment was deleted, so no lane of the deletion led to it.
+
+    Whose attach has failed has the volume, and what is on it.
+    """
+    world = World()
+    attach = refused_undo(world, delete_on_termination=delete_on_termination)
     world.done(world.delete())
     assert (world.operation(str(attach.id)).outcome, world.instance.devices) == ("cancelled", {})
     assert world.cinder.volume(world.volumes[0]).status == "available"
