@@ -32,5 +32,5 @@ SELECT JSON_OBJECT(
        'delete_on_termination', COALESCE(delete_on_termination, 0),  -- Nova reads NULL as false
        'created_at', created_at, 'deleted_at', deleted_at)
   FROM {table}
- WHERE deleted <> 0 AND destination_type = 'volume' AND volume_id IS NOT NULL
+ WHERE deleted <> 0 AND volume_id IS NOT NULL
  ORDER BY id;

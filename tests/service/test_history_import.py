@@ -22,6 +22,7 @@ from ledger.log.application import Ledger
 from ledger.log.unit import Unit
 from ledger.nova_beside.observer import seen_between
 from tests.service.api_world import Api
+from tests.service.test_console import shown
 from tests.tokens import token_of
 from tests.world import CONTEXT
 
@@ -126,6 +127,8 @@ async def test_what_nova_has_detached_and_deleted_is_in_both_histories(
             "next": None,
         }
         assert (await api.ask("GET", f"/v1/servers/{was['server']}")).status == 404
+        for page in (f"/ui/servers/{was['server']}", f"/ui/volumes/{volume}"):
+            assert "has a mapping of volume" in (await shown(api, page)).text, page
         member = await api.ask("GET", f"/v1/servers/{was['server']}/history", "member")
         assert member.status == 404
         at = quote(event["recorded_at"])
@@ -137,9 +140,9 @@ async def test_what_nova_has_detached_and_deleted_is_in_both_histories(
     url = str(api.http.make_url("/")).rstrip("/")
     words = ["--url", url, "--token", token_of("operator"), "history", "volume", volume]
     assert await asyncio.to_thread(shell.main, words) == 0
-    shown = " ".join(capsys.readouterr().out.split())
-    assert "Seen at Nova (by " in shown
-    assert "deleted at 2026-11-21 23:54:33, by Nova's clock, device_name /dev/sdb" in shown
+    told = " ".join(capsys.readouterr().out.split())
+    assert "Seen at Nova (by " in told
+    assert "deleted at 2026-11-21 23:54:33, by Nova's clock, device_name /dev/sdb" in told
 
 
 async def test_archived_rows_are_read_too(
