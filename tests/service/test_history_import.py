@@ -134,6 +134,10 @@ async def test_what_nova_has_detached_and_deleted_is_in_both_histories(
         at = quote(event["recorded_at"])
         spans = await api.get(f"/v1/attachments?volume={volume}&at={at}")
         assert spans["attachments"] == []
+    async with api.connection() as connection:
+        for table in ("instances", "mappings", "attachments", "spans"):
+            cursor = await connection.execute(f"SELECT count(*) FROM {table}")
+            assert await cursor.fetchone() == (0,), table
     head = await api.head()
     told = await imported(api, path, capsys)
     assert (told["recorded"], told["known"], await api.head()) == (0, 2, head)
