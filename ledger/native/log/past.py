@@ -22,7 +22,7 @@ from ledger.nova_beside.observer import seen_between
 
 
 async def import_past(call: Call) -> web.StreamResponse:
-    """Record soft-deleted mappings.  They change no state, and no answer about a moment."""
+    """Record soft-deleted mappings.  They change no state, and no list of a moment."""
     body = await call.json(DeletedRows)
     now = datetime.fromtimestamp(call.components.clock(), UTC)
     if datetime.fromisoformat(body.read_at) > now + CLOCKS_APART:

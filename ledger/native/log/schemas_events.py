@@ -65,7 +65,7 @@ def _utc(text: str) -> str:
 
 
 RowTime = Annotated[str, AfterValidator(_utc)]
-RowText = Annotated[str, StringConstraints(min_length=1, max_length=255)]
+RowText = Annotated[str, StringConstraints(max_length=255)]
 
 
 class DeletedRow(Asked):
