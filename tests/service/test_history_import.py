@@ -131,9 +131,14 @@ async def test_what_nova_has_detached_and_deleted_is_in_both_histories(
             assert "has a mapping of volume" in (await shown(api, page)).text, page
         member = await api.ask("GET", f"/v1/servers/{was['server']}/history", "member")
         assert member.status == 404
-        at = quote(event["recorded_at"])
-        spans = await api.get(f"/v1/attachments?volume={volume}&at={at}")
-        assert spans["attachments"] == []
+        then, since = quote("2026-11-25T00:00:00Z"), quote(event["recorded_at"])
+        for moment in (f"at={since}", f"at={then}&known_at={since}"):
+            spans = await api.get(f"/v1/attachments?volume={volume}&{moment}")
+            assert spans["attachments"] == []
+        perhaps = await api.get(f"/v1/volumes/{volume}/history?at={then}&known_at={since}")
+        assert perhaps["events"] == [event]
+        unknown = await api.ask("GET", f"/v1/volumes/{volume}/history?at={then}")
+        assert unknown.status == 404
     async with api.connection() as connection:
         for table in ("instances", "mappings", "attachments", "spans"):
             cursor = await connection.execute(f"SELECT count(*) FROM {table}")
