@@ -88,6 +88,10 @@ class ObservedServerError(DomainError, code="observed_server"):
     """
 
 
+class NotNovasServerError(DomainError, code="not_novas_server"):
+    """Server {server_id} was always the ledger's own: its history is not in Nova's database."""
+
+
 class ObservedHostError(DomainError, code="observed_host"):
     """Host {host} belongs to {origin}. This ledger only observes it, and changes nothing there.
     Send the request to {origin}, and run no agent of the ledger on the host.

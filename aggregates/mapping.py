@@ -126,6 +126,29 @@ class BlockDeviceMapping(Aggregate):
     class MappingEnded(Event):
         """The server no longer has this volume."""
 
+    class DeletedRowSeen(Event):
+        """A mapping that ended before the ledger observed it: a soft-deleted row of Nova's database
+        (decision 0137).  Nothing is attached or freed by it.
+
+        It is in a stream of its own, so that no file can name an object of the ledger's.
+        `volume_id`, `attachment_id`: the last ones, because Nova overwrites both.  Times are by the
+        clocks of Nova and its database; ISO 8601.
+        """
+
+        mapping_id: str
+        server_id: str
+        volume_id: str
+        attachment_id: str | None
+        device_name: str | None
+        tag: str | None
+        boot_index: int | None  # -1: not in the boot order
+        bus: str | None
+        delete_on_termination: bool
+        created_at: str
+        deleted_at: str
+        revision: str  # of the schema: Nova's alembic revision
+        read_at: str
+
     S = MappingState
     TRANSITIONS: ClassVar = {
         MappingCreated: (frozenset({None}), S.BOUND),
@@ -188,12 +211,21 @@ class BlockDeviceMapping(Aggregate):
                 self.access_mode = event.access_mode
             case self.DeleteOnTerminationSet():
                 self.delete_on_termination = event.delete_on_termination
+            case _:
+                self._passed(event)
+
+    def _passed(self, event: Event) -> None:
+        """Apply an event of a mapping that a Nova has, or had."""
+        match event:
             case self.Adopted():
                 self.origin, self.serial = None, self.volume_id
                 self.boot_index = 0 if event.is_root else self.boot_index
                 self.multiattach |= event.multiattach
             case self.HandedBack():
                 self.origin = event.to
+            case self.DeletedRowSeen():
+                self.server_id, self.volume_id = event.server_id, event.volume_id
+                self.attachment_id = event.attachment_id
 
     def _take(self, event: MappingCreated | RootAttached) -> None:
         self.volume_id, self.serial = event.volume_id, event.serial or event.volume_id

@@ -15,7 +15,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID, uuid5
 
+from aggregates import errors
 from aggregates.attachment import Attachment, AttachmentState
 from aggregates.base import NovaTold, Seen
 from aggregates.host import Host
@@ -162,6 +165,22 @@ def record(sight: ServerSeen, book: Book) -> bool:
         _gone(book.get(Attachment, attachment_id), sight, book)
     if sight.server is None and not instance.deleted:
         instance.record(Instance.Deleted, seen=sight.ended().stored())
+    return True
+
+
+def record_deleted(row: Mapping[str, Any], seen: Seen, book: Book) -> bool:
+    """Record a soft-deleted mapping of Nova's database; `row`: the fields of DeletedRowSeen.
+
+    False: the log has this mapping already.  Raises NotNovasServerError.
+    """
+    instance = book.get(Instance, row["server_id"])
+    novas = instance.origin or instance.came_from or instance.only_shown
+    if instance.version and not novas:
+        raise errors.NotNovasServerError(server_id=row["server_id"])
+    past = book.get(BlockDeviceMapping, str(uuid5(UUID(row["mapping_id"]), "deleted")))
+    if past.version or book.get(BlockDeviceMapping, row["mapping_id"]).version:
+        return False
+    past.record(BlockDeviceMapping.DeletedRowSeen, **row, seen=seen.stored())
     return True
 
 

@@ -250,6 +250,7 @@ _OWN = _under(
     ("attachments:show", READER, "show one"),
     ("attachments:history", READER, "an attachment's events"),
     ("volumes:history", ADMIN, "a volume's events; it may have been another project's before"),
+    ("history:import", ADMIN, "import mappings that ended in Nova's database"),
     ("requests:show", f"{READER} or {SERVICE} or {AGENT}", "why one's own request failed"),
     ("hosts:list", ADMIN, "list hosts"),
     ("hosts:show", ADMIN, "show one"),

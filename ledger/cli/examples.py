@@ -41,6 +41,8 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     "history server": (("db-1", "all that was done to a server"),),
     "history attachment": (("7c1e --at 2026-11-17T14:02", "one attachment, until then"),),
     "history host": (("hv1 --limit 20", "the last 20 events of a host"),),
+    "history sql": (("", "what to run in the database of a Nova cell"),),
+    "history import": (("past.jsonl", "what that has printed"),),
     "history operation": (("44e1 --long", "an operation, with its bookkeeping"),),
     "attachment show": (("7c1e --at 2026-11-17T14:02", "one attachment as it was then"),),
     "attachment swap": (

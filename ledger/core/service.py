@@ -10,17 +10,18 @@ dispatcher.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 from uuid import UUID
 
 import structlog
 
 from aggregates import errors
 from aggregates.attachment import Attachment
-from aggregates.base import Aggregate, EventContext
+from aggregates.base import Aggregate, EventContext, Seen
 from aggregates.host import Host
 from aggregates.instance import Instance
 from aggregates.operation import ActiveRun, Operation, OperationState
@@ -30,7 +31,7 @@ from handlers.engine.engine import Wait, Work
 from handlers.engine.plan import is_first, lane_of, plan_of, verb_of
 from handlers.requests import deletion, inventory, operator
 from handlers.requests.guards import check_lock_of
-from handlers.results import handover, leftovers, presence
+from handlers.results import handover, leftovers, observed, presence
 from handlers.results.progress import Execution
 from host_agent.shared.contract.changes import Changes
 from host_agent.shared.contract.messages import (
@@ -292,6 +293,24 @@ class Service:
         def change(unit: Unit) -> int:
             act(unit.get(Host, name))
             return unit.save(context)
+
+        return run_optimistically(self._store, change)
+
+    def record_deleted(
+        self, rows: Iterable[Mapping[str, Any]], seen: Seen, context: EventContext
+    ) -> tuple[list[bool | errors.DomainError], int]:
+        """Record soft-deleted mappings of Nova's database: of each row whether it is new, or why it
+        is refused; and the last position, 0 if none is new.
+        """
+
+        def recorded(row: Mapping[str, Any], unit: Unit) -> bool | errors.DomainError:
+            try:
+                return observed.record_deleted(row, seen, unit)
+            except errors.NotNovasServerError as refused:
+                return refused
+
+        def change(unit: Unit) -> tuple[list[bool | errors.DomainError], int]:
+            return [recorded(row, unit) for row in rows], unit.save(context)
 
         return run_optimistically(self._store, change)
 

@@ -39,6 +39,7 @@ from ledger.native.log import (
     activity,
     events,
     find,
+    past,
     refusals,
     schemas_events,
     schemas_find,
@@ -256,6 +257,15 @@ _LOG = (
         "/v1/hosts/{host}",
         events.host_history,
         rules=("attachment-ledger:hosts:history",),
+    ),
+    Route(
+        name="history_import",
+        method="POST",
+        path="/v1/history/import",
+        handler=past.import_past,
+        body=schemas_events.DeletedRows,
+        answers={200: schemas_events.RowsRecorded},
+        rules=("attachment-ledger:history:import",),
     ),
     get(
         "events",

@@ -1,4 +1,4 @@
-"""Changes of Nova's rows as SQL, for a person to read and to execute; nothing here executes it."""
+"""SQL for Nova's database, for a person to read and to execute; nothing here executes it."""
 
 from __future__ import annotations
 
@@ -18,6 +18,15 @@ def script(server_id: str, changes: Iterable[RowChange]) -> str:
     """ValueError for a text that a database could read otherwise than as itself."""
     head = f"-- Server {server_id}. Each statement changes 1 row, or something has changed since."
     return "\n".join([head, *map(_statement, changes)])
+
+
+def read_deleted() -> str:
+    """Reads the mappings that have ended, and changes nothing; what it prints, `history import`
+    takes.
+    """
+    table, rows = "block_device_mapping", _text("deleted")
+    live, archived = (rows.format(table=each) for each in (table, f"shadow_{table}"))
+    return _text("read").format(live=live, archived=archived)
 
 
 def _statement(change: RowChange) -> str:

@@ -103,6 +103,18 @@ def _asked_before(body: Body) -> str:
     return f"Nova's instance actions, which name no volume, go back to {back_to} ({made}): {what}"
 
 
+def _deleted_row(body: Body) -> str:
+    """A row of Nova's database, which is no proof that the guest had the disk."""
+    at = {name: _second(body.get(name, "")) for name in ("read_at", "created_at", "deleted_at")}
+    text = (
+        "Its database (schema {revision}, read at {read_at}) has a mapping of volume {volume_id} "
+        "to server {server_id} that was created at {created_at} and deleted at {deleted_at}, by "
+        "Nova's clock"
+    ).format_map(_Blank({**body, **at}))
+    names = ("device_name", "attachment_id", "boot_index", "tag", "bus", "delete_on_termination")
+    return ", ".join([text, *(f"{name} {body[name]}" for name in names if name in body)])
+
+
 def _waived(template: str) -> Callable[[Body], str]:
     """An operator's reason to do without proof belongs into the sentence."""
 
@@ -378,6 +390,7 @@ SENTENCES: dict[str, Callable[[Body], str]] = {
     "BlockDeviceMapping.Adopted": _text("The ledger is responsible for the mapping from now on"),
     "BlockDeviceMapping.HandedBack": _text("The mapping is handed back to {to}"),
     "BlockDeviceMapping.MappingEnded": _text("The server no longer has this volume"),
+    "BlockDeviceMapping.DeletedRowSeen": _deleted_row,
     "Finding.DriftFound": _older("Difference found: {drift_class} ({severity})"),
     "Finding.DriftConfirmed": _text("A second look sees the same difference"),
     "Finding.DriftChanged": _older("The difference has changed"),

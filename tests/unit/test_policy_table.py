@@ -81,7 +81,8 @@ REQUESTS = {
         remnant_acknowledge drift_ignore drift_unignore drift_repair drift_runs drift_run
         drift_run_ask drift_run_stop drift_run_resume services service_update service_delete
         hypervisors hypervisors_detail
-        hypervisor aggregates zones_detail volume_history host_history hosts host host_fence
+        hypervisor aggregates zones_detail volume_history history_import host_history hosts host
+        host_fence
         host_unfence host_forget host_vouch host_adopt host_hand_back events event_checkpoint
         event_verification event_activity event_stream
         console_checkpoint console_operation_act

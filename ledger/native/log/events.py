@@ -34,7 +34,7 @@ from ledger.native.log.feed import FEED
 from ledger.native.log.schemas_events import CheckpointShown, Events, EventShown
 from ledger.native.operations import operation_row
 from ledger.native.schemas import EventsQuery, HistoryQuery, Order, PositionsQuery, StreamQuery
-from ledger.native.server_row import server_row
+from ledger.native.server_row import named_server, server_row
 from projections.reads.log import Subject
 from projections.running.detached import DetachedError
 
@@ -61,7 +61,10 @@ async def volume_history(call: Call) -> web.StreamResponse:
 
 async def server_history(call: Call) -> web.StreamResponse:
     """GET /v1/servers/{id}/history."""
-    server_id = str((await server_row(call, deleted=True))["server_id"])
+    server_id = named_server(call)
+    # Of a server that ended before the ledger observed its Nova there are events alone.
+    if not call.identity.everywhere or await call.components.queries.instance(server_id):
+        await server_row(call, deleted=True)
     return await _history(call, "server_id", server_id)
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 from uuid import UUID
 
-from ledger.http.schemas import Asked, Shown
+from pydantic import AfterValidator, Field, StringConstraints
+
+from ledger.config import PAGE_ITEMS_MAX
+from ledger.http.schemas import Asked, Id, Shown
 
 
 class AskedBy(Shown):
@@ -51,6 +54,61 @@ class EventShown(Shown):
     roles: list[str] | None = None
     asked_by: AskedBy | None = None
     body: dict[str, Any]
+
+
+def _utc(text: str) -> str:
+    """A time as a database prints it.  Raises ValueError."""
+    at = datetime.fromisoformat(text)
+    if at.tzinfo is not None:
+        raise ValueError("It has an offset; Nova's database has none.")
+    return at.replace(tzinfo=UTC).isoformat()
+
+
+RowTime = Annotated[str, AfterValidator(_utc)]
+RowText = Annotated[str, StringConstraints(max_length=255)]
+
+
+class DeletedRow(Asked):
+    """A soft-deleted mapping in Nova's database; times without offset, as UTC."""
+
+    mapping_id: Id
+    server_id: Id
+    volume_id: Id
+    attachment_id: Id | None
+    device_name: RowText | None
+    tag: RowText | None
+    boot_index: Annotated[int, Field(ge=-1, lt=2**31)] | None
+    bus: RowText | None
+    delete_on_termination: bool
+    created_at: RowTime
+    deleted_at: RowTime
+
+
+class DeletedRows(Asked):
+    """What the SQL of `history sql` reads in Nova's database: each of `rows` is a DeletedRow.
+
+    `revision`: Nova's alembic revision there; `read_at`: when it was read, by its clock.
+    """
+
+    revision: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{12}$")]
+    read_at: RowTime
+    rows: Annotated[list[Any], Field(max_length=PAGE_ITEMS_MAX)]
+
+
+class RowRefused(Shown):
+    """`row`: its number, from 0."""
+
+    row: int
+    why: str
+
+
+class RowsRecorded(Shown):
+    """`known`: the log had them.  `oldest`: when the first one that is not refused was created."""
+
+    recorded: int
+    known: int
+    refused: list[RowRefused]
+    oldest: datetime | None
 
 
 class Events(Shown):

@@ -203,9 +203,16 @@ class NovaCloud:
 
     def nova_row(self, change: str) -> None:
         """The same of Nova's."""
+        self.nova_database(change)
+
+    def nova_database(self, script: str, *options: str) -> str:
+        """What MariaDB's client prints of it, in the database of the cell."""
         socket = f"--socket={LAB_DIR}/run/mariadb.sock"
-        words = ["mariadb", "--no-defaults", socket, "-uroot", "nova_cell1", "-e", change]
-        subprocess.run(words, check=True, timeout=CLI_S)
+        words = ["mariadb", "--no-defaults", socket, "-uroot", *options, "nova_cell1"]
+        done = subprocess.run(
+            words, input=script, stdout=subprocess.PIPE, text=True, check=True, timeout=CLI_S
+        )
+        return done.stdout
 
     def set_status(self, volume_id: str, status: str) -> None:
         self.cinder_row("UPDATE volumes SET status = ? WHERE id = ?", status, volume_id)

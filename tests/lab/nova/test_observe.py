@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import subprocess
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
@@ -18,7 +19,7 @@ from cinderclient import exceptions as cinder_errors
 from tests.lab.nova.beside import NOVA_URL, SLOW_S, URL, Beside, beside, lab
 from tests.lab.nova.cloud import NOVA, NovaCloud, Work, survey, wait_until
 from tests.lab.people import person
-from tests.lab.settings import LOG_DIR, SETTLE_S
+from tests.lab.settings import ENV, LOG_DIR, SETTLE_S
 from tests.service.test_observe import holds, now
 
 pytestmark = pytest.mark.lab
@@ -167,6 +168,53 @@ def test_what_began_while_the_ledger_was_down_is_told_in_an_interval(
     ]
     assert told["actions"][0]["event"] == "create"
     assert told["whole"]
+
+
+def history(*words: str) -> str:
+    """What the command prints."""
+    command = [f"{ENV['LAB_VENV']}/bin/attachment-ledger", "history", *words]
+    env = {**ENV, "LEDGER_URL": URL, "LEDGER_TOKEN": ENV["LAB_OPERATOR_TOKEN"]}
+    done = subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True, check=True)
+    return done.stdout
+
+
+def test_what_ended_unseen_is_imported_from_novas_database(
+    ledger: Beside, cloud: NovaCloud
+) -> None:
+    """By MariaDB's client, as docs/observe.md has it."""
+    kept = cloud.server()
+    wait_until(lambda: ledger.events(f"/servers/{kept}"), "it to be seen")
+    ledger.process.kill()
+    try:
+        plain = NovaCloud(f"{NOVA_URL}/v2.1")
+        detached, deleted, gone = plain.volume(), plain.volume(), plain.server()
+        ids = {detached: plain.attach(kept, detached), deleted: plain.attach(gone, deleted)}
+        plain.detach(kept, detached)
+        plain.delete_server(gone)
+        plain.wait_status(deleted, "available")
+    finally:  # all tests that follow ask it
+        ledger.start()
+    batch = ("--batch", "--raw", "--skip-column-names")
+    file = ledger.home / "past.jsonl"
+    file.write_text(cloud.nova_database(history("sql"), *batch))
+    told = json.loads(history("import", str(file), "-f", "json"))
+    assert told["recorded"] >= 3, "the root of the deleted server is a volume, too"
+    assert told["refused"] == []
+    for volume, server in ((detached, kept), (deleted, gone)):
+        of_server = ledger.events(f"/servers/{server}")
+        [event] = ledger.history(volume)
+        assert event in of_server
+        assert event["topic"] == "BlockDeviceMapping.DeletedRowSeen"
+        assert event["attachment_id"] == ids[volume]
+        assert event["body"]["device_name"].startswith("/dev/")
+        assert (
+            event["body"]["created_at"] <= event["body"]["deleted_at"] <= event["body"]["read_at"]
+        )
+    assert {each["topic"] for each in of_server} == {"BlockDeviceMapping.DeletedRowSeen"}
+    assert ledger.get(f"/attachments?volume={deleted}&open=false")["attachments"] == []
+    file.write_text(cloud.nova_database(history("sql"), *batch))
+    again = json.loads(history("import", str(file), "-f", "json"))
+    assert (again["recorded"], again["refused"]) == (0, [])
 
 
 def test_the_unmodified_client_works_through_it(cloud: NovaCloud) -> None:
