@@ -7,7 +7,7 @@ what is made meanwhile looks like something that only Cinder has, and is refused
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -36,11 +36,7 @@ def read(reader: CloudReader, host: str) -> HostFacts:
     """Raises what Reader.cloud raises."""
     reader.begin()
     disabled, up = service(reader, host)
-    moving = {
-        row["instance_uuid"]: row["status"]
-        for status in OPEN
-        for row in _list(reader, "os-migrations", "migrations", host=host, status=status)
-    }
+    moving = {row["instance_uuid"]: row["status"] for row in _migrations(reader, host)}
     order = {"sort_key": "uuid", "sort_dir": "asc", "host": host}
     rows = {
         row["id"]: row for row in reader.pages(reader.nova, "/servers/detail", "servers", **order)
@@ -55,6 +51,15 @@ def read(reader: CloudReader, host: str) -> HostFacts:
     if servers:
         reader.believe(projects)
     return HostFacts(name=host, disabled=disabled, up=up, moving=moving, servers=servers)
+
+
+def _migrations(reader: CloudReader, host: str) -> Iterator[Json]:
+    """Those that are open.  One answer has at most Nova's `max_limit` of them (1000)."""
+    for status in OPEN:
+        query = {"host": host, "status": status}
+        while page := _list(reader, "os-migrations", "migrations", **query):
+            yield from page
+            query["marker"] = page[-1]["uuid"]
 
 
 def _comes(server: SeenServer | Unknown | None) -> bool:
