@@ -422,11 +422,12 @@ def test_a_row_whose_id_is_none_is_left_out_and_what_cannot_be_stored_is_escaped
     row = {**server(S), **dict.fromkeys(texts, "a\0")}
     world.nova.answers["/servers/detail"] = [row, server("garbage 1")]
     strange = {"id": "garbage 2", "volume_id": volume, "instance": S, "status": "attached"}
-    world.cinder.answers["/attachments"].append(strange)
+    other = {**strange, "id": str(UUID(int=1001)), "volume_id": "garbage 3"}
+    world.cinder.answers["/attachments"] += [strange, other]
     cloud = world.reader.cloud({})
     assert set(cloud.servers) == {S, S2}
     assert len(cloud.attachments) == 1
-    assert all(f"garbage {number}" in str(world.reader.unread) for number in (1, 2))
+    assert all(f"garbage {number}" in str(world.reader.unread) for number in (1, 2, 3))
     seen = cloud.servers[S]
     assert isinstance(seen, SeenServer)
     shown = (seen.project_id, seen.user_id, seen.vm_state, seen.task_state)
