@@ -29,7 +29,7 @@ from typing import Any, Self
 from aggregates.operation import SERVER, ActiveRun, Operation
 from aggregates.server import DEVICES_MAX
 from handlers.engine.verbs import VERBS, AnyVerb, Fence, LedgerVerb
-from handlers.requests.volumes import VolumeRule
+from handlers.engine.volumes import VolumeRule
 from host_agent.shared.contract.lane import Lane, stored
 from host_agent.shared.contract.messages import GuestOrder, Verb
 from host_agent.shared.contract.wire import plain, read
