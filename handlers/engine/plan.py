@@ -14,7 +14,7 @@ of a pivot may find that the pivot has happened; then, too, there is only forwar
 
 A host that is fenced, or that does not exist (an offloaded server's), cannot let go
 of anything any more, nor hold it.  Steps that only release something are then the
-ledger's (`verbs.Fence`): the fence is the evidence, as far as it goes (handlers.results.fences).
+ledger's (`verbs.Fence`): the fence is the evidence, as far as it goes (handlers.engine.fences).
 """
 
 from __future__ import annotations
