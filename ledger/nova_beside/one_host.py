@@ -15,12 +15,7 @@ from handlers.drift.beside_nova import SeenAttachment, SeenServer
 from handlers.drift.rows import UNKNOWN, Unknown
 from handlers.results.adopt import Holder, HostFacts, ServerFacts, VolumeFacts
 from host_agent.shared.platform.text import escaped
-from ledger.nova_beside.reads import (
-    CloudReader,
-    Json,
-    bare_device,
-    seen_volume,
-)
+from ledger.nova_beside.reads import CloudReader, Json, bare_device, seen_volume
 
 #: Nova's statuses of a migration that has not ended (nova/objects/migration.py, and those that a
 #: resize waits in).
@@ -98,18 +93,11 @@ def read_server(reader: CloudReader, server_id: str) -> ServerFacts | Unknown | 
 def attachments(reader: CloudReader, server_id: str) -> list[SeenAttachment]:
     """Those that Cinder lists of a server; on which hosts, its volumes tell."""
     query = {"sort": "id:asc", "instance_id": server_id}
-    listed = {
-        each["id"]: each
-        for each in reader.pages(reader.cinder, "/attachments", "attachments", **query)
-    }
+    rows = reader.pages(reader.cinder, "/attachments", "attachments", **query)
+    listed = {row["id"]: (row["volume_id"], str(row["status"])) for row in rows}
     return [
-        SeenAttachment(
-            id=each["id"],
-            volume_id=each["volume_id"],
-            server_id=server_id,
-            status=each["status"],
-        )
-        for each in listed.values()
+        SeenAttachment(id=id_, volume_id=volume_id, server_id=server_id, status=status)
+        for id_, (volume_id, status) in listed.items()
     ]
 
 
