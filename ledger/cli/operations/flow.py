@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ledger.cli.base import Lister, note
 from ledger.cli.errors import CliError, ExitCode
-from ledger.cli.local.settings import add_config, database
+from ledger.cli.local.settings import Configured, database
 
 if TYPE_CHECKING:
     from handlers.engine.plan import Step
@@ -114,7 +114,7 @@ def _name(function: Callable[..., Any] | None) -> str:
     return f"{function.__module__}: {function.__name__}" if function else ""
 
 
-class VerifyFlows(Lister):
+class VerifyFlows(Configured, Lister):
     """Check, before you install this version, that it can continue from your log; it only reads.
 
     It loads every aggregate, folds every projection, and asks the engine for the next step of every
@@ -122,9 +122,6 @@ class VerifyFlows(Lister):
     """
 
     empty = "This version can go on from this log."
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        add_config(parser)
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         import psycopg
