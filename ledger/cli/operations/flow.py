@@ -8,7 +8,6 @@ keeps the plan it was started with: `operation show`; whether this program can g
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -145,12 +144,9 @@ def _tell(rehearsal: Rehearsal, connection: Any) -> None:
     """Try all of it, with a line that says how far that is."""
     from ledger.cli.operations.waiting import ProgressLine as Line
 
-    said_at = time.monotonic()
     with Line() as line:
         for events in rehearsal.follow(connection):
-            if time.monotonic() - said_at >= line.interval_s:
-                line.say(f"{events} events tried")
-                said_at = time.monotonic()
+            line.say_at_times(f"{events} events tried")
     note(
         f"{rehearsal.events} events of {rehearsal.aggregates} aggregates were tried, and "
         f"{rehearsal.under_way} operations that are under way."
