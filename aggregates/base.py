@@ -202,11 +202,11 @@ class Aggregate(ABC):
     #: For each event that has a place in a state machine: the states it may happen
     #: in, and the state after it.  Events that are not listed may happen in any.
     TRANSITIONS: ClassVar[dict[type[Event], tuple[frozenset[Any], Any]]] = {}
+    state: Any = None
 
     def __init__(self, id: UUID) -> None:  # noqa: A002 - the library's name for it
         self.id = id
         self.version = 0
-        self.state: Any = None
         self._pending: list[Event] = []
 
     @staticmethod

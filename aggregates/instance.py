@@ -284,6 +284,7 @@ class Instance(Claimable):
         self.elsewhere: dict[str, Sighting] = {}  # by host: it shows the guest, and is not its own
         self.named = False  # by whoever asked for it, and not by what a host calls it
         self.managed = False  # a flow has said where it is
+        self.only_shown = False  # by hosts: no operation has ever had it
         self.origin: str | None = None  # whose it is, if it is only watched
         self.came_from: str | None = None  # whose it was, if it is adopted
         self.unshown = False  # adopted, and its host has not shown it yet as it is to be
@@ -326,6 +327,7 @@ class Instance(Claimable):
 
     def _claimed(self, event: Any) -> None:
         super()._claimed(event)
+        self.only_shown &= not isinstance(event, self.Claimed)
         awaited = self.deletion and self.deletion.operation_id
         if isinstance(event, self.ClaimReleased) and event.claimant == awaited:
             self.deletion = None  # it was begun, and undone
@@ -363,7 +365,7 @@ class Instance(Claimable):
             case self.ServerSeen():
                 if self.origin is None:  # what a host has shown of it before is nobody's word
                     self.seen, self.elsewhere = NO_DISKS, {}
-                self.origin, self.deleted = event.origin, False
+                self.origin, self.deleted, self.only_shown = event.origin, False, False
                 self.name, self.host, self.power_state = event.name, event.host, event.power_state
                 self.project_id, self.user_id = event.project_id, event.user_id
                 self._vm_state = VmState(event.vm_state)
@@ -393,6 +395,7 @@ class Instance(Claimable):
         self._is_at(event)
         if isinstance(event, Instance.InstanceRegistered):
             self.project_id, self.user_id = event.project_id, event.user_id
+            self.only_shown = True
         elif event.restarted:
             self.epoch = event.epoch
 
@@ -412,12 +415,6 @@ class Instance(Claimable):
         self.power_state = power_state
         # A guest the hypervisor lost keeps the state it had: losing sight is no stop.
         self._vm_state = VM_STATE_OF.get(power_state, self._vm_state)
-
-    @property
-    def only_shown(self) -> bool:
-        """Whether a host's word is all that is known of it: no operation has placed or has it."""
-        known = self.managed or self.deleted or self.deletion or self.claims or self.devices
-        return bool(self.version) and self.origin is None and not known
 
     def refuse_observed(self) -> None:
         """Raises ObservedServerError if the server is only observed."""

@@ -21,7 +21,7 @@ from handlers.drift import automatic
 from host_agent.shared.cinder.settings import CinderSettings
 from host_agent.shared.platform import settings
 from host_agent.shared.platform.addresses import is_http
-from host_agent.shared.platform.masking import masked
+from host_agent.shared.platform.masking import MASK, masked
 from host_agent.shared.platform.settings import Must, Positive, Seconds, Source
 from host_agent.shared.platform.tls import is_loopback
 from ledger.words import sizes
@@ -443,7 +443,20 @@ def shown(given: Settings) -> dict[str, Any]:
     """The settings as plain data without their secrets, for `config show`."""
     data = dataclasses.asdict(given)
     tokens = [{k: v for k, v in each.items() if k != "token"} for each in data.pop("tokens")]
-    return {**masked(data), "tokens": [masked(each) for each in tokens]}
+    dsn = {"database_url": _masked_dsn(given.database_url)}
+    return {**masked(data), **dsn, "tokens": [masked(each) for each in tokens]}
+
+
+def _masked_dsn(dsn: str | None) -> str | None:
+    """As libpq reads it: a password ends where libpq says.  What it cannot read may be one."""
+    from psycopg import ProgrammingError
+    from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+    try:
+        read = conninfo_to_dict(dsn or "")
+    except ProgrammingError:
+        return MASK
+    return dsn if masked(read) == read else make_conninfo(**masked(read))
 
 
 def _is_strong(token: str) -> bool:

@@ -37,12 +37,16 @@ class DifferenceClass:
     """
 
     name: str
-    rank: int
     severity: Severity
     meaning: str
     remedy: Remedy
     cases: Mapping[str, Remedy] = field(default_factory=dict)
     lasts: bool = False
+
+    @property
+    def rank(self) -> int:
+        """The worst first; a volume of `owner_gone` any member of its project may delete."""
+        return 0 if self.name == "owner_gone" else 1 + list(Severity).index(self.severity)
 
 
 _DELETE = "openstack --os-volume-api-version 3.27 volume attachment delete {attachment}"
@@ -115,11 +119,9 @@ def _kind(
     lasts: bool = False,
 ) -> DifferenceClass:
     """A class that looks have too, with its severity there."""
-    severity = BY_NAME[name].severity
     return DifferenceClass(
         name=name,
-        rank=_RANKS[severity],
-        severity=severity,
+        severity=BY_NAME[name].severity,
         meaning=meaning,
         remedy=remedy,
         cases=cases,
@@ -127,11 +129,8 @@ def _kind(
     )
 
 
-_RANKS = {Severity.CRITICAL: 1, Severity.WARNING: 2, Severity.INFO: 3}
-
 ATTACHED_TWICE = DifferenceClass(
     name="attached_twice",
-    rank=1,
     severity=Severity.CRITICAL,
     meaning="A volume that is not multi-attach has attachments of several servers: all may write.",
     remedy=Remedy(
@@ -141,7 +140,6 @@ ATTACHED_TWICE = DifferenceClass(
 )
 VOLUME_FAILED = DifferenceClass(
     name="volume_failed",
-    rank=3,
     severity=Severity.INFO,
     meaning="A task of Cinder on the volume has failed, and no server has the volume.",
     remedy=Remedy(
@@ -156,7 +154,6 @@ KINDS: dict[str, DifferenceClass] = {
     for each in (
         DifferenceClass(
             name="owner_gone",
-            rank=0,  # any member of the project may delete it (CVE-2023-2088)
             severity=Severity.CRITICAL,
             meaning="Cinder has an attachment of a server that Nova does not have (404). "
             "Therefore any member of the project may delete it, in use or not "

@@ -14,7 +14,7 @@ of a pivot may find that the pivot has happened; then, too, there is only forwar
 
 A host that is fenced, or that does not exist (an offloaded server's), cannot let go
 of anything any more, nor hold it.  Steps that only release something are then the
-ledger's (`verbs.Fence`): the fence is the evidence, as far as it goes (handlers.results.fences).
+ledger's (`verbs.Fence`): the fence is the evidence, as far as it goes (handlers.engine.fences).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import Any, Self
 from aggregates.operation import SERVER, ActiveRun, Operation
 from aggregates.server import DEVICES_MAX
 from handlers.engine.verbs import VERBS, AnyVerb, Fence, LedgerVerb
-from handlers.requests.volumes import VolumeRule
+from handlers.engine.volumes import VolumeRule
 from host_agent.shared.contract.lane import Lane, stored
 from host_agent.shared.contract.messages import GuestOrder, Verb
 from host_agent.shared.contract.wire import plain, read

@@ -27,8 +27,8 @@ from aggregates.operation import Operation, OperationState
 from aggregates.remnant import Remnant, RemnantState
 from aggregates.volume import Volume
 from handlers.engine.engine import pivot_passed
+from handlers.engine.fences import vouches
 from handlers.engine.plan import plan_of, volumes_of
-from handlers.results.fences import vouches
 
 A = TypeVar("A", bound=Aggregate)
 

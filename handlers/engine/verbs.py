@@ -69,7 +69,7 @@ class Fence(StrEnum):
     """When the ledger does a step in place of a host that is fenced, or that does not exist."""
 
     #: The step only lets go: always, if the fence vouches that the guest is not there
-    #: (handlers.results.fences).
+    #: (handlers.engine.fences).
     LETS_GO = "lets go"
     #: Cinder hears from the ledger what the host had done, or nothing needs to be done.
     ALWAYS = "always"

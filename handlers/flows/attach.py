@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from handlers.engine.plan import Flow, Place, Stage, Step
 from handlers.engine.verbs import LedgerVerb
-from handlers.requests.volumes import NEW_TO_THE_SERVER
+from handlers.engine.volumes import NEW_TO_THE_SERVER
 from host_agent.shared.contract.messages import Verb
 
 _RESERVED = Stage(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from handlers.engine.plan import Flow, Place, Stage, Step
 from handlers.engine.verbs import LedgerVerb
+from handlers.engine.volumes import NEW_TO_THE_SERVER
 from handlers.flows.stages import (
     RESERVATION_DROPPED,
     SWITCHED,
@@ -17,7 +18,6 @@ from handlers.flows.stages import (
     spawned_on,
     taken_by,
 )
-from handlers.requests.volumes import NEW_TO_THE_SERVER
 
 BOOT = Flow(
     name="boot",

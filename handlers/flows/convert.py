@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from handlers.engine.plan import Flow, Place, Side, Stage, Step
 from handlers.engine.verbs import LedgerVerb
+from handlers.engine.volumes import CONNECTED_ANEW
 from handlers.flows.stages import NO_WAY_BACK, SWITCHED
-from handlers.requests.volumes import CONNECTED_ANEW
 from host_agent.shared.contract.messages import Verb
 
 CONVERT = Flow(

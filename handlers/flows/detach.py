@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from handlers.engine.plan import Flow, Place, Stage, Step
 from handlers.engine.verbs import LedgerVerb
-from handlers.requests.volumes import LET_GO
+from handlers.engine.volumes import LET_GO
 from host_agent.shared.contract.messages import Verb
 
 DETACH = Flow(

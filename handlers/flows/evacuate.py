@@ -10,8 +10,8 @@ A source that comes back clears what it still has before it is given any work (d
 from __future__ import annotations
 
 from handlers.engine.plan import Flow, Place
+from handlers.engine.volumes import TAKEN_ELSEWHERE
 from handlers.flows.stages import SWITCHED, completed_on, let_go_by, spawned_on, taken_by
-from handlers.requests.volumes import TAKEN_ELSEWHERE
 
 EVACUATE = Flow(
     name="evacuate",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from handlers.engine.plan import Ask, Flow, Place, Stage, Step
 from handlers.engine.verbs import LedgerVerb
-from handlers.requests.volumes import EXTENDED_FOR_CINDER
+from handlers.engine.volumes import EXTENDED_FOR_CINDER
 from host_agent.shared.contract.messages import Verb
 
 _GROWN = Stage(Place.HOST, (Step("grow", Verb.DISK_GROW),))

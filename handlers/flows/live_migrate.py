@@ -8,8 +8,8 @@ in ERROR, and its attachment stays in Cinder, so that an operator looks at it (S
 from __future__ import annotations
 
 from handlers.engine.plan import Flow, Place, Side, Step
+from handlers.engine.volumes import TAKEN_ELSEWHERE
 from handlers.flows.stages import SWITCHED, completed_on, let_go_by, once, taken_by
-from handlers.requests.volumes import TAKEN_ELSEWHERE
 from host_agent.shared.contract.messages import Verb
 
 LIVE_MIGRATE = Flow(

@@ -9,8 +9,8 @@ gets the host's connector first, and Cinder is told when the guest has it.
 from __future__ import annotations
 
 from handlers.engine.plan import Ask, Flow, Only, Place, Stage, Step
+from handlers.engine.volumes import CONNECTED_ANEW
 from handlers.flows.stages import once
-from handlers.requests.volumes import CONNECTED_ANEW
 from host_agent.shared.contract.messages import Verb
 
 _CONNECTED = (

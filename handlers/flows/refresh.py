@@ -7,8 +7,8 @@ portals or monitors have changed.
 from __future__ import annotations
 
 from handlers.engine.plan import Ask, Flow, Place, Stage, Step
+from handlers.engine.volumes import CONNECTED_ANEW
 from handlers.flows.stages import NO_WAY_BACK
-from handlers.requests.volumes import CONNECTED_ANEW
 from host_agent.shared.contract.messages import Verb
 
 #: Cinder is given the host's connector for the same attachment.

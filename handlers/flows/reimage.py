@@ -12,8 +12,8 @@ from dataclasses import replace
 
 from handlers.engine.plan import Flow, Only, Place, Side, Stage, Step
 from handlers.engine.verbs import LedgerVerb
+from handlers.engine.volumes import REIMAGED
 from handlers.flows.stages import RESERVED, SWITCHED, once
-from handlers.requests.volumes import REIMAGED
 from host_agent.shared.contract.messages import Verb
 
 REIMAGE = Flow(

@@ -8,10 +8,10 @@ has: Cinder forgets the connector that it was given before, and with it how to e
 from __future__ import annotations
 
 from handlers.engine.plan import Flow, Place, Stage
+from handlers.engine.volumes import CONNECTED_ANEW
 from handlers.flows.refresh import REFRESHED
 from handlers.flows.repair import RECHECK, looked_on
 from handlers.flows.stages import NO_WAY_BACK
-from handlers.requests.volumes import CONNECTED_ANEW
 
 CORRECT_ATTACHMENT = Flow(
     name="correct_attachment",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from handlers.engine.plan import Flow, Place, Side, Stage, Step
 from handlers.engine.verbs import LedgerVerb
+from handlers.engine.volumes import TAKEN_ELSEWHERE
 from handlers.flows.stages import (
     NO_WAY_BACK,
     SWITCHED,
@@ -18,7 +19,6 @@ from handlers.flows.stages import (
     spawned_on,
     taken_by,
 )
-from handlers.requests.volumes import TAKEN_ELSEWHERE
 from host_agent.shared.contract.messages import Verb
 
 RESIZE = Flow(

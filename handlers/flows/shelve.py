@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from handlers.engine.plan import Flow, Place, Step
 from handlers.engine.verbs import LedgerVerb
+from handlers.engine.volumes import TAKEN_ELSEWHERE, TAKEN_NOWHERE
 from handlers.flows.stages import (
     RESERVATION_DROPPED,
     RESERVED,
@@ -18,7 +19,6 @@ from handlers.flows.stages import (
     spawned_on,
     taken_by,
 )
-from handlers.requests.volumes import TAKEN_ELSEWHERE, TAKEN_NOWHERE
 from host_agent.shared.contract.messages import Verb
 
 SHELVE = Flow(

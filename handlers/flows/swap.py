@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from handlers.engine.plan import Flow, Place, Side, Stage, Step
 from handlers.engine.verbs import LedgerVerb
+from handlers.engine.volumes import COPIED_FOR_CINDER, LET_GO
 from handlers.flows.stages import RESERVED, SWITCHED, completed_on, let_go_by
-from handlers.requests.volumes import COPIED_FOR_CINDER, LET_GO
 from host_agent.shared.contract.messages import Verb
 
 _COPIED = (

@@ -18,6 +18,7 @@ from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import Operation
 from aggregates.volume import Volume, VolumeClaim
 from handlers.engine.claims import leaves_disks
+from handlers.engine.fences import vouches
 from handlers.engine.plan import Place
 from handlers.flows import FLOWS
 from handlers.requests import edits
@@ -34,7 +35,6 @@ from handlers.requests.guards import (
     start,
 )
 from handlers.requests.lanes import LANES, imaged, of_attachment, of_unlearnt, of_unmade, one_sided
-from handlers.results.fences import vouches
 from host_agent.shared.contract.definition import resized
 from host_agent.shared.contract.lane import Lane
 from host_agent.shared.contract.messages import GuestOrder

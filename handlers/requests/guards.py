@@ -19,8 +19,8 @@ from aggregates.operation import Operation
 from aggregates.volume import Volume
 from handlers.engine import claims
 from handlers.engine.plan import Flow, Place
+from handlers.engine.volumes import check
 from handlers.flows import FLOWS
-from handlers.requests.volumes import check
 from handlers.results.meaning import Book
 from host_agent.shared.contract.lane import Lane, VolumeSeen
 from host_agent.shared.contract.messages import GuestOrder, PowerState

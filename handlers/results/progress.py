@@ -25,6 +25,7 @@ from aggregates.operation import (
     Outcome,
 )
 from aggregates.volume import Volume
+from handlers.engine import fences
 from handlers.engine.engine import (
     Decision,
     Finish,
@@ -39,7 +40,7 @@ from handlers.engine.engine import (
 )
 from handlers.engine.plan import Place, lane_of, order_of, plan_of, verb_of, volumes_of
 from handlers.engine.verbs import VERBS, VOUCHED, AnyVerb, Fence, LedgerVerb, is_due
-from handlers.results import fences, presence
+from handlers.results import presence
 from handlers.results.meaning import MEANING, Book, Outputs, StepDone
 from host_agent.shared.contract.messages import ErrorKind, StepError, StepResult, Verb
 from host_agent.shared.contract.wire import plain
@@ -223,7 +224,7 @@ class Execution:
 
     def _given_to(self, run: Run) -> Given:
         """Who does a run; in place of a fenced host only as far as the fence covers it
-        (handlers.results.fences).
+        (handlers.engine.fences).
         """
         plan = self.plan
         name = plan.host_of(run.lane, run.place)

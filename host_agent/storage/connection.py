@@ -1,6 +1,6 @@
 """Reads Cinder's connection information: its fields, and what a guest's disk needs of it.
 
-Pure, but for its log.  The information is flat, as in the answer of `attachment_update`: the
+Pure.  The information is flat, as in the answer of `attachment_update`: the
 driver's own keys beside `driver_volume_type`, `access_mode`, `encrypted` and so on.
 """
 
@@ -11,8 +11,6 @@ import json
 import re
 from typing import Any
 
-import structlog
-
 from host_agent.shared.contract.messages import ErrorKind
 from host_agent.shared.contract.ports import (
     BLOCK_SIZES,
@@ -21,8 +19,6 @@ from host_agent.shared.contract.ports import (
     ConnectionInfo,
     PortError,
 )
-
-_LOG = structlog.get_logger(__name__)
 
 #: QEMU's greatest limit of a disk, in bytes or requests per second.
 LIMIT_MAX = 10**15
@@ -104,8 +100,9 @@ def image_format(info: ConnectionInfo) -> str:
     return str(info.get("format") or "raw")
 
 
-def iotune(info: ConnectionInfo) -> dict[str, int]:
-    """The disk's limits, in bytes and requests per second, by libvirt's names (`<iotune>`).
+def iotune(info: ConnectionInfo) -> tuple[dict[str, int], list[str]]:
+    """The disk's limits, in bytes and requests per second, by libvirt's names (`<iotune>`), and the
+    names of those that are left out.
 
     As Nova: Cinder sends the QoS spec of the volume's type, if its consumer is the front end; other
     keys are the backend's.  An administrator wrote the values, and Cinder checks none: a guest
@@ -126,9 +123,7 @@ def iotune(info: ConnectionInfo) -> dict[str, int]:
                     taken[burst] = sound[burst]
     if "size_iops_sec" in sound and any("iops" in name for name in taken):
         taken["size_iops_sec"] = sound["size_iops_sec"]
-    if ignored := sorted(given.keys() - taken):
-        _LOG.warning("qos_specs_ignored", names=ignored)
-    return taken
+    return taken, sorted(given.keys() - taken)
 
 
 def blockio(info: ConnectionInfo) -> dict[str, int]:

@@ -89,7 +89,10 @@ def _see_growth(ctx: RunContext, lane: Lane, info: ConnectionInfo, source: dict[
 def _connect(ctx: RunContext, lane: Lane, info: ConnectionInfo) -> dict[str, Any]:
     """Write the record, then connect."""
     new = _unconnected(lane)
-    tuning = {"iotune": connection.iotune(info), "blockio": connection.blockio(info)}
+    limits, ignored = connection.iotune(info)
+    if ignored:
+        _LOG.warning("qos_specs_ignored", volume=lane.volume_id, names=ignored)
+    tuning = {"iotune": limits, "blockio": connection.blockio(info)}
     key = key_to(ctx, lane.volume_id, info)  # LP 1812945: before anything is connected
     record = remember(ctx.records, new, info)
     secret = key and ctx.guests.keep_secret(record.volume_id, key.passphrase)

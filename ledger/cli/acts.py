@@ -46,15 +46,11 @@ class ActCommand(Waiting):
         add, of = parser.add_argument, self.act.of
         if of.kind:
             add("id", metavar=f"<{of.kind}>", type=named(of.kind))
-        alone = [each for each in self.act.fields if each.kind in _ONE_OF]
-        if alone:
-            group = parser.add_mutually_exclusive_group()
-            for each in alone:
-                _add(group, each)
+        kinds = {each.kind for each in self.act.fields}
+        group = parser if kinds.isdisjoint(_ONE_OF) else parser.add_mutually_exclusive_group()
         for each in self.act.fields:
-            if each not in alone:
-                _add(parser, each)
-        if self.act.of.dry_run:
+            _add(group if each.kind in _ONE_OF else parser, each)
+        if of.dry_run:
             text = "change nothing; say what it would do, and what would stay behind"
             add("--dry-run", action="store_true", help=text)
         if wait := self.act.wait or of.wait:

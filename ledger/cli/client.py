@@ -23,7 +23,6 @@ from keystoneauth1 import adapter, exceptions, noauth, session, token_endpoint
 from host_agent.shared.platform.addresses import Endpoint, endpoints, is_http
 from ledger.cli.errors import usage
 
-DEFAULT_URL = "http://127.0.0.1:8790"
 TIMEOUT_S = 30.0
 BEGIN_TIMEOUT_S = 150.0  # an attach: Cinder shows the volume, and reserves it within a minute
 ALIVE_TIMEOUT_S = 3.0  # of one process of several
@@ -69,9 +68,7 @@ class Client:
     name the account that this process runs as.
     """
 
-    def __init__(
-        self, url: str = DEFAULT_URL, token: str | None = None, cacert: str | None = None
-    ) -> None:
+    def __init__(self, url: str, token: str | None = None, cacert: str | None = None) -> None:
         """`url`: or several with commas, or a name with several addresses, of processes of one
         ledger: the first alive is asked.
 

@@ -18,6 +18,7 @@ from eventsourcing import persistence
 from pydantic import ValidationError
 
 from aggregates.errors import ClaimedError, DomainError
+from host_agent.shared.cinder.answers import FAULT_NAMES
 from host_agent.shared.contract.messages import ErrorKind
 from host_agent.shared.contract.ports import PortError
 from host_agent.shared.contract.wire import WireError
@@ -46,19 +47,7 @@ VALUE_CHARS_MAX = 100
 #: Of a change, also where the database has gone only after the append.
 _PERHAPS_STORED = "Check before you repeat it; with an Idempotency-Key, just repeat it."
 
-_NOVA_NAMES = {
-    400: "badRequest",
-    401: "unauthorized",
-    403: "forbidden",
-    404: "itemNotFound",
-    405: "badMethod",
-    409: "conflictingRequest",
-    413: "overLimit",
-    415: "badMediaType",
-    429: "overLimit",
-    501: "notImplemented",
-    503: "serviceUnavailable",
-}
+_NOVA_NAMES = {**FAULT_NAMES, 429: "overLimit"}
 
 
 class ApiError(Exception):

@@ -90,7 +90,9 @@ async def attachment_row(call: Call) -> Row:
 
 def _shown(call: Call, row: Row) -> AttachmentShown:
     shown = redacted(call.identity, redaction.attachment, row)
-    return AttachmentShown.model_validate({**shown, "flow": _flow(row)})
+    first: Row = next(iter(row["spans"]), {})
+    seen = {"from_seen": first.get("from_seen")}
+    return AttachmentShown.model_validate({**shown, **seen, "flow": _flow(row)})
 
 
 def _flow(row: Row) -> Made:

@@ -40,38 +40,6 @@ class AttachmentsQuery(Asked):
     order: Order = Order.OLDEST
 
 
-class AttachmentShown(Shown):
-    """An attachment: where it is, and which operation touched it last.
-
-    `open_drift`: of a list, how many findings of its volume are open, and operations parked there.
-    """
-
-    attachment_id: UUID
-    volume_id: UUID
-    server_id: UUID
-    server_name: str | None = None
-    host: str | None
-    state: str
-    driver: str | None
-    target_digest: str | None
-    device_path: str | None
-    adopted: bool
-    access_mode: str | None  # "ro", "rw"; null: attached before that was kept
-    flow: Made
-    operation_id: UUID | None
-    origin: str | None  # whose it is, if it was only seen
-    open_drift: int | None = None
-    created_at: datetime
-    ended_at: datetime | None
-    updated_at: datetime
-    position: int
-
-
-class Attachments(Shown):
-    attachments: list[AttachmentShown]
-    next: int | None
-
-
 class ToldShown(Shown):
     """What a notification of Nova's said: when it was by Nova's clock, and who asked for it."""
 
@@ -90,6 +58,40 @@ class SeenShown(Shown):
     before: datetime
     claimed: datetime | None = None
     told: ToldShown | None = None
+
+
+class AttachmentShown(Shown):
+    """An attachment: where it is, and which operation touched it last.
+
+    `from_seen`: as its first span has it, also when its server is adopted.  `open_drift`: of a
+    list, how many findings of its volume are open, and operations parked there.
+    """
+
+    attachment_id: UUID
+    volume_id: UUID
+    server_id: UUID
+    server_name: str | None = None
+    host: str | None
+    state: str
+    driver: str | None
+    target_digest: str | None
+    device_path: str | None
+    adopted: bool
+    access_mode: str | None  # "ro", "rw"; null: attached before that was kept
+    flow: Made
+    operation_id: UUID | None
+    origin: str | None  # whose it is, if it was only seen
+    from_seen: SeenShown | None = None
+    open_drift: int | None = None
+    created_at: datetime
+    ended_at: datetime | None
+    updated_at: datetime
+    position: int
+
+
+class Attachments(Shown):
+    attachments: list[AttachmentShown]
+    next: int | None
 
 
 class SpanShown(Shown):

@@ -7,7 +7,7 @@ what is made meanwhile looks like something that only Cinder has, and is refused
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,12 +15,7 @@ from handlers.drift.beside_nova import SeenAttachment, SeenServer
 from handlers.drift.rows import UNKNOWN, Unknown
 from handlers.results.adopt import Holder, HostFacts, ServerFacts, VolumeFacts
 from host_agent.shared.platform.text import escaped
-from ledger.nova_beside.reads import (
-    CloudReader,
-    Json,
-    bare_device,
-    seen_volume,
-)
+from ledger.nova_beside.reads import CloudReader, Json, bare_device, seen_volume
 
 #: Nova's statuses of a migration that has not ended (nova/objects/migration.py, and those that a
 #: resize waits in).
@@ -36,11 +31,7 @@ def read(reader: CloudReader, host: str) -> HostFacts:
     """Raises what Reader.cloud raises."""
     reader.begin()
     disabled, up = service(reader, host)
-    moving = {
-        row["instance_uuid"]: row["status"]
-        for status in OPEN
-        for row in _list(reader, "os-migrations", "migrations", host=host, status=status)
-    }
+    moving = {row["instance_uuid"]: row["status"] for row in _migrations(reader, host)}
     order = {"sort_key": "uuid", "sort_dir": "asc", "host": host}
     rows = {
         row["id"]: row for row in reader.pages(reader.nova, "/servers/detail", "servers", **order)
@@ -55,6 +46,15 @@ def read(reader: CloudReader, host: str) -> HostFacts:
     if servers:
         reader.believe(projects)
     return HostFacts(name=host, disabled=disabled, up=up, moving=moving, servers=servers)
+
+
+def _migrations(reader: CloudReader, host: str) -> Iterator[Json]:
+    """Those that are open.  One answer has at most Nova's `max_limit` of them (1000)."""
+    for status in OPEN:
+        query = {"host": host, "status": status}
+        while page := _list(reader, "os-migrations", "migrations", **query):
+            yield from page
+            query["marker"] = page[-1]["uuid"]
 
 
 def _comes(server: SeenServer | Unknown | None) -> bool:
@@ -93,18 +93,11 @@ def read_server(reader: CloudReader, server_id: str) -> ServerFacts | Unknown | 
 def attachments(reader: CloudReader, server_id: str) -> list[SeenAttachment]:
     """Those that Cinder lists of a server; on which hosts, its volumes tell."""
     query = {"sort": "id:asc", "instance_id": server_id}
-    listed = {
-        each["id"]: each
-        for each in reader.pages(reader.cinder, "/attachments", "attachments", **query)
-    }
+    rows = reader.pages(reader.cinder, "/attachments", "attachments", **query)
+    listed = {row["id"]: (row["volume_id"], str(row["status"])) for row in rows}
     return [
-        SeenAttachment(
-            id=each["id"],
-            volume_id=each["volume_id"],
-            server_id=server_id,
-            status=each["status"],
-        )
-        for each in listed.values()
+        SeenAttachment(id=id_, volume_id=volume_id, server_id=server_id, status=status)
+        for id_, (volume_id, status) in listed.items()
     ]
 
 

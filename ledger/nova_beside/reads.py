@@ -34,6 +34,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from itertools import chain
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -237,7 +238,7 @@ class CloudReader:
         return None
 
     def pages(self, of: Adapter, path: str, name: str, **order: str) -> Iterator[Json]:
-        """All rows of a list whose ids are some; one may come twice."""
+        """All rows of a list whose ids, also of volumes, are some; one may come twice."""
         order, begun = order or {"sort": "id:asc"}, 0
         seen: deque[str] = deque(maxlen=MARKERS)
         while True:
@@ -250,9 +251,11 @@ class CloudReader:
                 text = f"The list of {name} has no end, though it was begun {begun} times."
                 raise CutListError(text, "Its rows go faster than they can be read; try again.")
             seen.extend(row["id"] for row in page)
-            yield from (row for row in page if _is_uuid(row["id"]))
-            odd = [row["id"] for row in page if not _is_uuid(row["id"])]
-            self.unread += [f"one of the {name}, which is called {id_!r}" for id_ in odd]
+            for row in page:
+                if odd := _odd(row["id"], row.get("volume_id", row["id"])):
+                    self.unread.append(f"one of the {name}, with an id that is called {odd[0]!r}")
+                else:
+                    yield row
 
     def _page(
         self, of: Adapter, path: str, name: str, query: dict[str, Any], seen: Iterable[str]
@@ -300,7 +303,7 @@ class CloudReader:
     def seen(self, row: Json) -> SeenServer:
         """A server of Nova's; of one with a volume that can be none nothing is known."""
         server = seen_server(row)
-        odd = [id_ for id_ in server.volumes if not _is_uuid(id_)]
+        odd = _odd(*server.volumes)
         if odd:
             self.unread.append(f"server {server.id}, which has a volume that is called {odd[0]!r}")
         return SeenServer(id=server.id, known=False, odd=odd[0]) if odd else server
@@ -347,7 +350,7 @@ class CloudReader:
             return None if rows is None else UNKNOWN
         shown = tuple(map(seen_mapping, rows))
         ids = ((each.id, each.volume_id, each.attachment_id or each.id) for each in shown)
-        if odd := [id_ for of in ids for id_ in of if not _is_uuid(id_)]:
+        if odd := _odd(*chain.from_iterable(ids)):
             self.unread.append(f"{path}: one has an id that is called {odd[0]!r}")
         return UNKNOWN if odd else shown
 
@@ -447,6 +450,10 @@ def _is_its_own(error: exceptions.NotFound) -> bool:
 
 def _is_uuid(id_: Any) -> bool:
     return isinstance(id_, str) and _UUID.fullmatch(id_) is not None
+
+
+def _odd(*ids: Any) -> list[Any]:
+    return [id_ for id_ in ids if not _is_uuid(id_)]
 
 
 def seen_server(row: Json) -> SeenServer:

@@ -21,7 +21,7 @@ SELECT i.server_id::text, i.name, i.host, i.vm_state, i.power_state, i.project_i
  LIMIT %(limit)s;
 
 -- name: ours
--- Which of these servers are the ledger's own: not those that only a host has shown.  Primary key,
+-- Which of these servers are the ledger's own: not Instance.only_shown.  Primary key,
 -- operations_by_server.
 SELECT server_id::text FROM instances AS i
  WHERE server_id = ANY(%(ids)s::uuid[]) AND origin IS NULL

@@ -394,7 +394,7 @@ def test_a_copied_disk_has_the_limits_of_its_new_volume_from_the_next_start(
 @pytest.mark.parametrize("name", SPECS)
 def test_a_guest_starts_with_any_qos_spec(real: RealMachine, name: str) -> None:
     server_id = real.new_guest(PowerState.SHUTDOWN)
-    limits = connection.iotune({"qos_specs": SPECS[name][0]})
+    limits, _ = connection.iotune({"qos_specs": SPECS[name][0]})
     real.guests.plug(server_id, disk(real, iotune=limits))
     assert real.guests.start(server_id) is PowerState.RUNNING
     plugged = disk(real, "sdc", iotune=limits)

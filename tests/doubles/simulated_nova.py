@@ -109,7 +109,6 @@ class SimulatedNova:
         self.asked: list[str] = []
         self.disabled: set[str] = set()  # hosts whose nova-compute is
         self.down: set[str] = set()  # the same
-        self.migrations: list[Row] = []
         self.broken: set[str] = set()
         self.silent = threading.Event()  # nothing is answered any more
         self._lock = threading.RLock()
@@ -235,8 +234,7 @@ class SimulatedNova:
         if parts == ["os-services"]:
             return 200, {"services": self._services(query)}
         if parts == ["os-migrations"]:
-            found = [m for m in self.migrations if m["status"] == query["status"]]
-            return 200, {"migrations": found}
+            return 200, {"migrations": []}
         server = self.servers.get(parts[1])
         if server is None or server.id in self.denied:
             message = f"Instance {parts[1]} could not be found."

@@ -1,6 +1,6 @@
 """Every move, with one of its hosts fenced at every point: nothing runs by a fence that is too old.
 
-What is under way at a fence may still bring a guest (handlers.results.fences): whatever is asked
+What is under way at a fence may still bring a guest (handlers.engine.fences): whatever is asked
 for then, no guest runs twice, and none on volumes that were given up.
 """
 

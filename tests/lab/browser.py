@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ from tests.lab.settings import ENV, LOG_DIR, SETTLE_S
 
 #: Pictures of the pages, for people.
 PICTURES = LOG_DIR
-#: A desk, a telephone at night, and a wall.
-SIZES = ((1280, 800), (400, 800), (2560, 1300))
+#: A desk, a telephone, and a wall; and A4 within the margins of the console's @page.
+SIZES, PAPER = ((1280, 800), (390, 800), (2560, 1300)), (1031, 702)
+LOOKS = (*product(["screen"], ["light", "dark"], SIZES), ("print", "light", PAPER))
 #: For what the service does by itself, and for a page that is to show it.
 SHOWN_MS = SETTLE_S * 1000.0
 #: A script that comes so late has been waited for.
@@ -78,18 +80,18 @@ class Browser:
         return str(self._main.inner_text())
 
     def looked_at(self, name: str) -> None:
-        """A picture in both lights and sizes; whoever cannot see it has to get along, too."""
-        for light in ("light", "dark"):
-            self.page.emulate_media(color_scheme=light)
-            for width, height in SIZES:
-                self.page.set_viewport_size({"width": width, "height": height})
-                picture = PICTURES / f"console-{name}-{light}-{width}.png"
-                self.page.screenshot(path=picture, full_page=True)
-                wide = self.page.evaluate("document.documentElement.scrollWidth")
-                assert wide <= width, (picture.name, "a table scrolls, not the page")
-                found = self._axe.run(self.page)
-                assert found.violations_count == 0, (picture.name, found.generate_report())
-        self.page.emulate_media(color_scheme="light")
+        """A picture in each light and size; whoever cannot see it has to get along, too."""
+        for media, light, (width, height) in LOOKS:
+            self.page.emulate_media(media=media, color_scheme=light)
+            self.page.set_viewport_size({"width": width, "height": height})
+            picture = PICTURES / f"console-{name}-{light}-{width}.png"
+            self.page.screenshot(path=picture, full_page=True)
+            wide = self.page.evaluate("document.documentElement.scrollWidth")
+            assert wide <= width, (picture.name, "a table scrolls, not the page; on paper nothing")
+            found = self._axe.run(self.page)
+            assert found.violations_count == 0, (picture.name, found.generate_report())
+        assert not self.page.get_by_role("navigation").is_visible(), "it is of no use on paper"
+        self.page.emulate_media(media="screen", color_scheme="light")
         self.page.set_viewport_size({"width": SIZES[0][0], "height": SIZES[0][1]})
 
 

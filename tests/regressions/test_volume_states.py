@@ -11,10 +11,10 @@ import pytest
 from aggregates import errors
 from aggregates.operation import OperationState, Outcome
 from handlers.drift.repairs import REPAIRS
+from handlers.engine.volumes import TAKEN_ELSEWHERE, TAKEN_NOWHERE
 from handlers.flows import FLOWS
 from handlers.requests.accept import DetachVolume
 from handlers.requests.actions import ActOnServer
-from handlers.requests.volumes import TAKEN_ELSEWHERE, TAKEN_NOWHERE
 from host_agent.shared.contract.lane import Lane
 from host_agent.shared.contract.messages import ErrorKind
 from host_agent.shared.contract.volume_states import AT_WORK, FAILED, letting_go

@@ -84,6 +84,8 @@ def test_the_console_shows_the_preflight_and_then_adopts_once(watched: Watched) 
     assert "adopted" in told
     assert "<button class" not in told, "what is left stays"
     assert offered() == {page, back}
+    eventually(lambda: not watched.attachments(volume=volume)[0]["origin"], "it is the ledger's")
+    assert "seen at Nova" in stack.get("/ui/attachments").text, "who attached it does not change"
     [host] = stack.get("/v1/hosts").json()["hosts"]
     assert (host["host"], host["service_version"], host["alive"]) == (HOST, None, False)
     assert "no agent yet" in stack.get("/ui/hosts").text

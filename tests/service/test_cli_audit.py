@@ -65,8 +65,9 @@ def test_a_log_is_proven_and_the_checkpoint_is_printed(
     log: str, capsys: Out, tmp_path: Path
 ) -> None:
     assert shell.main(["event", "verify", log]) == 0
-    printed = capsys.readouterr().out
+    printed, told = capsys.readouterr()
     assert json.loads(printed)["position"] == EVENTS
+    assert f"verify: {EVENTS} of {EVENTS} events (100 %)" in told
     kept = tmp_path / "kept.json"
     kept.write_text(printed)
     assert shell.main(["event", "verify", log, "--checkpoint", str(kept)]) == 0

@@ -252,7 +252,7 @@ def test_no_secret_is_shown_or_told_by_repr_or_error(file: Path) -> None:
     settings = load(file, FULL)
     digest = settings.tokens[0].token_sha256
     shown = config.shown(settings)
-    assert shown["database_url"] == "postgresql://ledger:***@db/ledger"
+    assert shown["database_url"] == "user=ledger password=*** dbname=ledger host=db"
     assert shown["tokens"][0]["name"] == "ada"
     assert shown["cinder"]["auth"]["username"] == "ledger"
     wrong = refused(file, FULL + "\n[limits]\nstreams_max = 0")
@@ -260,6 +260,28 @@ def test_no_secret_is_shown_or_told_by_repr_or_error(file: Path) -> None:
         assert secret not in str(shown)
         assert secret not in repr(settings)
         assert secret not in wrong
+
+
+@pytest.mark.parametrize(
+    "dsn",
+    [
+        "host=db password=x;hunter2",
+        r"host=db password='it\'s hunter2'",
+        r"host=db password=x\ hunter2",
+        "postgresql://db/ledger?password=x,hunter2",
+        "postgresql://db/ledger?pass%77ord=hunter2",
+        "host=db password='hunter2",
+    ],
+)
+def test_a_password_ends_where_libpq_says(dsn: str) -> None:
+    shown = config.shown(config.Settings(database_url=dsn))
+    assert "***" in shown["database_url"]
+    assert "hunter2" not in str(shown)
+
+
+def test_a_database_without_a_password_is_shown_as_it_is_written() -> None:
+    for dsn in ("postgresql:///ledger?connect_timeout=2", "host=/run dbname=ledger", None):
+        assert config.shown(config.Settings(database_url=dsn))["database_url"] == dsn
 
 
 def test_settings_are_frozen() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock, Mock
@@ -51,6 +51,8 @@ class Service:
         assert headers
         self.asked.append(path)
         told = self.answers.get(path, _not_found())
+        if callable(told):
+            told = told(params)
         if isinstance(told, list):
             name = path.split("/")[1]
             told = {name: [] if "marker" in params else told}
@@ -58,6 +60,17 @@ class Service:
             raise told
         text = told if isinstance(told, str) else json.dumps(told)
         return SimpleNamespace(headers=DATE, json=lambda: json.loads(text))
+
+
+def migrations(*servers: str) -> Callable[[Row], Row]:
+    """One of each of these, two a page, as Nova lists them."""
+    rows = [{"uuid": f"m{id_}", "instance_uuid": id_, "status": "finished"} for id_ in servers]
+
+    def page(query: Row) -> Row:
+        begin = [None, *(row["uuid"] for row in rows)].index(query.get("marker"))
+        return {"migrations": rows[begin : begin + 2]}
+
+    return page
 
 
 def _not_found() -> exceptions.NotFound:
@@ -317,7 +330,7 @@ def test_a_migration_of_who_is_elsewhere_counts_if_it_may_end_here(name: str) ->
         told = {"server": {**server(S), "OS-EXT-SRV-ATTR:host": "hv2", **told}}
     world.nova.answers |= {
         "/os-services": {"services": []},
-        "/os-migrations": {"migrations": [{"instance_uuid": S, "status": "finished"}]},
+        "/os-migrations": migrations(S),
         f"/servers/{S}": told or {"server": of_a_cell_that_is_down(S)},
     }
     assert one_host.read(world.reader, "hv1").moving == ({S: "finished"} if comes else {})
@@ -330,9 +343,9 @@ def test_of_many_migrations_that_were_left_some_are_asked_for(
     monkeypatch.setattr(one_host, "ELSEWHERE_MAX", 2)
     world.nova.answers |= {
         "/os-services": {"services": []},
-        "/os-migrations": {"migrations": [{"instance_uuid": id_, "status": "x"} for id_ in left]},
+        "/os-migrations": migrations(*left),
     }
-    assert one_host.read(world.reader, "hv1").moving == {S3: "x"}, "of it nothing is known"
+    assert one_host.read(world.reader, "hv1").moving == {S3: "finished"}, "of it nothing is known"
     assert "1 of 3 servers that are elsewhere" in world.reader.unread[0]
 
 
@@ -409,11 +422,12 @@ def test_a_row_whose_id_is_none_is_left_out_and_what_cannot_be_stored_is_escaped
     row = {**server(S), **dict.fromkeys(texts, "a\0")}
     world.nova.answers["/servers/detail"] = [row, server("garbage 1")]
     strange = {"id": "garbage 2", "volume_id": volume, "instance": S, "status": "attached"}
-    world.cinder.answers["/attachments"].append(strange)
+    other = {**strange, "id": str(UUID(int=1001)), "volume_id": "garbage 3"}
+    world.cinder.answers["/attachments"] += [strange, other]
     cloud = world.reader.cloud({})
     assert set(cloud.servers) == {S, S2}
     assert len(cloud.attachments) == 1
-    assert all(f"garbage {number}" in str(world.reader.unread) for number in (1, 2))
+    assert all(f"garbage {number}" in str(world.reader.unread) for number in (1, 2, 3))
     seen = cloud.servers[S]
     assert isinstance(seen, SeenServer)
     shown = (seen.project_id, seen.user_id, seen.vm_state, seen.task_state)

@@ -11,7 +11,7 @@ import pytest
 
 from aggregates import errors
 from aggregates.attachment import Attachment, AttachmentState
-from aggregates.base import Event, NovaTold, Seen
+from aggregates.base import NovaTold, Seen
 from aggregates.instance import Instance, VmState
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.server import SeenDisks
@@ -164,28 +164,18 @@ def test_what_a_user_called_such_a_server_makes_it_nobodys(store: MemoryStore) -
     assert not unit.get(Instance, S).seen.volumes
 
 
-KNOWN_BY_MORE: list[tuple[type[Event], dict[str, Any], bool]] = [
-    (Instance.Faulted, {"claimant": A, "message": "?"}, True),
-    (Instance.Described, {"changed": {"description": "disks"}}, True),
-    (Instance.Described, {"changed": {"name": "db"}}, True),
-    (Instance.Placed, {"host": "hv1", "power_state": "running", "epoch": 0}, False),
-    (Instance.Claimed, {"claimant": A, "exclusive": True}, False),
-    (Instance.DeviceReserved, {"bdm_id": B, "volume_id": V, "device_name": "vdb"}, False),
-    (Instance.Deleted, {}, False),
-    (Instance.HandedBack, {"to": "nova", "reason": "done"}, False),
-]
-
-
-@pytest.mark.parametrize(("kind", "fields", "only_shown"), KNOWN_BY_MORE)
-def test_a_server_is_only_shown_until_more_is_known_of_it(
-    kind: type[Event], fields: dict[str, Any], only_shown: bool
-) -> None:
+def test_a_server_is_only_shown_until_an_operation_has_had_it(store: MemoryStore) -> None:
     assert not Instance(UUID(S)).only_shown, "nobody has shown it"
-    server = Instance(UUID(S))
+    unit = Unit(store)
+    server = unit.get(Instance, S)
     server.observe(name="db", host="hv1", power_state="running")
-    assert server.only_shown
-    server.record(kind, **fields)
-    assert server.only_shown is only_shown
+    server.record(Instance.Described, changed={"name": "db"})
+    before = server.only_shown
+    server.claim(A, exclusive=True)
+    server.release(A)
+    assert (before, server.only_shown) == (True, False)
+    unit.save(CONTEXT)
+    assert not record(SIGHT, Unit(store)), "an attach that was undone leaves nothing else"
 
 
 def test_a_clock_that_was_set_back_makes_no_interval_that_ends_before_it_begins() -> None:

@@ -25,7 +25,6 @@ CLASS_COLUMNS: dict[str, Any] = {
     "Meaning": "meaning",
     "By hand": "by_hand",
 }
-CLASS_TABLE = 4  # columns that fit
 
 
 class ListDrift(Lister):
@@ -65,13 +64,12 @@ class ShowFinding(ShowOne):
 
 
 class ListDriftClasses(Lister):
-    """List the classes of drift; -f json, or -c Class -c Meaning, shows what each means."""
+    """List the classes of drift; --long, or -c Class -c Meaning, shows what each means."""
+
+    brief = ("Class", "Of", "Severity", "Repair")
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        names, rows = listed(CLASS_COLUMNS, self.client.get("/v1/drift/classes")["classes"])
-        if parsed_args.formatter == "table" and not parsed_args.columns:
-            return names[:CLASS_TABLE], [row[:CLASS_TABLE] for row in rows]
-        return names, rows
+        return listed(CLASS_COLUMNS, self.client.get("/v1/drift/classes")["classes"])
 
 
 # ------------------------------------------------------------------------------- in words

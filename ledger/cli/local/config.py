@@ -10,11 +10,8 @@ from ledger.cli.base import ShowOne
 from ledger.cli.local import settings
 
 
-class ShowConfig(ShowOne):
+class ShowConfig(settings.Configured, ShowOne):
     """Show the settings that 'serve' would use, and check them."""
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        settings.add_config(parser)
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         from ledger import config

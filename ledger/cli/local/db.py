@@ -7,14 +7,11 @@ from typing import Any
 
 from ledger.cli.base import Lister, PlainCommand, ShowOne, note
 from ledger.cli.errors import CliError, ExitCode
-from ledger.cli.local.settings import add_config, checked_database, database
+from ledger.cli.local.settings import Configured, add_config, checked_database, database
 
 
-class UpgradeSchema(PlainCommand):
+class UpgradeSchema(Configured, PlainCommand):
     """Migrate the database to the schema of this version; safe to run at any time."""
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        add_config(parser)
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         from ledger.log import schema
@@ -60,14 +57,11 @@ class GrantRights(PlainCommand):
         return 0
 
 
-class ShowSchema(ShowOne):
+class ShowSchema(Configured, ShowOne):
     """Show which migrations the database has, and which are missing.
 
     Exit 0 if this version can run on the schema, else 4.
     """
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        add_config(parser)
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         from ledger.log import schema
@@ -84,11 +78,8 @@ class ShowSchema(ShowOne):
         return columns, [list(v) if isinstance(v, tuple) else v for v in values]
 
 
-class CheckSchema(PlainCommand):
+class CheckSchema(Configured, PlainCommand):
     """Exit 0 if this version can run on the schema; else say what to run."""
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        add_config(parser)
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         with checked_database(parsed_args):
@@ -96,7 +87,7 @@ class CheckSchema(PlainCommand):
         return 0
 
 
-class Preflight(Lister):
+class Preflight(Configured, Lister):
     """Check before an upgrade that nothing is in progress; it only reads.
 
     Exit 0 if no operation is running or parked, no finding is open, every projection is at the end
@@ -105,9 +96,6 @@ class Preflight(Lister):
     """
 
     empty = "Nothing is running, parked, drifted or behind."
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        add_config(parser)
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         import psycopg

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -29,15 +28,10 @@ def run_shown(dsn: str, name: str, work: Work) -> Checkmark:
     Raises CliError if another process does it already.
     """
     last: list[WorkProgress] = []
-    said_at = float("-inf")
 
     def watch(progress: WorkProgress) -> None:
-        nonlocal said_at
         last[:] = [progress]
-        now = time.monotonic()
-        if now - said_at >= line.interval_s:
-            line.say(str(progress))
-            said_at = now
+        line.say_at_times(str(progress))
 
     try:
         with refuse_busy(), Line() as line:

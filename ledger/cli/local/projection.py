@@ -7,17 +7,14 @@ from typing import Any
 
 from ledger.cli.base import Lister, PlainCommand, note
 from ledger.cli.errors import CliError, ExitCode
-from ledger.cli.local.settings import add_config, checked_database
+from ledger.cli.local.settings import Configured, add_config, checked_database
 
 
-class ListProjections(Lister):
+class ListProjections(Configured, Lister):
     """List the projections: how far each is behind the log, and what delays it.
 
     It also says what to do about a delay, and lists long work in progress, such as a rebuild.
     """
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        add_config(parser)
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         from ledger.upkeep import long_work

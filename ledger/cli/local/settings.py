@@ -30,6 +30,13 @@ def add_config(parser: argparse.ArgumentParser) -> None:
     add("--database-url", metavar="URL", help="overrides database_url of the settings")
 
 
+class Configured:
+    """A command that is told where the settings are, and nothing else."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        add_config(parser)
+
+
 def load(arguments: argparse.Namespace, **flags: Any) -> Settings:
     """The settings; wrong ones end the command with the text that names the key."""
     from host_agent.shared.platform.settings import ConfigError

@@ -108,15 +108,12 @@ class VerifyLog(PlainCommand):
         from ledger.upkeep.long_work import WorkProgress
 
         first = since.checkpoint.position if since else 0
-        proven = since
-        began = said_at = time.monotonic()
+        proven, began = since, time.monotonic()
         try:
             with Line() as line:
                 for proven, total in verify.verify(connection, archive, since=since, **more):
-                    at, now = proven.checkpoint.position, time.monotonic()
-                    if now - said_at >= line.interval_s:
-                        line.say(str(WorkProgress("verify", at, total, at - first, now - began)))
-                        said_at = now
+                    at, took_s = proven.checkpoint.position, time.monotonic() - began
+                    line.say_at_times(str(WorkProgress("verify", at, total, at - first, took_s)))
         except KeyboardInterrupt:
             if proven is not None:
                 note("Stopped. With --since and the checkpoint printed here, it goes on there.")

@@ -8,13 +8,12 @@ keeps the plan it was started with: `operation show`; whether this program can g
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ledger.cli.base import Lister, note
 from ledger.cli.errors import CliError, ExitCode
-from ledger.cli.local.settings import add_config, database
+from ledger.cli.local.settings import Configured, database
 
 if TYPE_CHECKING:
     from handlers.engine.plan import Step
@@ -114,7 +113,7 @@ def _name(function: Callable[..., Any] | None) -> str:
     return f"{function.__module__}: {function.__name__}" if function else ""
 
 
-class VerifyFlows(Lister):
+class VerifyFlows(Configured, Lister):
     """Check, before you install this version, that it can continue from your log; it only reads.
 
     It loads every aggregate, folds every projection, and asks the engine for the next step of every
@@ -122,9 +121,6 @@ class VerifyFlows(Lister):
     """
 
     empty = "This version can go on from this log."
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        add_config(parser)
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         import psycopg
@@ -148,12 +144,9 @@ def _tell(rehearsal: Rehearsal, connection: Any) -> None:
     """Try all of it, with a line that says how far that is."""
     from ledger.cli.operations.waiting import ProgressLine as Line
 
-    said_at = time.monotonic()
     with Line() as line:
         for events in rehearsal.follow(connection):
-            if time.monotonic() - said_at >= line.interval_s:
-                line.say(f"{events} events tried")
-                said_at = time.monotonic()
+            line.say_at_times(f"{events} events tried")
     note(
         f"{rehearsal.events} events of {rehearsal.aggregates} aggregates were tried, and "
         f"{rehearsal.under_way} operations that are under way."

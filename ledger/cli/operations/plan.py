@@ -185,13 +185,6 @@ class Why(FormattableColumn[str | None]):
         return self._doing or self._value or ""
 
 
-class OnlyIfSo(FormattableColumn[bool]):
-    """What is worth a line for people only if it is so."""
-
-    def human_readable(self) -> str:
-        return "yes" if self._value else ""
-
-
 class Drawing(FormattableColumn[list[Step]]):
     """The steps: drawn for people, as they are for machines."""
 
@@ -232,7 +225,7 @@ def fields(operation: Operation, known: ActFacts, now: datetime) -> dict[str, An
         "state": operation["state"],
         "outcome": operation["outcome"],
         **_standing_since(operation, now),
-        "unwinding": OnlyIfSo(operation["unwinding"]),
+        "unwinding": Lines(operation["unwinding"], ["yes"] if operation["unwinding"] else []),
         "step": name_of(at) if at else None,
         "why": operation["why"],
         "server": NamedId(operation["server_id"], operation.get("server_name")),

@@ -139,7 +139,7 @@ class ProgressLine:
         self._terminal = on_terminal()
         self.interval_s = TERMINAL_LINE_S if self._terminal else PLAIN_LINE_S
         self._shown = ""
-        self._shown_at = 0.0
+        self._shown_at = float("-inf")
 
     def __enter__(self) -> Self:
         return self
@@ -157,6 +157,11 @@ class ProgressLine:
                 sys.stderr.write("\r\x1b[K" * self._terminal + one_line(line) + "\n")
         sys.stderr.flush()
 
+    def say_at_times(self, text: str) -> None:
+        """Of what changes all the time, one in each interval."""
+        if time.monotonic() - self._shown_at >= self.interval_s:
+            self.say(text)
+
     def say(self, text: str) -> None:
         now, text = time.monotonic(), one_line(text)
         if self._terminal:  # a line that wraps could not be written anew
@@ -165,8 +170,9 @@ class ProgressLine:
             sys.stderr.flush()
         elif text != self._shown or now - self._shown_at >= PLAIN_LINE_S:
             print(text, file=sys.stderr, flush=True)
-            self._shown_at = now
-        self._shown = text
+        else:
+            return
+        self._shown, self._shown_at = text, now
 
 
 def add_wait(parser: argparse.ArgumentParser) -> None:
