@@ -28,6 +28,7 @@ from ledger.trial.cinder.model.model import CinderModel
 from tests.doubles.running_cinder import RunningCinder, running_cinder
 from tests.doubles.served import Handler, served
 from tests.doubles.simulated_keystone import SimulatedKeystone
+from tests.pages import printed
 from tests.stack import ADMIN, ROOT, Stack, eventually
 
 #: The command line, with a cloud that is called `admin`; the rest of its exit status and output.
@@ -365,8 +366,8 @@ EMPTY_SURVEY = {
 
 #: In place of ssh, first in PATH: what `answers` has for a host and its nth call, else its call.
 FAKE_SSH = r"""#!/bin/bash
-cd "$(dirname "$0")"; while [ "$1" != -- ]; do shift; done; host=$2
-echo "$3" >>"$host.asked"; n=$(wc -l <"$host.asked")
+cd "$(dirname "$0")"; while [ "${1#-}" != "$1" ]; do shift; done; host=${1#root@}
+echo "${*:2}" >>"$host.asked"; n=$(wc -l <"$host.asked")
 [ -e "$host.$n" ] || n=json
 case $host in
   hangs) sleep 600 & echo $! >child; wait ;;
@@ -501,6 +502,20 @@ def test_each_command_of_the_page_does_what_it_says(
     assert code == 8
     assert ("--html" in words) == (tmp_path / "survey.html").exists()
     assert ("--ssh" in words) == bool(hosts.asked("hv2"))
+
+
+def test_what_the_page_has_a_host_print_is_read(
+    nova: type[PlayedNova], cinder: RunningCinder, survey: Survey, hosts: Hosts, tmp_path: Path
+) -> None:
+    cinder.model.add_volume(project_id="p")
+    hosts.says("hv1", n="json")
+    words = printed("survey.md", "ssh ")
+    subprocess.run(["bash", "-ec", words], cwd=tmp_path, check=True)
+    assert hosts.asked("hv1") == [survey_hosts.COMMAND]
+    here = cloud(nova.url, cinder.endpoint)  # type: ignore[attr-defined]
+    code, _, told = survey(here, "--hosts", str(tmp_path / "hv1.json"))
+    assert code == 0
+    assert "1 hosts; again" in told
 
 
 def test_the_page_has_every_class() -> None:
