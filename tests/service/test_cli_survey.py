@@ -28,7 +28,7 @@ from ledger.trial.cinder.model.model import CinderModel
 from tests.doubles.running_cinder import RunningCinder, running_cinder
 from tests.doubles.served import Handler, served
 from tests.doubles.simulated_keystone import SimulatedKeystone
-from tests.pages import printed
+from tests.printed import printed
 from tests.stack import ADMIN, ROOT, Stack, eventually
 
 #: The command line, with a cloud that is called `admin`; the rest of its exit status and output.

@@ -22,7 +22,7 @@ from tests.benchmarks.servers import server
 from tests.lab.nova.cloud import NovaCloud, read_only, wait_until
 from tests.lab.people import person
 from tests.lab.settings import ENV, LAB_DIR, LAB_SRC, LOG_DIR, SETTLE_S
-from tests.pages import printed
+from tests.printed import printed
 from tests.stack import Process
 from tests.tokens import write_private
 

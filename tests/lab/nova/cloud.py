@@ -17,7 +17,7 @@ from keystoneauth1 import adapter
 
 from tests.lab.people import person
 from tests.lab.settings import ENV, LAB_DIR, LAB_SRC, SETTLE_S
-from tests.pages import printed
+from tests.printed import printed
 
 CLI_S = 90
 #: After its last word Nova takes a nova-compute for working so long (service_down_time); until then

@@ -18,7 +18,7 @@ from ledger.cli.errors import ExitCode
 from tests.lab.nova.beside import NOVA_URL, Beside, act, beside, lab, waiting
 from tests.lab.nova.cloud import NOVA_DOWN_S, NovaCloud, survey, wait_until
 from tests.lab.settings import ENV, LAB_DIR, SETTLE_S
-from tests.pages import printed
+from tests.printed import printed
 
 pytestmark = pytest.mark.lab
 

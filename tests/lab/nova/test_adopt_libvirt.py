@@ -20,7 +20,7 @@ from tests.lab.test_encryption import MARKER, read, write
 from tests.lab.world import Cloud as World
 from tests.lab.world import share_file
 from tests.lab.writing import Writer, assert_written
-from tests.pages import printed
+from tests.printed import printed
 
 pytestmark = pytest.mark.lab
 
