@@ -366,7 +366,7 @@ EMPTY_SURVEY = {
 
 #: In place of ssh, first in PATH: what `answers` has for a host and its nth call, else its call.
 FAKE_SSH = r"""#!/bin/bash
-cd "$(dirname "$0")"; while [ "${1#-}" != "$1" ]; do shift; done; host=${1#root@}
+cd "$(dirname "$0")"; while [ "${1#-}" != "$1" ]; do echo "$1"; shift; done >options; host=${1#root@}
 echo "${*:2}" >>"$host.asked"; n=$(wc -l <"$host.asked")
 [ -e "$host.$n" ] || n=json
 case $host in
@@ -420,6 +420,9 @@ def test_all_hosts_of_nova_are_asked_by_ssh_in_each_round(
         8,
         [("guest_missing", missing)],
     )
+    options = (hosts.room / "options").read_text().split()
+    assert options[-1] == "--"
+    assert "-oBatchMode=yes" in options
     assert hosts.asked("h1") == hosts.asked("h2") == ["attachment-ledger-agent survey"] * 2
     assert "2 hosts; again" in told
     assert survey(here, "--ssh", "h2")[:2] == (0, []), "who is not named is not asked"
