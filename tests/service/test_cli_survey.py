@@ -364,9 +364,11 @@ EMPTY_SURVEY = {
     "why_blind": [],
 }
 
-#: In place of ssh, first in PATH: what `answers` has for a host and its nth call, else its call.
+#: In place of ssh, first in PATH.  A host says what its file for this call has, or HOST.json.
 FAKE_SSH = r"""#!/bin/bash
-cd "$(dirname "$0")"; while [ "${1#-}" != "$1" ]; do echo "$1"; shift; done >options; host=${1#root@}
+cd "$(dirname "$0")"
+while [ "${1#-}" != "$1" ]; do echo "$1"; shift; done >options
+host=${1#root@}
 echo "${*:2}" >>"$host.asked"; n=$(wc -l <"$host.asked")
 [ -e "$host.$n" ] || n=json
 case $host in
