@@ -438,18 +438,25 @@ def test_a_host_that_gives_no_survey_of_its_own_is_named_and_no_party(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(survey_hosts, "ANSWER_S", 2.0)
     monkeypatch.setattr(survey_hosts, "ANSWER_BYTES_MAX", 100_000)
+    monkeypatch.setattr("ledger.cli.survey.survey.TOLD_MAX", 20)
     cinder.model.add_volume(project_id="p")
     hosts.says("liar", called="h1", n="json")
     hosts.says("h1", n="json")
+    (hosts.room / "deep.json").write_text('{"x":' + "[" * 50_000)
+    (hosts.room / "bytes.json").write_bytes(b'{"host":"\xff"}')
+    blind = {"blind": ["guests"] * 99, "why_blind": ["hangs\nNot read: " + "x" * 400] * 99}
+    word = {"host": "blind", "survey": {**EMPTY_SURVEY, **blind}}
+    (hosts.room / "blind.json").write_text(json.dumps(word))
     hostile = [f"-oProxyCommand=touch {tmp_path}/made", "h1;touch made", "h\n1", "a@h1"]
     said = {
-        "hangs": "no answer in 2 s",
         "floods": "it says too much",
         "refused": r"exit code 255: ssh: no \u001b[2Jroute",
         "garbage": "is no survey of a host",
         "liar": "its agent calls it h1",
+        "deep": "maximum recursion depth",
+        "bytes": "is no survey of a host",
+        "blind": r"the guests of host blind: hangs\u000aNot read: xxx",
         **dict.fromkeys(hostile, "ssh is given no such name"),
     }
     nova.computes += [*said, None, ""]  # type: ignore[list-item]
@@ -460,8 +467,18 @@ def test_a_host_that_gives_no_survey_of_its_own_is_named_and_no_party(
     for host, why in said.items():
         [line] = [each for each in told.splitlines() if f"host {one_line(host)}: " in each]
         assert why in line
-    assert "0 hosts; again" in told
+        assert len(line) < 300
+    assert "1 hosts; again" in told, "which does not see its guests"
     assert not (tmp_path / "made").exists()
+
+
+def test_a_host_that_does_not_answer_is_given_up_with_all_that_ssh_has_begun(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(survey_hosts, "ANSWER_S", 5.0)
+    unread: list[str] = []
+    assert survey_hosts.by_ssh(["hangs"], unread) == {}
+    assert unread == ["host hangs: no answer in 5 s"]
     child = int((hosts.room / "child").read_text())
     eventually(lambda: not Path(f"/proc/{child}").exists(), "it is not left behind")
 

@@ -27,7 +27,7 @@ from ledger.cli.errors import usage
 
 #: How many hosts are asked at once, how long each, and how long its answer may be.
 AT_ONCE, ANSWER_S, ANSWER_BYTES_MAX = 8, 60.0, 32 * 1024 * 1024
-#: How much a failed ssh may say, and how much of its last line is told.
+#: How much ssh may say besides, and how much of a reason is told.
 ERROR_BYTES_MAX, WHY_CHARS_MAX = 65_536, 200
 PIECE_BYTES = 65_536
 #: It asks nobody for a password, and lends the host nothing.  Not a master of connections: one that
@@ -49,7 +49,7 @@ def of_files(files: Iterable[Path], unread: list[str]) -> Mapping[str, Survey]:
     for path in files:
         try:
             word = msgspec.json.decode(path.read_bytes(), type=HostsWord)
-        except (OSError, msgspec.MsgspecError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise usage(
                 f"{path} is no survey of a host: {error}",
                 f"Write it there with: {COMMAND} > FILE",
@@ -69,7 +69,7 @@ def by_ssh(names: Iterable[str], unread: list[str]) -> Mapping[str, Survey]:
         words = list(threads.map(_word, every))
     for name, word in zip(every, words, strict=True):
         if isinstance(word, str):
-            unread.append(f"host {one_line(name)}: {word}")
+            unread.append(f"host {one_line(name)}: {_short(word)}")
         else:
             found[name] = word.survey
             unread += _blind(word)
@@ -77,8 +77,12 @@ def by_ssh(names: Iterable[str], unread: list[str]) -> Mapping[str, Survey]:
 
 
 def _blind(word: HostsWord) -> list[str]:
-    blind = zip(word.survey.blind, word.survey.why_blind, strict=False)
-    return [f"the {part} of host {word.host}: {why}" for part, why in blind]
+    blind = dict(zip(word.survey.blind, word.survey.why_blind, strict=False))
+    return [f"the {part} of host {word.host}: {_short(why)}" for part, why in blind.items()]
+
+
+def _short(why: str) -> str:
+    return one_line(why)[:WHY_CHARS_MAX]
 
 
 def _word(name: str) -> HostsWord | str:
@@ -93,10 +97,10 @@ def _word(name: str) -> HostsWord | str:
         return "it says too much to be a survey"
     if code:
         last = why.decode(errors="replace").strip().rpartition("\n")[2]
-        return f"exit code {code}: {one_line(last)[:WHY_CHARS_MAX]}"
+        return f"exit code {code}: {last}"
     try:
         word = msgspec.json.decode(said, type=HostsWord)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         return f"what it says is no survey of a host: {error}"
     if word.host != name:
         return f"its agent calls it {word.host}; its [agent] host has to be Nova's name for it"
