@@ -132,9 +132,15 @@ def refusals_of(host: HostFacts) -> list[str]:
 
 def notes_of(host: HostFacts) -> list[str]:
     """What an operator must know of the host before its agent is started."""
-    return [_LOCKS, _RUNS] if host.up else [_LOCKS]
+    calls = _CALLS.format(host=host.name)
+    return [_LOCKS, calls, _RUNS] if host.up else [_LOCKS, calls]
 
 
+#: Why it does not look itself: docs/decisions/0139.
+_CALLS = (
+    "Nobody has looked whether calls wait for its nova-compute. In Nova's RabbitMQ, rabbitmqctl "
+    "list_queues name messages has to show compute.{host} and compute-alt.{host} with 0."
+)
 _LOCKS = (
     "os-brick's lock directory of nova-compute ([os_brick]lock_path, or [oslo_concurrency]) is in "
     "no API. The agent has its own: only one of both may work there."

@@ -23,6 +23,7 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
             "--os-cloud admin --hosts hv1.json hv2.json --html survey.html",
             "also compare two hosts, and write a page",
         ),
+        ("--os-cloud admin --ssh", "also ask all of Nova's hosts"),
     ),
     "history volume": (
         ("63383fde", "all that happened to a volume"),

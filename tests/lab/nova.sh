@@ -1,5 +1,5 @@
 #!/bin/bash
-# nova.sh fill|up|hypervisor|drained HOST|down: a real Nova as separate processes (API, conductor, scheduler, a compute service for
+# nova.sh fill|up|hypervisor|rabbitmqctl WORDS|down: a real Nova as separate processes (API, conductor, scheduler, a compute service for
 # each host with the fake driver), Placement, and what they need: MariaDB, RabbitMQ, and a Neutron that has
 # nothing (neutron.py).  `up` needs Keystone and Cinder; servers boot from volumes, without networks.
 # `hypervisor` adds a compute service with libvirt, on a host with namespaces of its own (hosts.sh).
@@ -51,6 +51,7 @@ connection = $DB/nova_api
 lock_path = $STATE/lock
 [oslo_messaging_notifications]
 driver = messagingv2
+transport_url = rabbit://guest:guest@127.0.0.1:$LAB_RABBIT_PORT/notifications
 [notifications]
 notification_format = versioned
 bdms_in_notifications = true
@@ -170,7 +171,7 @@ up() {
   # shellcheck disable=SC2086  # several words
   "$LAB_DIR/venv-keystone/bin/python" "$LAB_SRC/keystone_cloud.py" $LAB_SERVICES
   tables >"$LAB_DIR/log/nova-db.log" 2>&1 || { tail -n 20 "$LAB_DIR/log/nova-db.log" >&2; return 1; }
-  wait_port rabbitmq "$LAB_RABBIT_PORT"
+  wait_port rabbitmq "$LAB_RABBIT_PORT"; bus
   OS_PLACEMENT_CONFIG_DIR=$ETC serve placement "$LAB_PLACEMENT_PORT" placement.wsgi.api:application 1
   OS_NOVA_CONFIG_DIR=$ETC serve nova-api "$LAB_NOVA_PORT" nova.wsgi.osapi_compute:application 2
   for each in conductor scheduler; do spawn nova-$each nova-$each --config-file "$ETC/nova.conf"; done
@@ -182,10 +183,18 @@ up() {
   "$LAB_DIR/venv-client/bin/python" "$LAB_SRC/nova/ready.py" "${FAKES[@]}"
 }
 
-drained() { # host: whether no call waits for its nova-compute (docs/adopt.md)
+rabbitmqctl() { # words: of the node that Nova uses
   HOME=$LAB_DIR/rabbit ERL_EPMD_ADDRESS=127.0.0.1 ERL_EPMD_PORT=$LAB_EPMD_PORT \
-    /usr/lib/rabbitmq/bin/rabbitmqctl -n nova@localhost -q list_queues name messages |
-    awk -v host="$1" '$1 == "compute." host || $1 == "compute-alt." host { n += $2 == 0 } END { exit n != 2 }'
+    /usr/lib/rabbitmq/bin/rabbitmqctl -n nova@localhost -q "$@"
+}
+
+bus() { # the virtual host of Nova's notifications; what the ledger's user may there, docs/observe.md says
+  rabbitmqctl await_startup
+  [ ! -e "$LAB_DIR/rabbit/.bus" ] || return 0
+  rabbitmqctl add_vhost notifications
+  rabbitmqctl set_permissions -p notifications guest '.*' '.*' '.*'
+  rabbitmqctl add_user ledger lab
+  touch "$LAB_DIR/rabbit/.bus"
 }
 
 down() {
@@ -199,6 +208,6 @@ case ${1:-} in
   fill)
     packages mariadb-server-core mariadb-client-core rabbitmq-server
     venv "$VENV" "$LAB_SRC/requirements-nova.txt" ;;
-  up | hypervisor | drained | down) "$@" ;;
-  *) fail "usage: nova.sh fill|up|hypervisor|drained|down" ;;
+  up | hypervisor | rabbitmqctl | down) "$@" ;;
+  *) fail "usage: nova.sh fill|up|hypervisor|rabbitmqctl|down" ;;
 esac

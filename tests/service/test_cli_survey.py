@@ -5,6 +5,7 @@ Nova for what ours never does; a simulated Keystone for who asks.
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -19,13 +20,16 @@ import pytest
 from keystoneauth1 import session
 
 from host_agent.shared.contract.survey import HostsWord
+from host_agent.shared.platform.text import one_line
 from ledger.cli import shell
+from ledger.cli.survey import hosts as survey_hosts
 from ledger.nova_beside import reads as survey_reads
 from ledger.trial.cinder.model.model import CinderModel
 from tests.doubles.running_cinder import RunningCinder, running_cinder
 from tests.doubles.served import Handler, served
 from tests.doubles.simulated_keystone import SimulatedKeystone
-from tests.stack import ADMIN, ROOT, Stack
+from tests.printed import printed
+from tests.stack import ADMIN, ROOT, Stack, eventually
 
 #: The command line, with a cloud that is called `admin`; the rest of its exit status and output.
 Survey = Callable[..., tuple[int, list[dict[str, Any]], str]]
@@ -45,6 +49,7 @@ class PlayedNova(Handler):
     deleted: set[str]  # markers that are no more
     refuses: int
     asked: list[str]
+    computes: list[str]
 
     def respond(self) -> None:
         url = urlsplit(self.path)
@@ -54,6 +59,8 @@ class PlayedNova(Handler):
             return self._json(self.refuses, {"forbidden": {"message": "Policy doesn't allow."}})
         if url.path.endswith("/servers/detail"):
             return self._page(query)
+        if url.path == "/os-services" and query == {"binary": "nova-compute"}:
+            return self._json(200, {"services": [{"host": each} for each in self.computes]})
         if url.path.endswith("/os-volume_attachments"):
             return self._json(200, {"volumeAttachments": []})
         known = self.servers.get(url.path.rpartition("/")[2])
@@ -83,6 +90,7 @@ def nova() -> Iterator[type[PlayedNova]]:
         "deleted": set(),
         "refuses": 0,
         "asked": [],
+        "computes": [],
     }
     kind = type("Nova", (PlayedNova,), more)
     with served(kind) as kind.url:  # type: ignore[attr-defined]
@@ -345,29 +353,6 @@ def test_a_cloud_of_the_environment_will_do(
     assert shell.main(["survey", "--apart", "0s"]) == 0
 
 
-PAGE = (ROOT / "docs/survey.md").read_text()
-LINES = re.findall(r"^\$ attachment-ledger (survey .*)$", PAGE, re.MULTILINE)
-
-
-@pytest.mark.parametrize("line", LINES)
-def test_each_command_of_the_page_does_what_it_says(
-    line: str,
-    nova: type[PlayedNova],
-    cinder: RunningCinder,
-    survey: Survey,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    reserved(cinder.model)
-    monkeypatch.chdir(tmp_path)
-    for name in ("hv1", "hv2"):
-        (tmp_path / f"{name}.json").write_text(json.dumps({"host": name, "survey": EMPTY_SURVEY}))
-    words = shlex.split(line.partition("  #")[0])[1:]
-    code, _, _ = survey(cloud(nova.url, cinder.endpoint), *words, "--apart", "0s")  # type: ignore[attr-defined]
-    assert code == 8
-    assert ("--html" in words) == (tmp_path / "survey.html").exists()
-
-
 EMPTY_SURVEY = {
     "boot_id": "b",
     "epoch": 0,
@@ -378,6 +363,181 @@ EMPTY_SURVEY = {
     "blind": [],
     "why_blind": [],
 }
+
+#: In place of ssh, first in PATH.  A host says what its file for this call has, or HOST.json.
+FAKE_SSH = r"""#!/bin/bash
+cd "$(dirname "$0")"
+while [ "${1#-}" != "$1" ]; do echo "$1"; shift; done >options
+host=${1#root@}
+echo "${*:2}" >>"$host.asked"; n=$(wc -l <"$host.asked")
+[ -e "$host.$n" ] || n=json
+case $host in
+  hangs) sleep 600 & echo $! >child; wait ;;
+  floods) yes ;;
+  refused) printf 'a banner\nssh: no \033[2Jroute\n' >&2; exit 255 ;;
+  garbage) echo 'Last login: today' ;;
+  *) cat "$host.$n" ;;
+esac
+"""
+
+
+class Hosts:
+    """What each host says, in files of `room`."""
+
+    def __init__(self, room: Path) -> None:
+        self.room = room
+        room.mkdir()
+        (room / "ssh").write_text(FAKE_SSH)
+        (room / "ssh").chmod(0o755)
+
+    def says(self, host: str, *guests: dict[str, Any], called: str | None = None, n: str) -> None:
+        word = {"host": called or host, "survey": {**EMPTY_SURVEY, "guests": guests}}
+        (self.room / f"{host}.{n}").write_text(json.dumps(word))
+
+    def asked(self, host: str) -> list[str]:
+        path = self.room / f"{host}.asked"
+        return path.read_text().splitlines() if path.exists() else []
+
+
+@pytest.fixture
+def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hosts:
+    found = Hosts(tmp_path / "ssh")
+    monkeypatch.setenv("PATH", f"{found.room}:{os.environ['PATH']}")
+    return found
+
+
+def test_all_hosts_of_nova_are_asked_by_ssh_in_each_round(
+    nova: type[PlayedNova], cinder: RunningCinder, survey: Survey, hosts: Hosts
+) -> None:
+    cinder.model.add_volume(project_id="p")
+    here = cloud(nova.url, cinder.endpoint)  # type: ignore[attr-defined]
+    missing, late = str(uuid4()), str(uuid4())
+    nova.listed += [{**ROW, "id": missing}, {**ROW, "id": late, "OS-EXT-SRV-ATTR:host": "h2"}]
+    nova.computes += ["h1", "h2"]
+    hosts.says("h1", n="json")
+    hosts.says("h2", n="1")
+    hosts.says("h2", {"server_id": late, "power_state": "running"}, n="json")
+    code, rows, told = survey(here, "--ssh")
+    assert (code, [(row["Class"], row["Server"]) for row in rows]) == (
+        8,
+        [("guest_missing", missing)],
+    )
+    options = (hosts.room / "options").read_text().split()
+    assert options[-1] == "--"
+    assert "-oBatchMode=yes" in options
+    assert hosts.asked("h1") == hosts.asked("h2") == ["attachment-ledger-agent survey"] * 2
+    assert "2 hosts; again" in told
+    assert survey(here, "--ssh", "h2")[:2] == (0, []), "who is not named is not asked"
+
+
+def test_a_host_that_gives_no_survey_of_its_own_is_named_and_no_party(
+    nova: type[PlayedNova],
+    cinder: RunningCinder,
+    survey: Survey,
+    hosts: Hosts,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setattr(survey_hosts, "ANSWER_BYTES_MAX", 100_000)
+    monkeypatch.setattr("ledger.cli.survey.survey.TOLD_MAX", 20)
+    cinder.model.add_volume(project_id="p")
+    hosts.says("liar", called="h1", n="json")
+    hosts.says("h1", n="json")
+    (hosts.room / "deep.json").write_text('{"x":' + "[" * 50_000)
+    (hosts.room / "bytes.json").write_bytes(b'{"host":"\xff"}')
+    blind = {"blind": ["guests"] * 99, "why_blind": ["hangs\nNot read: " + "x" * 400] * 99}
+    word = {"host": "blind", "survey": {**EMPTY_SURVEY, **blind}}
+    (hosts.room / "blind.json").write_text(json.dumps(word))
+    hostile = [f"-oProxyCommand=touch {tmp_path}/made", "h1;touch made", "h\n1", "a@h1"]
+    said = {
+        "floods": "it says too much",
+        "refused": r"exit code 255: ssh: no \u001b[2Jroute",
+        "garbage": "is no survey of a host",
+        "liar": "its agent calls it h1",
+        "deep": "maximum recursion depth",
+        "bytes": "is no survey of a host",
+        "blind": r"the guests of host blind: hangs\u000aNot read: xxx",
+        **dict.fromkeys(hostile, "ssh is given no such name"),
+    }
+    nova.computes += [*said, None, ""]  # type: ignore[list-item]
+    for host in said:
+        nova.listed.append({**ROW, "id": str(uuid4()), "OS-EXT-SRV-ATTR:host": host})
+    code, rows, told = survey(cloud(nova.url, cinder.endpoint), "--ssh")  # type: ignore[attr-defined]
+    assert (code, rows) == (0, [])
+    for host, why in said.items():
+        [line] = [each for each in told.splitlines() if f"host {one_line(host)}: " in each]
+        assert why in line
+        assert len(line) < 300
+    assert "1 hosts; again" in told, "which does not see its guests"
+    assert not (tmp_path / "made").exists()
+
+
+def test_a_host_that_does_not_answer_is_given_up_with_all_that_ssh_has_begun(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(survey_hosts, "ANSWER_S", 5.0)
+    unread: list[str] = []
+    assert survey_hosts.by_ssh(["hangs"], unread) == {}
+    assert unread == ["host hangs: no answer in 5 s"]
+    child = int((hosts.room / "child").read_text())
+    eventually(lambda: not Path(f"/proc/{child}").exists(), "it is not left behind")
+
+
+def test_hosts_are_asked_in_one_way_and_not_without_ssh(
+    nova: type[PlayedNova],
+    cinder: RunningCinder,
+    survey: Survey,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    here = cloud(nova.url, cinder.endpoint)  # type: ignore[attr-defined]
+    monkeypatch.setenv("PATH", str(tmp_path))
+    code, _, told = survey(here, "--ssh", "h1")
+    assert code == 2
+    assert "ssh cannot be run" in told
+    with pytest.raises(SystemExit, match="2"):
+        survey(here, "--ssh", "h1", "--hosts", "h.json")
+
+
+PAGE = (ROOT / "docs/survey.md").read_text()
+LINES = re.findall(r"^\$ attachment-ledger (survey .*)$", PAGE, re.MULTILINE)
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_each_command_of_the_page_does_what_it_says(
+    line: str,
+    nova: type[PlayedNova],
+    cinder: RunningCinder,
+    survey: Survey,
+    hosts: Hosts,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reserved(cinder.model)
+    monkeypatch.chdir(tmp_path)
+    nova.computes += ["hv1", "hv2"]
+    for name in nova.computes:
+        hosts.says(name, n="json")
+        (tmp_path / f"{name}.json").write_bytes((hosts.room / f"{name}.json").read_bytes())
+    words = shlex.split(line.partition("  #")[0])[1:]
+    code, _, _ = survey(cloud(nova.url, cinder.endpoint), *words, "--apart", "0s")  # type: ignore[attr-defined]
+    assert code == 8
+    assert ("--html" in words) == (tmp_path / "survey.html").exists()
+    assert ("--ssh" in words) == bool(hosts.asked("hv2"))
+
+
+def test_what_the_page_has_a_host_print_is_read(
+    nova: type[PlayedNova], cinder: RunningCinder, survey: Survey, hosts: Hosts, tmp_path: Path
+) -> None:
+    cinder.model.add_volume(project_id="p")
+    hosts.says("hv1", n="json")
+    words = printed("survey.md", "ssh ")
+    subprocess.run(["bash", "-ec", words], cwd=tmp_path, check=True)
+    assert hosts.asked("hv1") == [survey_hosts.COMMAND]
+    here = cloud(nova.url, cinder.endpoint)  # type: ignore[attr-defined]
+    code, _, told = survey(here, "--hosts", str(tmp_path / "hv1.json"))
+    assert code == 0
+    assert "1 hosts; again" in told
 
 
 def test_the_page_has_every_class() -> None:

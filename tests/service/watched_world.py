@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from host_agent.shared.contract.messages import PowerState
@@ -36,14 +37,16 @@ class Watched:
     def volume(self) -> str:
         return self.nova.cinder.add_volume(project_id="theirs").id
 
-    def on_the_host(self, server: Server, *mappings: Mapping) -> None:
-        """What nova-compute has connected and put into the guest there."""
+    def on_the_host(
+        self, server: Server, *mappings: Mapping, devices: Sequence[str] = ("vda",)
+    ) -> None:
+        """What nova-compute has connected and put into the guest there, beside its `devices`."""
         host = str(server.host)
         path = self.stack.home / f"{host}.json"
         guest = {"server_id": server.id, "name": server.name, "project_id": server.project_id}
         store = HostState(path)
         with store.edit() as state:
-            running = {"power_state": PowerState.RUNNING.value}
+            running = {"power_state": PowerState.RUNNING.value, "devices": list(devices)}
             state.setdefault("define", []).append(guest | running)
         store = HostState(path, {})
         brick = SimulatedBrick(store, Faults(), host)

@@ -192,6 +192,8 @@ def test_a_host_to_which_servers_may_come_is_not_taken() -> None:
     assert "no nova-compute" in refusals_of(replace(HOST, disabled=None))[0]
     assert "cell" in refusals_of(replace(HOST, disabled=UNKNOWN))[0]
     assert len(notes_of(replace(HOST, up=True))) == len(notes_of(HOST)) + 1
+    topics = f"compute.{HOST.name} and compute-alt.{HOST.name} with 0"
+    assert any(topics in each for each in notes_of(HOST)), "the queues, as they are called there"
 
 
 _STOPPED = {"host": "hv1", "status": "disabled", "state": "down", "forced_down": False}

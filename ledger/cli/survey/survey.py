@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ledger.cli.base import Lister, clock, note
-from ledger.cli.errors import ExitCode, usage
+from ledger.cli.errors import ExitCode
 
 if TYPE_CHECKING:
     from handlers.drift.beside_nova import Cloud, Difference
-    from host_agent.shared.contract.survey import Survey as HostSurvey
     from ledger.nova_beside.reads import CloudReader
 
 COLUMNS = (
@@ -47,13 +46,20 @@ class SurveyCloud(Lister):
             metavar="NAME",
             help="an administrator's cloud in clouds.yaml (default: OS_CLOUD, else other OS_*)",
         )
-        add(
+        hosts = parser.add_mutually_exclusive_group()
+        hosts.add_argument(
             "--hosts",
             nargs="+",
             type=Path,
             default=[],
             metavar="FILE",
             help="output of 'attachment-ledger-agent survey' on some hosts",
+        )
+        hosts.add_argument(
+            "--ssh",
+            nargs="*",
+            metavar="HOST",
+            help="in each round ask these hosts by ssh; without a name, all of Nova's",
         )
         add(
             "--apart",
@@ -81,11 +87,13 @@ class SurveyCloud(Lister):
         from keystoneauth1 import exceptions
 
         from handlers.drift.beside_nova import confirmed, found
-        from ledger.cli.survey import clouds
+        from ledger.cli.survey import clouds, hosts
+        from ledger.nova_beside import one_host
         from ledger.nova_beside.adapters import OVERRIDES, adapter_of
         from ledger.nova_beside.reads import CloudReader, CutListError
 
-        hosts = hosts_of(parsed_args.hosts)
+        unseen: list[str] = []
+        given = hosts.of_files(parsed_args.hosts, unseen)
         cloud = clouds.options_of(parsed_args.os_cloud, os.environ)
         to = clouds.session_of(cloud)
         nova, cinder = (adapter_of(cloud, to, each) for each in OVERRIDES)
@@ -93,7 +101,10 @@ class SurveyCloud(Lister):
         rounds, seen = [], None
         try:
             for first in (True, False):
-                seen = reader.cloud(hosts, every_mapping=parsed_args.every_mapping)
+                if parsed_args.ssh is not None:
+                    names = parsed_args.ssh or sorted(filter(None, one_host.hosts(reader)))
+                    given = hosts.by_ssh(names, unseen)
+                seen = reader.cloud(given, every_mapping=parsed_args.every_mapping)
                 rounds.append(found(seen, parsed_args.stuck))
                 if first:
                     _say_size(seen, parsed_args.apart)
@@ -102,6 +113,7 @@ class SurveyCloud(Lister):
         except (exceptions.ClientException, CutListError) as error:
             raise clouds.told(error) from error
         assert seen is not None
+        reader.unread += dict.fromkeys(unseen)
         both = confirmed(*rounds)
         once = len(rounds[1]) - len(both)
         rows = [row_of(each) for each in both]
@@ -132,29 +144,6 @@ def _span(text: str) -> timedelta:
     if match is None:
         raise argparse.ArgumentTypeError(f"must be a time like 90s, 15m or 2h, not {text!r}")
     return timedelta(seconds=int(match[1]) * _UNITS[match[2]])
-
-
-def hosts_of(files: list[Path]) -> Mapping[str, HostSurvey]:
-    """The surveys of hosts, by their names.  Raises CliError."""
-    import msgspec
-
-    from host_agent.shared.contract.survey import HostsWord
-
-    found: dict[str, HostSurvey] = {}
-    for path in files:
-        try:
-            word = msgspec.json.decode(path.read_bytes(), type=HostsWord)
-        except (OSError, msgspec.MsgspecError) as error:
-            raise usage(
-                f"{path} is no survey of a host: {error}",
-                "Write it there with: attachment-ledger-agent survey > FILE",
-            ) from None
-        if word.host in found:
-            raise usage(f"{path} is a second survey of host {word.host}.")
-        found[word.host] = word.survey
-        for part, why in zip(word.survey.blind, word.survey.why_blind, strict=False):
-            note(f"Host {word.host} could not see its {part}: {why}. Nothing is said of it.")
-    return found
 
 
 def _say_size(seen: Cloud, apart: timedelta) -> None:

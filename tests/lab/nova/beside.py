@@ -22,6 +22,7 @@ from tests.benchmarks.servers import server
 from tests.lab.nova.cloud import NovaCloud, read_only, wait_until
 from tests.lab.people import person
 from tests.lab.settings import ENV, LAB_DIR, LAB_SRC, LOG_DIR, SETTLE_S
+from tests.printed import printed
 from tests.stack import Process
 from tests.tokens import write_private
 
@@ -57,7 +58,7 @@ plain_http = true
 [observe]
 interval_s = {INTERVAL_S}
 interface = "public"
-notifications = "rabbit://guest:guest@127.0.0.1:{ENV[LAB_RABBIT_PORT]}/"
+notifications = "rabbit://ledger:lab@127.0.0.1:{ENV[LAB_RABBIT_PORT]}/notifications"
 compute_endpoint = "{NOVA_URL}/v2.1"
 pass_on_to = "{NOVA_URL}"
 
@@ -185,6 +186,8 @@ class Beside:
 def beside() -> Iterator[Beside]:
     with server() as dsn, tempfile.TemporaryDirectory() as home, read_only() as auth:
         options = "\n".join(f'{name} = "{value}"' for name, value in auth.items())
+        for begins in ("rabbitmqctl set_permissions", "rabbitmqctl set_policy"):
+            bus(printed("observe.md", begins))
         ledger = Beside(Path(home), CONFIG.format(dsn=dsn, auth=options, **globals()))
         ledger.start()
         try:
@@ -222,3 +225,21 @@ def lab(command: str) -> None:
     """By the lab's own scripts."""
     script = f". nova/env.sh && . ./lib.sh && {command}"
     subprocess.run(["bash", "-ec", script], cwd=LAB_SRC, check=True, timeout=SCRIPT_S)
+
+
+def bus(command: str) -> str:
+    """What rabbitmqctl says, of Nova's bus."""
+    script = f". nova/env.sh && exec ./nova.sh {command}"
+    words = ["bash", "-ec", script]
+    done = subprocess.run(
+        words, cwd=LAB_SRC, check=True, timeout=SCRIPT_S, stdout=subprocess.PIPE, text=True
+    )
+    return done.stdout
+
+
+def waiting(host: str) -> dict[str, int]:
+    """How many calls wait for its nova-compute, by topic, as the page has an operator see it."""
+    rows = bus(printed("adopt.md", "rabbitmqctl list_queues")).splitlines()
+    counts = dict(each.split("\t") for each in rows)
+    topics = [printed("adopt.md", each, hv1=host) for each in ("compute.", "compute-alt.")]
+    return {topic: int(counts[topic]) for topic in topics}

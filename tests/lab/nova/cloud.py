@@ -10,12 +10,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, Self
+from uuid import uuid4
 
 from cinderclient import exceptions as cinder_errors
 from keystoneauth1 import adapter
 
 from tests.lab.people import person
 from tests.lab.settings import ENV, LAB_DIR, LAB_SRC, SETTLE_S
+from tests.printed import printed
 
 CLI_S = 90
 #: After its last word Nova takes a nova-compute for working so long (service_down_time); until then
@@ -217,7 +219,8 @@ class NovaCloud:
     def set_status(self, volume_id: str, status: str) -> None:
         self.cinder_row("UPDATE volumes SET status = ? WHERE id = ?", status, volume_id)
 
-    def openstack(self, command: str, code: int = 0) -> str:
+    @staticmethod
+    def openstack(command: str, code: int = 0) -> str:
         """A command line as it was printed, by an administrator: the unmodified client.  It ends
         with `code`.
         """
@@ -314,15 +317,10 @@ class Work:
 @contextlib.contextmanager
 def read_only() -> Iterator[dict[str, str]]:
     """An administrator's application credential that may GET alone: options of keystoneauth."""
-    admin = person("admin")
-    api = f"{ENV['LEDGER_LAB_KEYSTONE']}/users/{admin.user_id}/application_credentials"
-    rules = [
-        {"service": service, "method": "GET", "path": path}
-        for service, path in (("compute", "/v2.1/**"), ("volumev3", "/v3/**"))
-    ]
-    asked = {"name": "reads", "access_rules": rules}
-    made = admin.session.post(api, json={"application_credential": asked}).json()
-    credential = made["application_credential"]
+    name = f"observer-{uuid4()}"
+    words = printed("observe.md", "openstack application credential create", observer=name)
+    told = json.loads(NovaCloud.openstack(f"{words} -f json"))
+    credential = {each.lower(): value for each, value in told.items()}
     try:
         yield {
             "auth_type": "v3applicationcredential",
@@ -331,7 +329,7 @@ def read_only() -> Iterator[dict[str, str]]:
             "application_credential_secret": credential["secret"],
         }
     finally:
-        admin.session.delete(f"{api}/{credential['id']}")
+        NovaCloud.openstack(f"openstack application credential delete {credential['id']}")
 
 
 def survey(*options: str, **env: str) -> tuple[int, list[dict[str, Any]], str]:

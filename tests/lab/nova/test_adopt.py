@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,9 +15,10 @@ from host_agent.shared.faults import Faults
 from host_agent.simulated.adapters import SimulatedBrick, SimulatedGuests
 from host_agent.simulated.host_state import HostState
 from ledger.cli.errors import ExitCode
-from tests.lab.nova.beside import NOVA_URL, Beside, act, beside, lab
+from tests.lab.nova.beside import NOVA_URL, Beside, act, beside, lab, waiting
 from tests.lab.nova.cloud import NOVA_DOWN_S, NovaCloud, survey, wait_until
-from tests.lab.settings import ENV, SETTLE_S
+from tests.lab.settings import ENV, LAB_DIR, SETTLE_S
+from tests.printed import printed
 
 pytestmark = pytest.mark.lab
 
@@ -69,11 +72,30 @@ def as_connected(state: Path, cloud: NovaCloud, server: str) -> None:
         )
 
 
+def test_a_call_that_its_nova_compute_has_not_begun_is_seen_at_the_bus(cloud: NovaCloud) -> None:
+    """Also one that is in its hands: the broker has given it away, and has no word of it yet.
+
+    Our own question, a passive declaration, would not see that one (docs/decisions/0139).
+    """
+    server = at(cloud)
+    pid = int((LAB_DIR / f"run/nova-{HOST}.pid").read_text().split()[0])
+    assert not any(waiting(HOST).values())
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        cloud.act(server, reboot={"type": "HARD"})
+        wait_until(lambda: waiting(HOST)[f"compute.{HOST}"], "it to wait")
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    cloud.wait_server(server)
+    wait_until(lambda: not any(waiting(HOST).values()), "it to be taken")
+
+
 def test_a_host_is_adopted_worked_on_and_handed_back(cloud: NovaCloud, ledger: Beside) -> None:
     server, first, second = at(cloud), cloud.volume(), cloud.volume()
     cloud.attach(server, first)
     ledger.until(first, "BlockDeviceMapping.DevicePlugged")
-    cloud.openstack(f"openstack compute service set --disable {HOST} nova-compute")
+    cloud.openstack(printed("adopt.md", "openstack compute service set", hv1=HOST))
+    assert not any(waiting(HOST).values())
     assert act(cloud, f"adopt {HOST} --dry-run", server)["state"] == "adoptable"
     lab(f"stop nova-{HOST}")
     assert act(cloud, f"adopt {HOST} --reason 'rack 3 first'", server)["state"] == "adopted"

@@ -13,13 +13,14 @@ import pytest
 
 from ledger.cli.errors import ExitCode
 from tests.lab.guest import LabGuest, libvirt_of, node_of, wait_node
-from tests.lab.nova.beside import NOVA_URL, URL, Beside, act, beside, lab
+from tests.lab.nova.beside import NOVA_URL, URL, Beside, act, beside, lab, waiting
 from tests.lab.nova.cloud import NOVA, NOVA_DOWN_S, NovaCloud, survey, wait_until
 from tests.lab.settings import ENV, LAB_DIR, SETTLE_S
 from tests.lab.test_encryption import MARKER, read, write
 from tests.lab.world import Cloud as World
 from tests.lab.world import share_file
 from tests.lab.writing import Writer, assert_written
+from tests.printed import printed
 
 pytestmark = pytest.mark.lab
 
@@ -100,8 +101,8 @@ def assert_no_finding(cloud: NovaCloud, ledger: Beside) -> None:
 
 
 def adopt(cloud: NovaCloud, server: str) -> None:
-    cloud.set_service(HOST, status="disabled")
-    lab(f"exec ./nova.sh drained {HOST}")
+    cloud.openstack(printed("adopt.md", "openstack compute service set", hv1=HOST))
+    assert not any(waiting(HOST).values())
     assert act(cloud, f"adopt {HOST} --dry-run", server)["state"] == "adoptable"
     lab(f"stop nova-{HOST}")
     assert act(cloud, f"adopt {HOST} --reason 'rack 3 first'", server)["state"] == "adopted"
@@ -133,8 +134,9 @@ def hand_back(cloud: NovaCloud, ledger: Beside, server: str) -> None:
     cloud.set_service(HOST, status="enabled")
     wait_until(lambda: cloud.service(HOST)["state"] == "up", "Nova to hear of its host")
     # By its hard reboot Nova would leave out each volume that it has no connection of.
-    cloud.bring(server, "SHELVED_OFFLOADED", shelve=None)
-    cloud.bring(server, "ACTIVE", unshelve=None)
+    for act_, status in (("shelve", "SHELVED_OFFLOADED"), ("unshelve", "ACTIVE")):
+        cloud.openstack(printed("adopt.md", f"openstack server {act_}", SERVER=server))
+        cloud.wait_server(server, status)
 
 
 def test_a_guest_of_libvirt_is_adopted_worked_on_and_handed_back(

@@ -5,6 +5,7 @@ Users, the unmodified client and Cinder ask the ledger alone, and cannot tell it
 
 from __future__ import annotations
 
+import configparser
 import itertools
 import json
 import re
@@ -16,11 +17,12 @@ from typing import Any
 import pytest
 from cinderclient import exceptions as cinder_errors
 
-from tests.lab.nova.beside import NOVA_URL, SLOW_S, URL, Beside, beside, lab
+from tests.lab.nova.beside import NOVA_URL, SLOW_S, URL, Beside, beside, bus, lab
 from tests.lab.nova.cloud import NOVA, NovaCloud, Work, survey, wait_until
 from tests.lab.people import person
-from tests.lab.settings import ENV, LOG_DIR, SETTLE_S
+from tests.lab.settings import ENV, LAB_DIR, LOG_DIR, SETTLE_S
 from tests.service.test_observe import holds, now
+from tests.stack import ROOT
 
 pytestmark = pytest.mark.lab
 
@@ -101,11 +103,21 @@ def test_an_evacuation_is_seen_and_what_was_so_before_it(ledger: Beside, cloud: 
 
 def test_what_nova_tells_says_who_asked(ledger: Beside, cloud: NovaCloud) -> None:
     """By its own bus; and the place of a volume in the boot order, if it has one."""
+    page, nova = (configparser.RawConfigParser() for _ in range(2))
+    [block] = re.findall(r"```ini\n(.*?)```", (ROOT / "docs/observe.md").read_text(), re.DOTALL)
+    page.read_string(block)
+    nova.read(LAB_DIR / "etc/nova/nova.conf")
+    for section in page.sections():
+        wanted = {name: value for name, value in page[section].items() if name != "transport_url"}
+        assert wanted.items() <= dict(nova[section]).items()
     server, volume = cloud.server(), cloud.volume()
     cloud.attach(server, volume)
     begun = ledger.until(volume, "Attachment.Completed")["body"]["seen"]["told"]
     cloud.detach(server, volume)
     ended = ledger.until(volume, "Attachment.Deleted")["body"]["seen"]["told"]
+    assert "attachment-ledger\tledger" in bus(
+        "rabbitmqctl list_queues -p notifications name policy"
+    ), "the policy is our queue's"
     assert begun["event"].startswith("instance.volume_attach.")
     assert ended["event"].startswith("instance.volume_detach.")
     assert begun["user_id"] == ended["user_id"]

@@ -7,11 +7,13 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.lab.nova.cloud import NovaCloud, Work, read_only, survey
+from tests.lab.settings import ENV
 
 pytestmark = pytest.mark.lab
 
@@ -256,6 +258,17 @@ def test_a_cloud_at_work_is_clean(cloud: NovaCloud) -> None:
         while work.goes_on():
             found.append(survey("--apart", "3s")[:2])
     assert found == [(0, [])] * len(found)
+
+
+def test_all_hosts_of_nova_are_asked_by_ssh(cloud: NovaCloud, tmp_path: Path) -> None:
+    ssh = tmp_path / "ssh"
+    ssh.write_text("#!/bin/sh\necho no route >&2; exit 255\n")
+    ssh.chmod(0o755)
+    cloud.server()
+    code, rows, words = survey(*SOON, "--ssh", PATH=f"{tmp_path}:{ENV['PATH']}")
+    assert (code, rows) == (0, []), words
+    for host in (ENV["LAB_HOST"], "compute-2"):
+        assert f"host {host}: exit code 255: no route" in words
 
 
 # --- who asks -----------------------------------------------------------------------------------
