@@ -100,7 +100,9 @@ class ObserverState:
 
 @dataclass
 class Observation:
-    """One look under way.  `left`: servers of which it could not tell; `more`: for want of time."""
+    """One look under way.  `left`: servers of which it could not tell; `more`: for want of time.
+    `hosts`: how many of Nova's have shown themselves.
+    """
 
     id: str
     began: str
@@ -109,6 +111,7 @@ class Observation:
     more: bool = False
     recorded: int = 0
     ours: int = 0
+    hosts: int = 0
 
 
 class Observer:
@@ -218,7 +221,8 @@ class Observer:
     def _tell(self, look: Observation, servers: int) -> None:
         reader = self._reader
         numbers = {"servers": servers, "left": len(look.left), "ours": look.ours}
-        _log.info("looked_at_nova", **numbers, recorded=look.recorded, requests=reader.requests)
+        more = {"hosts": look.hosts, "recorded": look.recorded, "requests": reader.requests}
+        _log.info("looked_at_nova", **numbers, **more)
         for why in reader.unread:
             _log.warning("not_read", why=why)
 
@@ -233,9 +237,10 @@ class Observer:
         ) as connection:
             connection.answer_s = LONG_ANSWER_S
             knows = known.servers(connection)
-            ours = known.ours(connection, cloud.servers.keys() - knows.keys())
+            cloud = replace(cloud, hosts=self._differences.hosts(connection))
+            ours = known.ours(connection, (cloud.servers.keys() | cloud.guests) - knows.keys())
             ended = known.ended(connection, cloud.attachments.keys(), knows)
-        look.ours = len(ours)
+        look.ours, look.hosts = len(ours), len(cloud.hosts)
         listed: dict[str, list[SeenAttachment]] = defaultdict(list)
         for each in cloud.attachments.values():
             if each.server_id is not None:

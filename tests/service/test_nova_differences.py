@@ -54,6 +54,7 @@ class Looks:
     def __init__(self, api: Api, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
         self._api, self._dsn, self._at = api, dsn, 1000.0
         self._of_process = Differences(api.components.requests._store)
+        self.ours = frozenset[str]()
         self.reader = Reader()
         monkeypatch.setattr(differences, "time", self)
 
@@ -63,13 +64,15 @@ class Looks:
     async def see(self, cloud: Cloud, apart_s: float = judge.APART_S) -> list[dict[str, Any]]:
         """The open findings after the look."""
         self._at += apart_s
-        await asyncio.to_thread(self._see, replace(cloud, hosts={}))
+        await asyncio.to_thread(self._see, cloud)
         await self._api.projected()
         answer = await self._api.ask("GET", "/v1/drift", "admin")
         return list((await answer.json())["findings"])
 
     def _see(self, cloud: Cloud) -> None:
+        """With what hosts have sent, and not the cloud's own."""
         with psycopg.connect(self._dsn, autocommit=True) as connection:
+            cloud = theirs(replace(cloud, hosts=self._of_process.hosts(connection)), self.ours)
             self._of_process.see(connection, self.reader, cloud, str(uuid4()), _CONTEXT)
 
 
