@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         settings = config.load(arguments.config, flags=_flags(arguments))
         logs.set_up(settings.agent.log_level, settings.agent.log_format)
         if arguments.command == "survey":
-            return _survey(settings, arguments.simulated, sends=arguments.send)
+            return _survey(settings, arguments)
         credentials_of(settings.link(), FarClock())  # os-brick takes seconds to load, in vain then
         locks = Locks(Path(settings.agent.lock_path))
         with locks.agent():
@@ -207,16 +207,16 @@ def _numbers_shown(settings: AgentSettings, numbers: Numbers, link: Link) -> Ite
         yield
 
 
-def _survey(settings: AgentSettings, simulated: Path | None, *, sends: bool) -> int:
+def _survey(settings: AgentSettings, arguments: argparse.Namespace) -> int:
     """Print or send the host's survey, without a lock or a new file."""
     began = time.monotonic()
     guests: Guests
     storage: Storage
-    if simulated:
+    if arguments.simulated:
         from host_agent.simulated.adapters import SimulatedGuests, SimulatedStorage
         from host_agent.simulated.host_state import HostState
 
-        store, name = HostState(simulated), settings.agent.host
+        store, name = HostState(arguments.simulated), settings.agent.host
         guests = SimulatedGuests(store, Faults(), name)
         storage = SimulatedStorage(store, Faults(), name)
     else:
@@ -230,7 +230,7 @@ def _survey(settings: AgentSettings, simulated: Path | None, *, sends: bool) -> 
     records = FileRecords(kept) if kept.is_dir() else {}
     surveyor = Surveyor(guests, records, storage, BOOT_ID.read_text().strip())
     shown = surveyor.survey(epoch=0)
-    if sends:
+    if arguments.send:
         send(LedgerClient(settings.link()), shown, began)
     else:
         word = HostsWord(host=settings.agent.host, survey=shown)
