@@ -25,7 +25,7 @@ from projections.running.tables import prepare
 from tests.service.api_world import Api
 from tests.unit.test_beside_nova import CASES, GONE, S, after
 
-_CONTEXT = EventContext(actor=Actor(name="observer"), request_id="req-look", cause="observation")
+LOOK = EventContext(actor=Actor(name="observer"), request_id="req-look", cause="observation")
 #: What the lists of a Nova and its Cinder show without any host's word, as our looks call it.
 NAMES = [
     *("owner_gone", "reservation_unknown", "attachment_unknown", "attachment_lost"),
@@ -73,7 +73,7 @@ class Looks:
         """With what hosts have sent, and not the cloud's own."""
         with psycopg.connect(self._dsn, autocommit=True) as connection:
             cloud = theirs(replace(cloud, hosts=self._of_process.hosts(connection)), self.ours)
-            self._of_process.see(connection, self.reader, cloud, str(uuid4()), _CONTEXT)
+            self._of_process.see(connection, self.reader, cloud, str(uuid4()), LOOK)
 
 
 @pytest.fixture

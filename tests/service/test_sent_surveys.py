@@ -11,18 +11,21 @@ import msgspec
 import psycopg
 import pytest
 
-from handlers.drift.beside_nova import Cloud
+from aggregates.base import Seen
+from handlers.drift.beside_nova import Cloud, SeenServer
 from handlers.drift.classes import CLASSES
 from handlers.drift.rows import Party
+from handlers.results.observed import ServerSeen, record
 from host_agent.shared.contract.survey import MADE_S_MAX, Survey, SurveySent
 from host_agent.shared.contract.wire import plain
 from ledger.agents import calls
 from ledger.http import call
+from ledger.log.unit import run_optimistically
 from projections.reads.surveys import sent_since
 from tests.service.api_world import HOST, Api
 from tests.service.api_world import guest as agents_guest
-from tests.service.test_api_surveys import BENT, a_guest, a_survey, disk
-from tests.service.test_nova_differences import Looks, looks
+from tests.service.test_api_surveys import BENT, a_guest, a_survey, an_id, disk
+from tests.service.test_nova_differences import LOOK, Looks, looks
 from tests.surveys import survey, whole
 from tests.unit.test_beside_nova import CASES, GONE, S2, SOUND, V2, S, after, guest, host, server
 
@@ -302,3 +305,20 @@ async def test_what_a_host_shows_makes_its_volume_safe_from_cinders_question(
         await looks.see(cloud)
     [found] = await api.components.queries.shown(S, [V2])
     assert (found.drift_class, found.hosts) == ("disk_unknown", (HV,))
+
+
+async def test_hosts_of_novas_are_told_with_when_they_were_surveyed(api: Api) -> None:
+    seen = Seen(origin="nova", after=None, before="2026-11-27T12:01:00+00:00")
+    for name in (HOST, HV):
+        server_id = an_id()
+        of = SeenServer(id=server_id, host=name)
+        sight = ServerSeen(server_id=server_id, server=of, attachments=(), seen=seen, asked=seen)
+        store = api.components.requests._store
+        run_optimistically(store, lambda unit, sight=sight: record(sight, unit) and unit.save(LOOK))
+    await api.projected()
+    shown = a_survey()
+    await put(api, message(shown, made_s=30.0))
+    one, other = (await api.get("/v1/hosts?observed=true"))["observed"]
+    age = datetime.now(UTC) - datetime.fromisoformat(one["surveyed_at"])
+    assert (one["host"], round(age.total_seconds() / 10)) == (HOST, 3)
+    assert (other["host"], other["surveyed_at"]) == (HV, None)
