@@ -20,7 +20,7 @@ from host_agent.shared.contract.survey import MADE_S_MAX, Survey, SurveySent
 from host_agent.shared.contract.wire import plain
 from ledger.agents import calls
 from ledger.http import call
-from ledger.log.unit import run_optimistically
+from ledger.log.unit import Unit, run_optimistically
 from projections.reads.surveys import sent_since
 from tests.service.api_world import HOST, Api
 from tests.service.api_world import guest as agents_guest
@@ -308,17 +308,24 @@ async def test_what_a_host_shows_makes_its_volume_safe_from_cinders_question(
 
 
 async def test_hosts_of_novas_are_told_with_when_they_were_surveyed(api: Api) -> None:
-    seen = Seen(origin="nova", after=None, before="2026-11-27T12:01:00+00:00")
     for name in (HOST, HV):
-        server_id = an_id()
-        of = SeenServer(id=server_id, host=name)
-        sight = ServerSeen(server_id=server_id, server=of, attachments=(), seen=seen, asked=seen)
-        store = api.components.requests._store
-        run_optimistically(store, lambda unit, sight=sight: record(sight, unit) and unit.save(LOOK))
+        _seen_at_nova(api, name)
     await api.projected()
-    shown = a_survey()
-    await put(api, message(shown, made_s=30.0))
+    await put(api, message(a_survey(), made_s=30.0))
     one, other = (await api.get("/v1/hosts?observed=true"))["observed"]
     age = datetime.now(UTC) - datetime.fromisoformat(one["surveyed_at"])
     assert (one["host"], round(age.total_seconds() / 10)) == (HOST, 3)
     assert (other["host"], other["surveyed_at"]) == (HV, None)
+
+
+def _seen_at_nova(api: Api, name: str) -> None:
+    """The host, with a server."""
+    seen, id_ = Seen(origin="nova", after=None, before="2026-11-27T12:01:00+00:00"), an_id()
+    server = SeenServer(id=id_, host=name)
+    sight = ServerSeen(server_id=id_, server=server, attachments=(), seen=seen, asked=seen)
+
+    def change(unit: Unit) -> int:
+        record(sight, unit)
+        return unit.save(LOOK)
+
+    run_optimistically(api.components.requests._store, change)
