@@ -218,7 +218,8 @@ async def test_a_survey_counts_for_one_look_and_only_if_it_was_made_after_the_on
         connection.execute(made_before)
         assert await looks.see(cloud) == [], "it took an hour to make"
         connection.execute("UPDATE surveys SET taken_at = clock_timestamp() + interval '1 hour'")
-        assert await looks.see(cloud) == [], "the database's clock was set back"
+        for _ in range(2):
+            assert await looks.see(cloud) == [], "the database's clock was set back"
 
 
 async def test_a_host_that_reboots_shows_it_twice_after_that(api: Api, looks: Looks) -> None:
