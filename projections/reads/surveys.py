@@ -103,6 +103,17 @@ class SurveyReads(LogReads):
         """
         return bool(await self._all("send", group="surveys", host=host, **sent))
 
+    async def sent_shows(self, server_id: str, volume_id: str, young_s: float) -> list[str]:
+        """Hosts that are not the ledger's and have just shown the volume in the server's guest."""
+        rows = await self._all(
+            "sent_shows",
+            group="surveys",
+            server_id=server_id,
+            volume_id=volume_id,
+            young_s=young_s,
+        )
+        return [row["host"] for row in rows]
+
     async def survey_standing(self, host: str, *, silent_after_s: float) -> Standing:
         [row] = await self._all("standings", group="surveys", hosts=[host])
         return standing(row, silent_after_s, None)

@@ -85,6 +85,21 @@ SELECT s.host, s.document::text FROM surveys AS s
    AND NOT EXISTS (SELECT FROM hosts AS h WHERE h.host = s.host AND h.deleted IS NOT TRUE)
  ORDER BY s.host;
 
+-- name: sent_shows
+-- Hosts that are not the ledger's and whose survey, made in the last `young_s`, shows a volume in a
+-- server's guest.  Reads all those surveys.
+SELECT s.host FROM surveys AS s
+ WHERE s.token IS NULL
+   AND abs(extract(epoch FROM clock_timestamp() - s.taken_at)) < %(young_s)s
+   AND NOT EXISTS (SELECT FROM hosts AS h WHERE h.host = s.host AND h.deleted IS NOT TRUE)
+   AND (s.document->'guests' @> jsonb_build_array(jsonb_build_object(
+            'server_id', %(server_id)s::text,
+            'disks', jsonb_build_array(jsonb_build_object('serial', %(volume_id)s::text))))
+        OR s.document->'guests' @> jsonb_build_array(jsonb_build_object(
+            'server_id', %(server_id)s::text,
+            'unlabelled', jsonb_build_array(jsonb_build_object('volume_id', %(volume_id)s::text)))))
+ ORDER BY s.host;
+
 -- name: standings
 -- The state of the surveys of some or all hosts, without the documents.  Primary keys.
 SELECT h.host, h.epoch AS host_epoch, h.fenced, h.suspect,
