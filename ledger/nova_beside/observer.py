@@ -101,7 +101,7 @@ class ObserverState:
 @dataclass
 class Observation:
     """One look under way.  `left`: servers of which it could not tell; `more`: for want of time.
-    `hosts`: how many of Nova's have shown themselves.
+    `hosts`: how many of Nova's have shown themselves; `guests`: the servers whose guests they have.
     """
 
     id: str
@@ -112,6 +112,7 @@ class Observation:
     recorded: int = 0
     ours: int = 0
     hosts: int = 0
+    guests: frozenset[str] = frozenset()
 
 
 class Observer:
@@ -240,7 +241,7 @@ class Observer:
             cloud = replace(cloud, hosts=self._differences.hosts(connection))
             ours = known.ours(connection, (cloud.servers.keys() | cloud.guests) - knows.keys())
             ended = known.ended(connection, cloud.attachments.keys(), knows)
-        look.ours, look.hosts = len(ours), len(cloud.hosts)
+        look.ours, look.hosts, look.guests = len(ours), len(cloud.hosts), cloud.guests
         listed: dict[str, list[SeenAttachment]] = defaultdict(list)
         for each in cloud.attachments.values():
             if each.server_id is not None:
@@ -353,7 +354,8 @@ class Observer:
             if server.busy:
                 look.asked[server_id] = asked_at
         assert not isinstance(server, Unknown), "it was left"
-        if server is None and not self._is_over(server_id, attachments, had):
+        held = bool(attachments) or server_id in look.guests
+        if server is None and not self._is_over(server_id, had, held=held):
             look.left.add(server_id)
             return
         here = {each.id for each in attachments}
@@ -379,17 +381,17 @@ class Observer:
         )
         self._record(sight, look)
 
-    def _is_over(
-        self, server_id: str, attachments: list[SeenAttachment], had: Known | None
-    ) -> bool:
-        """Whether a server of which Nova says 404 is deleted, or was known to be."""
+    def _is_over(self, server_id: str, had: Known | None, *, held: bool) -> bool:
+        """Whether a server of which Nova says 404 is deleted, or was known to be.  `held`: Cinder,
+        or a host of Nova's, still knows it.
+        """
         if had is None:  # a stranger's, or one that is not projected yet
             return False
         if had.shape is None:
             return True
         volumes = self._store.load_many(*((Volume, UUID(id_)) for id_ in had.volumes))
         shown = any(of == server_id for each in volumes for _, of in each.shown)  # by hosts of ours
-        return self._absences.are_over(self._reader, server_id, held=shown or bool(attachments))
+        return self._absences.are_over(self._reader, server_id, held=shown or held)
 
     def _record(self, sight: ServerSeen, look: Observation) -> None:
         context = EventContext(actor=ACTOR, request_id=look.id, cause="observation")
