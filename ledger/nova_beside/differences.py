@@ -20,6 +20,7 @@ Theory of operation
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -54,6 +55,8 @@ from projections.reads.surveys import sent_since
 STUCK = timedelta(minutes=15)
 #: How many differences of one look become findings, the worst first; of the others the log tells.
 FINDINGS_MAX = 1_000
+#: So many of these rest on what one host shows, at most: it may say anything.
+OF_HOST_MAX = 100
 _SETTLED = {FindingState.CONFIRMED, FindingState.IGNORED}
 
 _log = structlog.get_logger(__name__)
@@ -146,10 +149,11 @@ class Differences:
             for id_, case in ids.items()
             if id_ not in ours and said.get(id_) != case.differs
         ]
-        if len(new) > FINDINGS_MAX:
-            _log.warning("differences_not_told", number=len(new) - FINDINGS_MAX)
+        told = _few(new)
+        if len(new) > len(told):
+            _log.warning("differences_not_told", number=len(new) - len(told))
         first, second = (each.sight(apart=nth > 0) for nth, each in enumerate(rounds))
-        for batch in batched(new[:FINDINGS_MAX], BATCH):
+        for batch in batched(told, BATCH):
 
             def change(unit: Unit) -> None:
                 for id_, case in batch:  # noqa: B023 - it is called here and now
@@ -184,6 +188,17 @@ class Differences:
                 unit.save(context)
 
             run_optimistically(self._store, change)
+
+
+def _few(new: Sequence[tuple[str, Suspicion]]) -> list[tuple[str, Suspicion]]:
+    """As many as one look tells, the first ones."""
+    of_hosts: Counter[str] = Counter()
+    told = []
+    for id_, case in new:
+        if all(of_hosts[host] < OF_HOST_MAX for host in case.hosts):
+            of_hosts.update(case.hosts)
+            told.append((id_, case))
+    return told[:FINDINGS_MAX]
 
 
 def _part(drift_class: str) -> Part:

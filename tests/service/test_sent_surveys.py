@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import msgspec
 import psycopg
@@ -21,6 +22,7 @@ from host_agent.shared.contract.wire import plain
 from ledger.agents import calls
 from ledger.http import call
 from ledger.log.unit import Unit, run_optimistically
+from ledger.nova_beside import differences
 from projections.reads.surveys import sent_since
 from tests.service.api_world import HOST, Api
 from tests.service.api_world import guest as agents_guest
@@ -267,6 +269,21 @@ async def test_a_guest_on_two_hosts_is_over_only_when_both_have_shown_themselves
     }
     await send(api, after(host(guest(S2), name="h2")))
     assert await looks.see(after()) == []
+
+
+async def test_no_host_keeps_what_others_show_from_being_told(
+    api: Api, looks: Looks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(differences, "OF_HOST_MAX", 2)
+    gone = [UUID(int=number) for number in range(4)]
+    guests = tuple(guest(str(each)) for each in gone)
+    cloud = after(host(*SOUND.hosts[HV].guests, *guests), host(guest(S2), guest(GONE), name="h2"))
+    cloud = replace(cloud, servers={**cloud.servers, **dict.fromkeys(map(str, gone))})
+    await looks.see(cloud)
+    for expected in ([], [HV, HV, "h2"], [HV, HV, HV, HV, "h2"]):
+        await send(api, cloud)
+        found = await looks.see(cloud)
+        assert sorted(each["host"] for each in found) == sorted(expected)
 
 
 async def test_findings_of_a_host_that_becomes_the_ledgers_are_over(api: Api, looks: Looks) -> None:
