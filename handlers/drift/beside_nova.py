@@ -482,19 +482,18 @@ def _disks(cloud: Cloud, host: str, survey: Survey, stuck: timedelta) -> Iterato
         server = cloud.server(guest.server_id)
         if not isinstance(server, SeenServer) or server.busy or server.host != host:
             continue
-        if server.vm_state == "rescued":
-            continue
         running = guest.power_state in RUNNING
         shown = {disk.serial: disk for disk in guest.disks}
         for volume_id in sorted(shown.keys() | set(server.volumes)):
             volume, disk = cloud.volumes.get(volume_id), shown.get(volume_id)
             seen = volume if isinstance(volume, SeenVolume) else None
-            if seen is not None and _is_worked_on(seen, cloud, stuck):
+            about = _about(server.id, volume_id, None, host)
+            if not tells_disks(cloud, about, stuck):
                 continue
             yield from _of(
                 DiskRow(
                     id=f"{server.id}/{volume_id}",
-                    about=_about(server.id, volume_id, None, host),
+                    about=about,
                     ledger=_mapped_disk(cloud, server, volume_id),
                     shown=_by_name(disk, seen) if disk else None,
                     running=running,
@@ -505,13 +504,20 @@ def _disks(cloud: Cloud, host: str, survey: Survey, stuck: timedelta) -> Iterato
         for other in guest.unlabelled or ():
             key = f"{server.id}/{other.target}"
             about = _about(server.id, other.volume_id, None, host)
-            yield from _of(UnlabelledRow(id=key, about=about, shown=other))
+            if tells_disks(cloud, about, stuck):
+                yield from _of(UnlabelledRow(id=key, about=about, shown=other))
 
 
-def _is_worked_on(volume: SeenVolume, cloud: Cloud, stuck: timedelta) -> bool:
-    """Whether its disks may change by now: attach and detach are no task of a server in Nova."""
-    migrates = volume.migration_status not in NOT_MIGRATING
-    return migrates or not _lasts(volume, cloud, stuck)
+def tells_disks(cloud: Cloud, about: About, stuck: timedelta) -> bool:
+    """Whether this round could have seen a difference of a disk: not in rescue, nor while the
+    volume is worked on, for attach and detach are no task of a server in Nova.
+    """
+    server, volume = cloud.server(about.server_id), cloud.volumes.get(about.volume_id or "")
+    if isinstance(server, SeenServer) and server.vm_state == "rescued":
+        return False
+    if not isinstance(volume, SeenVolume):
+        return True
+    return volume.migration_status in NOT_MIGRATING and _lasts(volume, cloud, stuck)
 
 
 def _mapped_disk(cloud: Cloud, server: SeenServer, volume_id: str) -> LedgerDisk | None:

@@ -41,10 +41,11 @@ from handlers.drift.beside_nova import (
     confirmed,
     found,
     tells,
+    tells_disks,
 )
 from handlers.drift.classes import BY_NAME, subject_of
-from handlers.drift.judge import Sight, Suspicion
-from handlers.drift.rows import Key, StorageRow
+from handlers.drift.judge import Life, Sight, Suspicion
+from handlers.drift.rows import DiskRow, Key, StorageRow, UnlabelledRow
 from host_agent.shared.contract.survey import GUESTS, SECRETS, STORAGE, Part, Survey
 from ledger.log.unit import AggregateStore, Unit, run_optimistically
 from ledger.nova_beside.reads import CloudReader
@@ -66,7 +67,7 @@ _log = structlog.get_logger(__name__)
 class _Round:
     """What one look saw, as of a position of the log; `at`: by the monotonic clock.
 
-    `ended`: when all was read, by the database's clock.  `hosts`: the surveys that it had.
+    `ended`: when all was read, by the database's clock.  `lives`: of the hosts that it heard.
     """
 
     look_id: str
@@ -74,16 +75,15 @@ class _Round:
     at: float
     ended: datetime
     seen: list[Difference]
-    hosts: Mapping[str, Survey]
+    lives: Mapping[str, Life]
 
     def sight(self, *, apart: bool = True) -> Sight:
-        lives = {
-            host: {"boot_id": each.boot_id, "epoch": each.epoch, "age_s": 0.0}
-            for host, each in self.hosts.items()
-        }
-        heard = frozenset(self.hosts)
         return Sight(
-            look_id=self.look_id, position=self.position, apart=apart, heard=heard, lives=lives
+            look_id=self.look_id,
+            position=self.position,
+            apart=apart,
+            heard=frozenset(self.lives),
+            lives=self.lives,
         )
 
 
@@ -117,7 +117,7 @@ class Differences:
             at=time.monotonic(),
             ended=row[1],
             seen=seen,
-            hosts=cloud.hosts,
+            lives={host: _life(each) for host, each in cloud.hosts.items()},
         )
         before = self._before
         if before is not None and this.at - before.at < judge.APART_S:
@@ -174,11 +174,12 @@ class Differences:
     ) -> None:
         sight = this.sight()
         names = ("server_id", "volume_id", "host")
-        gone = [
-            (row["finding_id"], _part(row["drift_class"]))
-            for row in rows
-            if tells(cloud, About(**{name: row[name] for name in names}))
-        ]
+        gone = []
+        for row in rows:
+            about, drift_class = About(**{name: row[name] for name in names}), row["drift_class"]
+            of_disk = BY_NAME[drift_class].row in {DiskRow, UnlabelledRow}
+            if tells(cloud, about) and (not of_disk or tells_disks(cloud, about, STUCK)):
+                gone.append((row["finding_id"], _part(drift_class)))
         for batch in batched(gone, BATCH):
 
             def change(unit: Unit) -> None:
@@ -188,6 +189,10 @@ class Differences:
                 unit.save(context)
 
             run_optimistically(self._store, change)
+
+
+def _life(survey: Survey) -> Life:
+    return {"boot_id": survey.boot_id, "epoch": survey.epoch, "age_s": 0.0}
 
 
 def _few(new: Sequence[tuple[str, Suspicion]]) -> list[tuple[str, Suspicion]]:

@@ -29,7 +29,22 @@ from tests.service.api_world import guest as agents_guest
 from tests.service.test_api_surveys import BENT, a_guest, a_survey, an_id, disk
 from tests.service.test_nova_differences import LOOK, Looks, looks
 from tests.surveys import survey, whole
-from tests.unit.test_beside_nova import CASES, GONE, S2, SOUND, V2, S, after, guest, host, server
+from tests.unit.test_beside_nova import (
+    CASES,
+    GONE,
+    NEW,
+    S2,
+    SOUND,
+    V2,
+    Change,
+    S,
+    V,
+    after,
+    guest,
+    host,
+    server,
+    volume,
+)
 
 __all__ = ["looks"]  # a fixture
 
@@ -238,6 +253,31 @@ async def test_a_host_that_reboots_shows_it_twice_after_that(api: Api, looks: Lo
     await send(api, replace(cloud, hosts=booted))
     [one] = await looks.see(cloud)
     assert one["state"] == "confirmed"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        server(S, vm_state="rescued"),
+        volume(V, status="detaching", updated_at=NEW),
+        volume(V, migration_status="migrating"),
+    ],
+    ids=["rescued", "detaching", "migrating"],
+)
+async def test_disks_that_are_being_worked_on_neither_differ_nor_are_they_right(
+    api: Api, looks: Looks, change: Change
+) -> None:
+    cloud = after(*CASES["disk_missing"])
+    await looks.see(after(change))
+    for _ in range(2):
+        await send(api, cloud)
+        assert await looks.see(change(cloud)) == []
+    for _ in range(2):
+        await send(api, cloud)
+        every = await looks.see(cloud)
+    assert len(every) == 1
+    await send(api, after())
+    assert await looks.see(change(cloud)) == every
 
 
 async def test_what_a_host_could_not_see_ends_nothing(api: Api, looks: Looks) -> None:
