@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -28,8 +29,9 @@ from host_agent.late_requests import FileMarks
 from host_agent.leftovers import LeftoversRelease
 from host_agent.libvirt import domain_xml
 from host_agent.libvirt.guests import HypervisorGuests
-from host_agent.line.client import credentials_of
+from host_agent.line.client import LedgerClient, LinkError, credentials_of
 from host_agent.line.link import Link
+from host_agent.line.surveys import send
 from host_agent.locks import BOOT_ID, AgentRunningError, Locks
 from host_agent.metrics import LineState, Numbers
 from host_agent.shared.cinder.client import CinderClient
@@ -55,6 +57,7 @@ EXIT_RUNNING = 3
 _LASTING = (ConfigError, FaultError, FileExistsError, NotADirectoryError, PermissionError)
 
 _SET = "any other setting"
+_SEND = "send it to the ledger, instead; of a host that a Nova manages"
 _SIMULATED = "simulate os-brick and libvirt, with the host's state in this JSON file"
 
 _LOG = structlog.get_logger("host_agent")
@@ -66,12 +69,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         settings = config.load(arguments.config, flags=_flags(arguments))
         logs.set_up(settings.agent.log_level, settings.agent.log_format)
         if arguments.command == "survey":
-            return _survey(settings, arguments.simulated)
+            return _survey(settings, arguments)
         credentials_of(settings.link(), FarClock())  # os-brick takes seconds to load, in vain then
         locks = Locks(Path(settings.agent.lock_path))
         with locks.agent():
             return _serve(settings, locks, _host(settings, arguments))
-    except (AgentRunningError, PortError, OSError, *_LASTING) as error:
+    except (AgentRunningError, PortError, LinkError, OSError, *_LASTING) as error:
         print(f"attachment-ledger-agent: {error}", file=sys.stderr)
         return _exit_code(error)
 
@@ -89,6 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="command")
     run = commands.add_parser("run", help="serve this host until SIGTERM")
     look = commands.add_parser("survey", help="print what this host has, in JSON; change nothing")
+    look.add_argument("--send", action="store_true", help=_SEND)
     for name, command in (("run", run), ("survey", look)):
         command.set_defaults(command=name)
         add = command.add_argument
@@ -203,15 +207,16 @@ def _numbers_shown(settings: AgentSettings, numbers: Numbers, link: Link) -> Ite
         yield
 
 
-def _survey(settings: AgentSettings, simulated: Path | None) -> int:
-    """Print the host's survey, without the ledger, a lock or a new file."""
+def _survey(settings: AgentSettings, arguments: argparse.Namespace) -> int:
+    """Print or send the host's survey, without a lock or a new file."""
+    began = time.monotonic()
     guests: Guests
     storage: Storage
-    if simulated:
+    if arguments.simulated:
         from host_agent.simulated.adapters import SimulatedGuests, SimulatedStorage
         from host_agent.simulated.host_state import HostState
 
-        store, name = HostState(simulated), settings.agent.host
+        store, name = HostState(arguments.simulated), settings.agent.host
         guests = SimulatedGuests(store, Faults(), name)
         storage = SimulatedStorage(store, Faults(), name)
     else:
@@ -224,8 +229,12 @@ def _survey(settings: AgentSettings, simulated: Path | None) -> int:
     kept = Path(settings.agent.lock_path) / "connections"
     records = FileRecords(kept) if kept.is_dir() else {}
     surveyor = Surveyor(guests, records, storage, BOOT_ID.read_text().strip())
-    word = HostsWord(host=settings.agent.host, survey=surveyor.survey(epoch=0))
-    print(msgspec.json.encode(word).decode())
+    shown = surveyor.survey(epoch=0)
+    if arguments.send:
+        send(LedgerClient(settings.link()), shown, began)
+    else:
+        word = HostsWord(host=settings.agent.host, survey=shown)
+        print(msgspec.json.encode(word).decode())
     return 0
 
 

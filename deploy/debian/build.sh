@@ -55,6 +55,8 @@ if [ "$PROGRAM" = service ]; then
   install -m644 "$ROOT"/deploy/systemd/$NAME-{forward@.service,sign.service,sign.timer} -t "$tree/lib/systemd/system"
   cp -r "$ROOT"/docs/{alerts,runbooks,grafana,policy.yaml.sample} "$ROOT"/deploy/*.cfg \
     "$tree/usr/share/doc/$NAME/"
+else
+  install -m644 "$ROOT"/deploy/systemd/$NAME-survey.{service,timer} -t "$tree/lib/systemd/system"
 fi
 
 cat >"$tree/DEBIAN/control" <<CONTROL
@@ -88,6 +90,7 @@ set -e
 find $home -name __pycache__ -prune -exec rm -rf {} +
 if [ "\$1" = remove ] && [ -d /run/systemd/system ]; then
     systemctl disable --now $NAME.service
+    [ $PROGRAM = service ] || systemctl disable --now $NAME-survey.timer
     [ $PROGRAM = agent ] || { # a template is disabled with all its names, and cannot be stopped: \`--now\` fails
         systemctl disable --now $NAME-sign.timer
         systemctl stop "$NAME-forward@*.service"

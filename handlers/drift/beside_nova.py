@@ -5,7 +5,8 @@ the ledger's, so a difference has the same name in both.  Facts that Nova does n
 modes, names of disks, connection records) are left out.
 
 Work in progress is not reported: a server with a task or a resize to be confirmed, with its
-volumes; a volume that Cinder migrates; what could not be read.  A status that normally passes is
+volumes; a volume that Cinder migrates; what could not be read; disks of a volume that Cinder or
+Nova works on, and of a server in rescue, whose guest has others.  A status that normally passes is
 reported only after it has lasted, since `attached_at` of the attachment or `updated_at` of the
 volume; a volume's own also if its server has a task, which may hang for the same reason.
 """
@@ -32,7 +33,7 @@ from handlers.drift.beside_words import (
     VOLUME_FAILED,
     DifferenceClass,
 )
-from handlers.drift.judge import differs, drifting
+from handlers.drift.judge import Suspicion, drifting
 from handlers.drift.rows import (
     UNKNOWN,
     AttachmentRow,
@@ -167,6 +168,11 @@ class Cloud:
         return frozenset(each.server_id for each in self.attachments.values() if each.server_id)
 
     @cached_property
+    def guests(self) -> frozenset[str]:
+        """The servers whose guests hosts show."""
+        return frozenset(each.server_id for one in self.hosts.values() for each in one.guests)
+
+    @cached_property
     def by_volume(self) -> dict[str, list[SeenAttachment]]:
         found = defaultdict(list)
         for each in self.attachments.values():
@@ -197,6 +203,7 @@ class Difference:
     """A difference: its class, its subject, what each party shows, and since when.
 
     `case`: the key of its repair in `DifferenceClass.cases`, such as a volume's status.
+    `hosts`: whose surveys show it.
     """
 
     kind: DifferenceClass
@@ -205,6 +212,7 @@ class Difference:
     says: Mapping[str, Any]
     case: str | None
     since: str | None = None
+    hosts: frozenset[str] = frozenset()
 
     @property
     def id(self) -> tuple[str, str]:
@@ -213,7 +221,7 @@ class Difference:
 
 def found(cloud: Cloud, stuck: timedelta) -> list[Difference]:
     """All differences, the worst first; `stuck`: how long a status must last to be one."""
-    every = [*_pairs(cloud, stuck), *_again(cloud), *_volumes(cloud, stuck), *_hosts(cloud)]
+    every = [*_pairs(cloud, stuck), *_again(cloud), *_volumes(cloud, stuck), *_hosts(cloud, stuck)]
     return sorted(every, key=lambda each: (each.kind.rank, each.id))
 
 
@@ -231,7 +239,7 @@ def tells(cloud: Cloud, about: About) -> bool:
         return False
     if volume is not None and volume.migration_status not in NOT_MIGRATING:
         return False
-    if server is None and about.server_id in cloud.owners - cloud.servers.keys():
+    if server is None and about.server_id in (cloud.owners | cloud.guests) - cloud.servers.keys():
         return False  # a limit of the round was reached
     if volume is None and about.volume_id in cloud.mapped.keys() - cloud.volumes.keys():
         return False
@@ -431,7 +439,7 @@ def _lasted(since: str | None, cloud: Cloud, stuck: timedelta) -> bool:
 # --- hosts --------------------------------------------------------------------------------------
 
 
-def _hosts(cloud: Cloud) -> Iterator[Difference]:
+def _hosts(cloud: Cloud, stuck: timedelta) -> Iterator[Difference]:
     powers: dict[str, dict[str, str]] = defaultdict(dict)
     for host, survey in cloud.hosts.items():
         for guest in survey.guests:
@@ -447,7 +455,7 @@ def _hosts(cloud: Cloud) -> Iterator[Difference]:
             continue
         yield from _of(_guest(cloud, server_id, server, powers.get(server_id, {})))
     for host, survey in cloud.hosts.items():
-        yield from _disks(cloud, host, survey)
+        yield from _disks(cloud, host, survey, stuck)
         yield from _storage(cloud, host, survey)
 
 
@@ -469,7 +477,7 @@ def _guest(
     )
 
 
-def _disks(cloud: Cloud, host: str, survey: Survey) -> Iterator[Difference]:
+def _disks(cloud: Cloud, host: str, survey: Survey, stuck: timedelta) -> Iterator[Difference]:
     for guest in survey.guests:
         server = cloud.server(guest.server_id)
         if not isinstance(server, SeenServer) or server.busy or server.host != host:
@@ -479,10 +487,13 @@ def _disks(cloud: Cloud, host: str, survey: Survey) -> Iterator[Difference]:
         for volume_id in sorted(shown.keys() | set(server.volumes)):
             volume, disk = cloud.volumes.get(volume_id), shown.get(volume_id)
             seen = volume if isinstance(volume, SeenVolume) else None
+            about = _about(server.id, volume_id, None, host)
+            if not tells_disks(cloud, about, stuck):
+                continue
             yield from _of(
                 DiskRow(
                     id=f"{server.id}/{volume_id}",
-                    about=_about(server.id, volume_id, None, host),
+                    about=about,
                     ledger=_mapped_disk(cloud, server, volume_id),
                     shown=_by_name(disk, seen) if disk else None,
                     running=running,
@@ -493,7 +504,20 @@ def _disks(cloud: Cloud, host: str, survey: Survey) -> Iterator[Difference]:
         for other in guest.unlabelled or ():
             key = f"{server.id}/{other.target}"
             about = _about(server.id, other.volume_id, None, host)
-            yield from _of(UnlabelledRow(id=key, about=about, shown=other))
+            if tells_disks(cloud, about, stuck):
+                yield from _of(UnlabelledRow(id=key, about=about, shown=other))
+
+
+def tells_disks(cloud: Cloud, about: About, stuck: timedelta) -> bool:
+    """Whether this round could have seen a difference of a disk: not in rescue, nor while the
+    volume is worked on, for attach and detach are no task of a server in Nova.
+    """
+    server, volume = cloud.server(about.server_id), cloud.volumes.get(about.volume_id or "")
+    if isinstance(server, SeenServer) and server.vm_state == "rescued":
+        return False
+    if not isinstance(volume, SeenVolume):
+        return True
+    return volume.migration_status in NOT_MIGRATING and _lasts(volume, cloud, stuck)
 
 
 def _mapped_disk(cloud: Cloud, server: SeenServer, volume_id: str) -> LedgerDisk | None:
@@ -542,11 +566,12 @@ def _of(row: Row, case: str | None = None) -> Iterator[Difference]:
     for each in drifting(row):
         if (kind := KINDS.get(each.name)) is None:
             continue
+        parties = tuple(dict.fromkeys((Party.LEDGER, *each.parties)))  # what Nova has, always
+        seen = Suspicion.of(replace(each, parties=parties), row)
         says = {
-            NOVA if party == Party.LEDGER.value else party: told
-            for party, told in differs(row, each.parties).items()
+            NOVA if party == Party.LEDGER else party: told for party, told in seen.differs.items()
         }
-        yield _made(kind, row, says, case, None)
+        yield replace(_made(kind, row, says, case, None), hosts=seen.hosts)
 
 
 def _made(

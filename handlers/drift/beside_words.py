@@ -359,8 +359,10 @@ def remedy_of(kind: DifferenceClass, case: str | None, about: About) -> tuple[st
 
 def advice(name: str, differs: Mapping[str, Any], about: About) -> str:
     """As `remedy_of`, for a finding about an object of Nova, as a sentence."""
-    cinder = differs.get("cinder") or {}
-    case = cinder.get("status", "") + (", attached" if cinder.get("attachments") else "")
+    cinder = differs.get("cinder")
+    case = ""
+    if isinstance(cinder, Mapping):  # of a disk it is its volume's size
+        case = cinder.get("status", "") + (", attached" if cinder.get("attachments") else "")
     command, why = remedy_of(KINDS[name], case, about)
     typed = f"`{command}`: " if command else ""
     return f"It belongs to Nova, so the ledger does not repair it. {typed}{why}"

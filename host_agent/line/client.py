@@ -99,6 +99,11 @@ class LedgerClient:
         self._sockets: WeakSet[socket.socket] = WeakSet()
         self._closed = False
 
+    @property
+    def endpoints(self) -> int:
+        """How many processes there may be: after a failed call the next one is used."""
+        return len(self._ring)
+
     def poll_s(self) -> float:
         """How long the ledger is asked to hold a poll."""
         return min(self._wait_s, POLL_S) if self._ring.several else self._wait_s

@@ -8,7 +8,9 @@ if it differs from the ledger's.  Commands and reports never wait for it.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
@@ -16,10 +18,10 @@ from typing import Any
 import structlog
 
 from host_agent.clock import Stopping
-from host_agent.line.client import LinkError
+from host_agent.line.client import LedgerClient, LinkError
 from host_agent.shared.contract.backoff import Backoff
 from host_agent.shared.contract.messages import SurveyWanted
-from host_agent.shared.contract.survey import Survey, SurveyAnswer
+from host_agent.shared.contract.survey import Survey, SurveyAnswer, SurveySent
 from host_agent.shared.contract.wire import plain
 
 _LOG = structlog.get_logger(__name__)
@@ -37,6 +39,33 @@ class SurveyRequest:
     token: str
     epoch: int
     digest: str | None
+
+
+def send(client: LedgerClient, survey: Survey, began: float) -> None:
+    """Send a survey that the ledger has not asked for, whole only if it differs from the ledger's.
+
+    `began`: when it was begun, by the monotonic clock.  Raises LinkError if no process of the
+    ledger takes it.
+    """
+    same = SurveySent(digest=survey.digest(), made_s=0.0)
+    status, reply = _put(client, {}, same, began)
+    if reply.get("again") is True:
+        status, reply = _put(client, plain(survey), same, began)
+    if status != HTTPStatus.OK:
+        raise LinkError(f"the ledger refuses the survey (HTTP {status}): {reply.get('detail')}")
+
+
+def _put(
+    client: LedgerClient, survey: dict[str, Any], sent: SurveySent, began: float
+) -> tuple[int, dict[str, Any]]:
+    def put() -> tuple[int, dict[str, Any]]:
+        made_s = time.monotonic() - began
+        return client.call("PUT", "/survey/sent", {**survey, **plain(sent), "made_s": made_s})
+
+    for _ in range(client.endpoints - 1):
+        with suppress(LinkError):
+            return put()
+    return put()
 
 
 class Surveys:

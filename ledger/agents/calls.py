@@ -34,7 +34,7 @@ from host_agent.shared.contract.messages import (
     Taken,
     Users,
 )
-from host_agent.shared.contract.survey import Survey, SurveyAnswer
+from host_agent.shared.contract.survey import Survey, SurveyAnswer, SurveySent
 from host_agent.shared.contract.wire import read, read_in_turns
 from host_agent.shared.platform.clocks import AHEAD_HEADER
 from ledger.agents.batches import AGENT_BATCHER, AgentBatcher
@@ -239,9 +239,54 @@ async def survey(call: Call) -> web.StreamResponse:
 
 
 def _survey(body: dict[str, Any]) -> tuple[SurveyAnswer, Survey | None]:
-    """The survey to store, unless it is only the digest of the stored one."""
-    whole = "boot_id" in body
-    return read(body, SurveyAnswer), checked_survey(read_in_turns(body, Survey)) if whole else None
+    return read(body, SurveyAnswer), _shown_in(body)
+
+
+def _shown_in(body: dict[str, Any]) -> Survey | None:
+    """The survey to store, unless there is only the digest of the stored one."""
+    return checked_survey(read_in_turns(body, Survey)) if "boot_id" in body else None
+
+
+async def survey_sent(call: Call) -> web.StreamResponse:
+    """PUT survey/sent: what a host of Nova's shows of itself; or only that it is unchanged.
+
+    It is no contact of an agent: nothing can be begun on the host because of it.
+    """
+    began, name = time.monotonic(), _spoken_for(call)
+    if call.components.adopting is None:
+        text = "This service watches no Nova, so nobody compares what hosts send of themselves."
+        raise ApiError(409, "nothing_watched", text)
+    async with call.inventory(name, SURVEY_BYTES_MAX, _sent) as (reply, shown):
+        if is_gone(call.request):  # this process may have stood still meanwhile
+            raise ApiError(503, "given_up", "The host has stopped waiting: it sends another one.")
+        noted = await call.components.inner.send_survey(
+            name,
+            digest=reply.digest,
+            boot_id=shown and shown.boot_id,
+            document=shown and msgspec.json.encode(shown).decode(),
+            made_s=reply.made_s + time.monotonic() - began,
+            silent_after_s=call.components.settings.host_down_after_s,
+        )
+    if not noted:
+        await _refuse_sent(call, name, whole=shown is not None)
+    return answer(Again(again=not noted))
+
+
+def _sent(body: dict[str, Any]) -> tuple[SurveySent, Survey | None]:
+    return read(body, SurveySent), _shown_in(body)
+
+
+async def _refuse_sent(call: Call, name: str, *, whole: bool) -> None:
+    """Returns if the only fault is that the survey of its digest is not stored here.
+
+    Raises ApiError 409.
+    """
+    if await call.components.queries.host(name) is not None:
+        why = f"Host {name} is the ledger's: it asks the agent there for surveys."
+        raise ApiError(409, "survey_not_wanted", why, hint="Stop sending them: disable the timer.")
+    if whole:
+        text = f"Another machine, or another boot of this one, has just sent a survey as {name}."
+        raise ApiError(409, "host_taken", text, hint="Two machines must not have one name.")
 
 
 def _refuse_survey(name: str, reply: SurveyAnswer, mailbox: Row) -> None:
@@ -303,6 +348,13 @@ def _heard(call: Call, name: str) -> AgentBatcher:
 
 async def _own_host(call: Call) -> str:
     """The host in the path, if this agent may act for it.  Raises ApiError 403, 409."""
+    name = _spoken_for(call)
+    await call.request.app[AGENT_BATCHER].speakers.let_in(name, _agent(call))
+    return name
+
+
+def _spoken_for(call: Call) -> str:
+    """The host in the path, if this token is its agent's.  Raises ApiError 403."""
     name = call.host()
     if not call.identity.may_speak_for(name):
         raise ApiError(
@@ -311,7 +363,6 @@ async def _own_host(call: Call) -> str:
             f"This token is not that of host {name}'s agent.",
             hint="Each host has a token of its own, with its name in `host`.",
         )
-    await call.request.app[AGENT_BATCHER].speakers.let_in(name, _agent(call))
     return name
 
 

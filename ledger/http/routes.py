@@ -13,7 +13,7 @@ from aiohttp import web
 
 from host_agent.shared.contract import messages as contract
 from host_agent.shared.contract.changes import Changes
-from host_agent.shared.contract.survey import Survey, SurveyAnswer
+from host_agent.shared.contract.survey import Survey, SurveyAnswer, SurveySent
 from ledger.agents import calls as agents
 from ledger.http import schemas as shared
 from ledger.http import versions
@@ -350,6 +350,15 @@ _AGENT = (
         path="/v1/hosts/{host}/survey",
         handler=agents.survey,
         body=(SurveyAnswer, Survey),
+        answers={200: contract.Again},
+        rules=(AGENT_RULE,),
+    ),
+    Route(
+        name="host_survey_sent",
+        method="PUT",
+        path="/v1/hosts/{host}/survey/sent",
+        handler=agents.survey_sent,
+        body=(SurveySent, Survey),
         answers={200: contract.Again},
         rules=(AGENT_RULE,),
     ),

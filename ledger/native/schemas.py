@@ -217,12 +217,15 @@ class HostShown(Shown):
 
 
 class HostObserved(Shown):
-    """A host of a Nova that is watched, on which servers were seen."""
+    """A host of a Nova that is watched, on which servers were seen.  `surveyed_at`: when it made
+    the survey that it sent last; null: it has sent none.
+    """
 
     host: str
     origin: str
     guests: int
     open_attachments: int
+    surveyed_at: datetime | None = None
 
 
 class Hosts(Shown):

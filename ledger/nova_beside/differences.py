@@ -8,17 +8,22 @@ Theory of operation
   row.
 * What two looks have said alike, a minute apart, is found by the first and confirmed by the second.
   So what somebody was just at is never recorded.  One process looks; another begins anew.
+* What a host of Nova's sends of itself counts for one look: if it was made after all that the look
+  before has read.  So what two looks say alike is never what a host had not shown yet.  Of a
+  host that sends nothing, nothing is said.
 * Ours is left out: Nova says 404 of it, and our own look tells of it.
-* A finding is over as soon as a look that could see it does not.
+* A finding is over as soon as a look that could see it does not: one that rests on hosts' surveys,
+  if these hosts were heard, or are the ledger's by now.
 * Nothing of ours mends any: what Nova or Cinder is to be told is said (beside_words).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import psycopg
@@ -36,18 +41,23 @@ from handlers.drift.beside_nova import (
     confirmed,
     found,
     tells,
+    tells_disks,
 )
 from handlers.drift.classes import BY_NAME, subject_of
-from handlers.drift.judge import Sight, Suspicion
-from handlers.drift.rows import Key
+from handlers.drift.judge import Life, Sight, Suspicion
+from handlers.drift.rows import DiskRow, Key, StorageRow, UnlabelledRow
+from host_agent.shared.contract.survey import GUESTS, SECRETS, STORAGE, Part, Survey
 from ledger.log.unit import AggregateStore, Unit, run_optimistically
 from ledger.nova_beside.reads import CloudReader
 from ledger.reconcile.cases import BATCH, batched
+from projections.reads.surveys import sent_since
 
 #: How long a state has to last that passes by itself, as `survey --stuck` begins with.
 STUCK = timedelta(minutes=15)
 #: How many differences of one look become findings, the worst first; of the others the log tells.
 FINDINGS_MAX = 1_000
+#: So many of these rest on what one host shows, at most: it may say anything.
+OF_HOST_MAX = 100
 _SETTLED = {FindingState.CONFIRMED, FindingState.IGNORED}
 
 _log = structlog.get_logger(__name__)
@@ -55,12 +65,26 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class _Round:
-    """What one look saw, as of a position of the log; `at`: by the monotonic clock."""
+    """What one look saw, as of a position of the log; `at`: by the monotonic clock.
+
+    `ended`: when all was read, by the database's clock.  `lives`: of the hosts that it heard.
+    """
 
     look_id: str
     position: int
     at: float
+    ended: datetime
     seen: list[Difference]
+    lives: Mapping[str, Life]
+
+    def sight(self, *, apart: bool = True) -> Sight:
+        return Sight(
+            look_id=self.look_id,
+            position=self.position,
+            apart=apart,
+            heard=frozenset(self.lives),
+            lives=self.lives,
+        )
 
 
 class Differences:
@@ -69,6 +93,10 @@ class Differences:
     def __init__(self, store: AggregateStore) -> None:
         self._store = store
         self._before: _Round | None = None
+
+    def hosts(self, connection: psycopg.Connection[Any]) -> dict[str, Survey]:
+        """What hosts of Nova's have made of themselves since the look before had read all."""
+        return sent_since(connection, self._before.ended) if self._before else {}
 
     def see(
         self,
@@ -80,10 +108,17 @@ class Differences:
     ) -> None:
         """What this look makes of findings.  `cloud`: what is Nova's alone (`theirs`)."""
         cloud = reader.sure(cloud)
-        row = connection.execute(sql.query("log", "head")).fetchone()
+        row = connection.execute(sql.query("observed", "now")).fetchone()
         assert row is not None, "the log has a head"
         seen = [each for each in found(cloud, STUCK) if each.kind.name in BY_NAME]
-        this = _Round(look_id=look_id, position=row[0], at=time.monotonic(), seen=seen)
+        this = _Round(
+            look_id=look_id,
+            position=row[0],
+            at=time.monotonic(),
+            ended=row[1],
+            seen=seen,
+            lives={host: _life(each) for host, each in cloud.hosts.items()},
+        )
         before = self._before
         if before is not None and this.at - before.at < judge.APART_S:
             return
@@ -93,7 +128,8 @@ class Differences:
         open_ = cursor.execute(sql.query("observed", "differing")).fetchall()
         here = {judge.finding_id(case.drift_class, case.key): case for case in map(_case, seen)}
         gone = [row for row in open_ if row["theirs"] and row["finding_id"] not in here]
-        self._end(gone, cloud, this, context)
+        own = frozenset(row[0] for row in connection.execute(sql.query("observed", "own_hosts")))
+        self._end(gone, cloud, this, own, context)
         if before is not None:
             both = [_case(each) for each in confirmed(before.seen, seen)]
             self._find(both, open_, (before, this), context)
@@ -113,13 +149,11 @@ class Differences:
             for id_, case in ids.items()
             if id_ not in ours and said.get(id_) != case.differs
         ]
-        if len(new) > FINDINGS_MAX:
-            _log.warning("differences_not_told", number=len(new) - FINDINGS_MAX)
-        first, second = (
-            Sight(look_id=each.look_id, position=each.position, apart=nth > 0)
-            for nth, each in enumerate(rounds)
-        )
-        for batch in batched(new[:FINDINGS_MAX], BATCH):
+        told = _few(new)
+        if len(new) > len(told):
+            _log.warning("differences_not_told", number=len(new) - len(told))
+        first, second = (each.sight(apart=nth > 0) for nth, each in enumerate(rounds))
+        for batch in batched(told, BATCH):
 
             def change(unit: Unit) -> None:
                 for id_, case in batch:  # noqa: B023 - it is called here and now
@@ -131,27 +165,56 @@ class Differences:
             run_optimistically(self._store, change)
 
     def _end(
-        self, rows: Sequence[dict[str, Any]], cloud: Cloud, this: _Round, context: EventContext
+        self,
+        rows: Sequence[dict[str, Any]],
+        cloud: Cloud,
+        this: _Round,
+        own: frozenset[str],
+        context: EventContext,
     ) -> None:
-        sight = Sight(look_id=this.look_id, position=this.position)
+        sight = this.sight()
         names = ("server_id", "volume_id", "host")
-        gone = [
-            row["finding_id"]
-            for row in rows
-            if tells(cloud, About(**{name: row[name] for name in names}))
-        ]
+        gone = []
+        for row in rows:
+            about, drift_class = About(**{name: row[name] for name in names}), row["drift_class"]
+            of_disk = BY_NAME[drift_class].row in {DiskRow, UnlabelledRow}
+            if tells(cloud, about) and (not of_disk or tells_disks(cloud, about, STUCK)):
+                gone.append((row["finding_id"], _part(drift_class)))
         for batch in batched(gone, BATCH):
 
             def change(unit: Unit) -> None:
-                for id_ in batch:  # noqa: B023 - it is called here and now
-                    judge.miss(unit.get(Finding, id_), sight)
+                for id_, part in batch:  # noqa: B023 - it is called here and now
+                    heard = own.union(host for host in cloud.hosts if cloud.sees(host, part))
+                    judge.miss(unit.get(Finding, id_), replace(sight, heard=heard))
                 unit.save(context)
 
             run_optimistically(self._store, change)
 
 
+def _life(survey: Survey) -> Life:
+    return {"boot_id": survey.boot_id, "epoch": survey.epoch, "age_s": 0.0}
+
+
+def _few(new: Sequence[tuple[str, Suspicion]]) -> list[tuple[str, Suspicion]]:
+    """As many as one look tells, the first ones."""
+    of_hosts: Counter[str] = Counter()
+    told = []
+    for id_, case in new:
+        if all(of_hosts[host] < OF_HOST_MAX for host in case.hosts):
+            of_hosts.update(case.hosts)
+            told.append((id_, case))
+    return told[:FINDINGS_MAX]
+
+
+def _part(drift_class: str) -> Part:
+    """The part of hosts' surveys in which a difference of the class would be seen."""
+    if BY_NAME[drift_class].row is not StorageRow:
+        return GUESTS
+    return SECRETS if drift_class == "secret_left" else STORAGE
+
+
 def theirs(cloud: Cloud, ours: frozenset[str]) -> Cloud:
-    """Without the servers that are ours, their attachments, and the volumes of these."""
+    """Without the servers that are ours, their guests and attachments, and the volumes of these."""
     kept = {id_: each for id_, each in cloud.attachments.items() if each.server_id not in ours}
     held = {each.volume_id for id_, each in cloud.attachments.items() if id_ not in kept}
     for server in cloud.servers.values():
@@ -162,11 +225,18 @@ def theirs(cloud: Cloud, ours: frozenset[str]) -> Cloud:
         servers={id_: each for id_, each in cloud.servers.items() if id_ not in ours},
         volumes={id_: each for id_, each in cloud.volumes.items() if id_ not in held},
         attachments={id_: each for id_, each in kept.items() if each.volume_id not in held},
+        hosts={host: _without(each, ours) for host, each in cloud.hosts.items()},
     )
+
+
+def _without(survey: Survey, ours: frozenset[str]) -> Survey:
+    return replace(survey, guests=tuple(g for g in survey.guests if g.server_id not in ours))
 
 
 def _case(each: Difference) -> Suspicion:
     """As bad as it is beside a Nova."""
     drift_class = replace(BY_NAME[each.kind.name], severity=each.kind.severity)
     key = Key(subject=subject_of(drift_class), id=each.key)
-    return Suspicion(drift_class=drift_class, key=key, about=each.about, differs=each.says)
+    return Suspicion(
+        drift_class=drift_class, key=key, about=each.about, differs=each.says, hosts=each.hosts
+    )

@@ -9,7 +9,8 @@ Theory of operation
 * Nova's list of deleted servers is a proof: it has each until its row is archived (`nova-manage db
   archive_deleted_rows`).
 * A server that this list lacks is gone if Nova has said 404 for a day, whenever it was asked, and
-  nobody else knows it: Cinder has no attachment of it, and no host of ours a volume in its guest.
+  nobody else knows it: Cinder has no attachment of it, no host of ours a volume in its guest, and
+  no host of Nova's that sends surveys its guest.
   Until then it stays as it was.
 * A Nova that has none of the servers that it had, lists none as deleted, and has none of their
   hosts, is another one.

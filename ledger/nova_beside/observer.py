@@ -100,7 +100,9 @@ class ObserverState:
 
 @dataclass
 class Observation:
-    """One look under way.  `left`: servers of which it could not tell; `more`: for want of time."""
+    """One look under way.  `left`: servers of which it could not tell; `more`: for want of time.
+    `hosts`: how many of Nova's have shown themselves; `guests`: the servers whose guests they have.
+    """
 
     id: str
     began: str
@@ -109,6 +111,8 @@ class Observation:
     more: bool = False
     recorded: int = 0
     ours: int = 0
+    hosts: int = 0
+    guests: frozenset[str] = frozenset()
 
 
 class Observer:
@@ -218,7 +222,8 @@ class Observer:
     def _tell(self, look: Observation, servers: int) -> None:
         reader = self._reader
         numbers = {"servers": servers, "left": len(look.left), "ours": look.ours}
-        _log.info("looked_at_nova", **numbers, recorded=look.recorded, requests=reader.requests)
+        more = {"hosts": look.hosts, "recorded": look.recorded, "requests": reader.requests}
+        _log.info("looked_at_nova", **numbers, **more)
         for why in reader.unread:
             _log.warning("not_read", why=why)
 
@@ -233,9 +238,10 @@ class Observer:
         ) as connection:
             connection.answer_s = LONG_ANSWER_S
             knows = known.servers(connection)
-            ours = known.ours(connection, cloud.servers.keys() - knows.keys())
+            cloud = replace(cloud, hosts=self._differences.hosts(connection))
+            ours = known.ours(connection, (cloud.servers.keys() | cloud.guests) - knows.keys())
             ended = known.ended(connection, cloud.attachments.keys(), knows)
-        look.ours = len(ours)
+        look.ours, look.hosts, look.guests = len(ours), len(cloud.hosts), cloud.guests
         listed: dict[str, list[SeenAttachment]] = defaultdict(list)
         for each in cloud.attachments.values():
             if each.server_id is not None:
@@ -348,7 +354,8 @@ class Observer:
             if server.busy:
                 look.asked[server_id] = asked_at
         assert not isinstance(server, Unknown), "it was left"
-        if server is None and not self._is_over(server_id, attachments, had):
+        held = bool(attachments) or server_id in look.guests
+        if server is None and not self._is_over(server_id, had, held=held):
             look.left.add(server_id)
             return
         here = {each.id for each in attachments}
@@ -374,17 +381,17 @@ class Observer:
         )
         self._record(sight, look)
 
-    def _is_over(
-        self, server_id: str, attachments: list[SeenAttachment], had: Known | None
-    ) -> bool:
-        """Whether a server of which Nova says 404 is deleted, or was known to be."""
+    def _is_over(self, server_id: str, had: Known | None, *, held: bool) -> bool:
+        """Whether a server of which Nova says 404 is deleted, or was known to be.  `held`: Cinder,
+        or a host of Nova's, still knows it.
+        """
         if had is None:  # a stranger's, or one that is not projected yet
             return False
         if had.shape is None:
             return True
         volumes = self._store.load_many(*((Volume, UUID(id_)) for id_ in had.volumes))
         shown = any(of == server_id for each in volumes for _, of in each.shown)  # by hosts of ours
-        return self._absences.are_over(self._reader, server_id, held=shown or bool(attachments))
+        return self._absences.are_over(self._reader, server_id, held=shown or held)
 
     def _record(self, sight: ServerSeen, look: Observation) -> None:
         context = EventContext(actor=ACTOR, request_id=look.id, cause="observation")

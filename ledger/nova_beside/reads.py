@@ -149,9 +149,12 @@ class CloudReader:
         return self.sure(cloud, [each.id for each in seen if each.volumes and every_mapping])
 
     def sure(self, cloud: Cloud, more: Iterable[str] = ()) -> Cloud:
-        """With the mappings of those servers where they matter, and of `more`.  UNKNOWN: where they
-        matter, Nova did not tell them.
+        """With the servers of guests that hosts show, and the mappings of servers where these
+        matter, and of `more`.  UNKNOWN: where they matter, Nova did not tell them.
         """
+        strange = self.few(cloud.guests - cloud.servers.keys(), "guests that Nova does not list")
+        guests = {id_: self.server(id_) for id_ in strange}
+        cloud = replace(cloud, servers={**cloud.servers, **guests})
         unsure = questionable(cloud)
         asked = dict.fromkeys((*self.few(unsure, "servers whose mappings differ"), *more))
         told = {**dict.fromkeys(unsure, UNKNOWN), **self.mappings(cloud.servers, asked)}
@@ -168,7 +171,7 @@ class CloudReader:
         order = {"sort_key": "uuid", "sort_dir": "asc"}
         for row in self.pages(self.nova, "/servers/detail", "servers", **order):
             servers[row["id"]] = self.seen(row)
-        self._missing_servers(servers, attachments.values(), hosts)
+        self._missing_servers(servers, attachments.values())
         self._missing_volumes(servers, volumes)
         now = self._now or datetime.fromtimestamp(self.clock(), UTC)  # uWSGI alone sends no Date
         cloud = Cloud(
@@ -277,10 +280,8 @@ class CloudReader:
         self,
         servers: Servers,
         attachments: Iterable[SeenAttachment],
-        hosts: Mapping[str, Survey],
     ) -> None:
         named = {each.server_id for each in attachments if each.server_id}
-        named |= {guest.server_id for survey in hosts.values() for guest in survey.guests}
         missing = self.few(named - servers.keys(), "servers that Nova does not list")
         servers.update((id_, self.server(id_)) for id_ in missing)
 

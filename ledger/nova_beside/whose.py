@@ -69,8 +69,8 @@ async def ours_among(components: Components, server_ids: Iterable[str]) -> froze
 
 
 async def _cinders_question(request: web.Request, nova: Nova, server_id: str) -> web.StreamResponse:
-    """May this attachment be deleted?  Nova's 404 is a yes only if no host of ours shows the
-    volume there.  ApiError 409.
+    """May this attachment be deleted?  Nova's 404 is a yes only if no host, of ours or that sends
+    surveys, shows the volume there.  ApiError 409.
     """
     answer = await nova.whole(request)
     volume_id = canonical(request.match_info["volume_id"])
@@ -79,12 +79,14 @@ async def _cinders_question(request: web.Request, nova: Nova, server_id: str) ->
         users = request.app[BULKHEADS].users
         hosts = await users(components.requests.showing, server_id, volume_id)
         found = await components.queries.shown(server_id, [volume_id])
-        if named := sorted({*hosts, *(host for each in found for host in each.hosts)}):
+        young_s = components.settings.host_down_after_s
+        sent = await components.queries.sent_shows(server_id, volume_id, young_s)
+        if named := sorted({*hosts, *sent, *(host for each in found for host in each.hosts)}):
             raise ApiError(
                 409,
                 "shown_by_host",
                 f"Nova does not know volume {volume_id} at instance {server_id}, but "
-                f"{len(named)} of this service's hosts show it, or the instance.",
+                f"{len(named)} of the hosts that this service hears of show it, or the instance.",
                 hint="An operator finds it with: drift list --server.",
             )
     return answer.response(request)

@@ -228,7 +228,7 @@ class Queries(SurveyReads, DriftReads, OperationReads, ServerLists, RequestReads
 
     async def hosts_observed(self) -> list[Row]:
         """Hosts that are not the ledger's but have observed servers: `host`, `origin`, `guests`,
-        `open_attachments`.
+        `open_attachments`, `surveyed_at`.
         """
         return await self._all("hosts_observed")
 

@@ -8,12 +8,14 @@ between.  `SurveyReads` is for an event loop, `BlockingSurveyReads` for threads.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+import msgspec
 import psycopg
-from psycopg.rows import dict_row
+from psycopg.rows import dict_row, tuple_row
 
 import sql
 from host_agent.shared.contract.survey import Survey
@@ -95,9 +97,38 @@ class SurveyReads(LogReads):
         """
         return bool(await self._all("note", group="surveys", host=host, **answer))
 
+    async def send_survey(self, host: str, **sent: Any) -> bool:
+        """Store what a host that is not the ledger's has sent of itself: `digest`, `boot_id` and
+        `document` as `note_survey`, made `made_s` ago.  False: see the query `send`.
+        """
+        return bool(await self._all("send", group="surveys", host=host, **sent))
+
+    async def sent_shows(self, server_id: str, volume_id: str, young_s: float) -> list[str]:
+        """Hosts that are not the ledger's and have just shown the volume in the server's guest."""
+        rows = await self._all(
+            "sent_shows",
+            group="surveys",
+            server_id=server_id,
+            volume_id=volume_id,
+            young_s=young_s,
+        )
+        return [row["host"] for row in rows]
+
     async def survey_standing(self, host: str, *, silent_after_s: float) -> Standing:
         [row] = await self._all("standings", group="surveys", hosts=[host])
         return standing(row, silent_after_s, None)
+
+
+def sent_since(connection: psycopg.Connection[Any], since: datetime) -> dict[str, Survey]:
+    """What hosts that are not the ledger's have made of themselves after that moment, by host;
+    without those in a form of another version.
+    """
+    found = {}
+    cursor = connection.cursor(row_factory=tuple_row)
+    for host, document in cursor.stream(sql.query("surveys", "sent_since"), {"since": since}):
+        with suppress(msgspec.ValidationError):
+            found[host] = msgspec.json.decode(document, type=Survey)
+    return found
 
 
 class BlockingSurveyReads:

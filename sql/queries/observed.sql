@@ -34,9 +34,17 @@ SELECT attachment_id::text FROM attachments
 
 -- name: differing
 -- Findings that are not over; `theirs`: about objects of Nova.  findings_open.
-SELECT finding_id::text, state, differs, server_id::text, volume_id::text, host,
+SELECT finding_id::text, drift_class, state, differs, server_id::text, volume_id::text, host,
        differs ? 'nova' AS theirs
   FROM findings WHERE over_position IS NULL;
+
+-- name: now
+-- Where the log ends, and when.
+SELECT position, clock_timestamp() FROM log_head;
+
+-- name: own_hosts
+-- The ledger's hosts, without forgotten ones.
+SELECT host FROM hosts WHERE deleted IS NOT TRUE;
 
 -- name: ours_of_host
 -- The ledger's own servers that have something on a host or moving to it: the server, also by a

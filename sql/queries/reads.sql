@@ -397,9 +397,11 @@ SELECT what, min(id) AS id, count(*) AS count FROM (
  GROUP BY what ORDER BY what;
 
 -- name: hosts_observed
--- Hosts of observed servers that are not the ledger's.  instances_observed,
--- attachments_open_by_host.
+-- Hosts of observed servers that are not the ledger's, and when each made the survey that it sent
+-- last.  instances_observed, attachments_open_by_host.
 SELECT i.host, i.origin, count(*) AS guests,
+       (SELECT s.taken_at FROM surveys AS s
+         WHERE s.host = i.host AND s.token IS NULL) AS surveyed_at,
        (SELECT count(*) FROM attachments AS a
          WHERE a.host = i.host AND a.state <> 'deleted') AS open_attachments
   FROM instances AS i

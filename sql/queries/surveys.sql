@@ -54,6 +54,52 @@ UPDATE surveys AS s
    AND (%(document)s::jsonb IS NOT NULL OR s.digest = %(digest)s AND s.epoch = h.epoch)
 RETURNING s.host;
 
+-- name: send
+-- Stores what a host that is not the ledger's has sent of itself, which nobody has asked for (no
+-- token); `taken_at` is when it was made.  No row if the host is the ledger's; if its document is
+-- needed (NULL: it has not changed, by its digest); or if another boot of that name, so perhaps
+-- another machine, has sent one that is younger than `silent_after_s`.  Primary keys.
+INSERT INTO surveys AS s (host, boot_id, digest, document, taken_at)
+SELECT %(host)s, %(boot_id)s, %(digest)s, %(document)s::jsonb,
+       clock_timestamp() - make_interval(secs => %(made_s)s)
+ WHERE NOT EXISTS (SELECT FROM hosts AS h WHERE h.host = %(host)s AND h.deleted IS NOT TRUE)
+   AND (%(document)s::jsonb IS NOT NULL OR EXISTS (SELECT FROM surveys WHERE host = %(host)s))
+    ON CONFLICT (host) DO UPDATE
+   SET boot_id = coalesce(EXCLUDED.boot_id, s.boot_id), digest = EXCLUDED.digest,
+       document = CASE WHEN s.digest = EXCLUDED.digest AND s.token IS NULL THEN s.document
+                       ELSE EXCLUDED.document END,
+       taken_at = EXCLUDED.taken_at, token = NULL, epoch = NULL, asked_position = NULL,
+       arrived_position = NULL, wanted = NULL, wanted_at = NULL, wanted_position = NULL
+ WHERE CASE WHEN EXCLUDED.document IS NULL THEN s.digest = EXCLUDED.digest AND s.token IS NULL
+            ELSE s.token IS NOT NULL OR s.boot_id IS NOT DISTINCT FROM EXCLUDED.boot_id
+                 OR abs(extract(epoch FROM clock_timestamp() - s.taken_at)) >= %(silent_after_s)s
+            END
+RETURNING host;
+
+-- name: sent_since
+-- What hosts that are not the ledger's have made of themselves after a moment.  Reads all surveys,
+-- and of those the documents.
+SELECT s.host, s.document::text FROM surveys AS s
+ WHERE s.token IS NULL AND s.document IS NOT NULL
+   AND s.taken_at > %(since)s AND s.taken_at <= clock_timestamp()
+   AND NOT EXISTS (SELECT FROM hosts AS h WHERE h.host = s.host AND h.deleted IS NOT TRUE)
+ ORDER BY s.host;
+
+-- name: sent_shows
+-- Hosts that are not the ledger's and whose survey, made in the last `young_s`, shows a volume in a
+-- server's guest.  Reads all those surveys.
+SELECT s.host FROM surveys AS s
+ WHERE s.token IS NULL
+   AND abs(extract(epoch FROM clock_timestamp() - s.taken_at)) < %(young_s)s
+   AND NOT EXISTS (SELECT FROM hosts AS h WHERE h.host = s.host AND h.deleted IS NOT TRUE)
+   AND (s.document->'guests' @> jsonb_build_array(jsonb_build_object(
+            'server_id', %(server_id)s::text,
+            'disks', jsonb_build_array(jsonb_build_object('serial', %(volume_id)s::text))))
+        OR s.document->'guests' @> jsonb_build_array(jsonb_build_object(
+            'server_id', %(server_id)s::text,
+            'unlabelled', jsonb_build_array(jsonb_build_object('volume_id', %(volume_id)s::text)))))
+ ORDER BY s.host;
+
 -- name: standings
 -- The state of the surveys of some or all hosts, without the documents.  Primary keys.
 SELECT h.host, h.epoch AS host_epoch, h.fenced, h.suspect,

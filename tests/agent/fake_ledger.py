@@ -21,7 +21,7 @@ from host_agent.shared.contract.messages import (
     Registration,
     Report,
 )
-from host_agent.shared.contract.survey import Survey, SurveyAnswer
+from host_agent.shared.contract.survey import Survey, SurveyAnswer, SurveySent
 from host_agent.shared.contract.wire import plain, read
 from host_agent.shared.platform.clocks import AHEAD_HEADER, TIME_HEADER
 from tests.agent.bench import WAIT_S
@@ -60,6 +60,8 @@ class FakeLedger:
         self.ahead_s: float | None = 0.0  # its clock, of this machine's; None: it tells no time
         self.wanted: dict[str, Any] | None = None  # a survey: its token, and the digest known
         self.surveys: list[tuple[SurveyAnswer, Survey | None]] = []
+        self.sent: list[tuple[SurveySent, Survey | None]] = []  # unasked
+        self.refuses_sent = False
         self.lost_surveys = False  # it does not have the document of any digest
         self.fail_surveys: list[int] = []  # HTTP statuses to answer instead
         self.got: list[str | None] = []  # which question the agent said it had, poll by poll
@@ -125,6 +127,7 @@ class FakeLedger:
         app.router.add_post("/v1/hosts/{host}/reports", self._report)
         app.router.add_post("/v1/hosts/{host}/progress", self._progress)
         app.router.add_put("/v1/hosts/{host}/survey", self._survey)
+        app.router.add_put("/v1/hosts/{host}/survey/sent", self._survey_sent)
         app.router.add_get("/v1/hosts/{host}/volumes/{volume}/users", self._users)
         runner = web.AppRunner(app, shutdown_timeout=0.1, access_log=None)
         await runner.setup()
@@ -200,6 +203,15 @@ class FakeLedger:
             return web.json_response({"again": True})
         self.wanted = None
         return web.json_response({"again": False})
+
+    async def _survey_sent(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        if self.refuses_sent:
+            return web.json_response({"detail": "it asks itself"}, status=409)
+        said, shown = read(body, SurveySent), read(body, Survey) if "boot_id" in body else None
+        known = {each.digest() for _, each in self.sent if each is not None}
+        self.sent.append((said, shown))
+        return web.json_response({"again": shown is None and said.digest not in known})
 
     async def _poll(self, request: web.Request) -> web.Response:
         after = int(request.query["after"])

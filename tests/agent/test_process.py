@@ -347,3 +347,56 @@ def test_os_brick_and_libvirt_are_not_loaded_for_a_simulated_host() -> None:
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+# --- a host of Nova's, which runs no agent -----------------------------------------------------
+
+
+def surveyed(host: Host, *arguments: str) -> int:
+    where = ("--config", str(host.path / "agent.toml"), "--simulated", str(host.state))
+    return main(["survey", "--send", *where, *arguments])
+
+
+def test_a_survey_is_sent_once_and_whole_only_if_it_has_changed(
+    host: Host, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(2):
+        assert surveyed(host) == 0
+    [(first, none), (whole, shown), (again, same)] = host.ledger.sent
+    assert (none, same) == (None, None)
+    assert first.digest == whole.digest == again.digest
+    assert shown is not None
+    assert [guest.server_id for guest in shown.guests] == [SERVER]
+    assert shown.digest() == whole.digest
+    assert 0 < first.made_s < whole.made_s < WAIT_S
+    assert capsys.readouterr().out == ""
+    assert host.ledger.registrations == [], "it is no agent"
+    assert not (host.path / "locks").exists()
+
+
+def test_another_process_of_the_ledger_takes_it_if_the_first_one_is_away(host: Host) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        away = f"http://127.0.0.1:{taken.getsockname()[1]}"
+    host.ledger.fail_next = [503]
+    urls = f"{host.ledger.url},{away},{host.ledger.url}/"
+    assert surveyed(host, f"--ledger-url={urls}") == 0
+    assert [shown is None for _, shown in host.ledger.sent] == [True, False]
+
+
+def test_a_survey_that_nobody_takes_is_told_and_nothing_is_kept_of_it(
+    host: Host, capsys: pytest.CaptureFixture[str]
+) -> None:
+    simulations = host.state.with_name(host.state.name + ".lock")
+    before = {*host.path.iterdir(), simulations}
+    host.ledger.refuses_sent = True
+    assert surveyed(host) == 1
+    assert "the ledger refuses the survey (HTTP 409): it asks itself" in capsys.readouterr().err
+    host.ledger.denied = True
+    assert surveyed(host) == 1
+    assert "the ledger refuses this host's token" in capsys.readouterr().err
+    host.ledger.stop()
+    assert surveyed(host) == 1
+    told = capsys.readouterr()
+    assert told.err.startswith("attachment-ledger-agent: ledger not reached")
+    assert told.err.count("\n") == 1
+    assert {*host.path.iterdir()} == before

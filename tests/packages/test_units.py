@@ -7,18 +7,23 @@ import re
 import shutil
 import subprocess
 import sys
+from datetime import datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
-SIGN = "attachment-ledger-sign.service"
+from host_agent.__main__ import main
+
+SIGN, SURVEY = "attachment-ledger-sign.service", "attachment-ledger-agent-survey.service"
 UNITS = Path(__file__).parents[2] / "deploy/systemd"
-#: `systemd-analyze security`, 0 to 100: 15 is "1.5", and for the agent what its comment argues.
+#: `systemd-analyze security`, 0 to 100: 15 is "1.5"; those of the agent are root, as they argue.
 EXPOSED = {
     "attachment-ledger.service": 15,
     "attachment-ledger-forward@.service": 15,
     "attachment-ledger-sign.service": 15,
     "attachment-ledger-agent.service": 65,
+    SURVEY: 25,
 }
 
 pytestmark = pytest.mark.skipif(
@@ -49,15 +54,27 @@ def test_systemd_reads_all_of_a_unit(unit: str) -> None:
     assert said == []
 
 
-def test_each_hour_has_its_checkpoint() -> None:
-    """The timer starts the service of its name."""
-    timer = (UNITS / "attachment-ledger-sign.timer").read_text()
+@pytest.mark.parametrize(("unit", "every"), [(SIGN, 3600), (SURVEY, 60)])
+def test_a_timer_starts_the_service_of_its_name_each_time(unit: str, every: int) -> None:
+    timer = text(unit.replace(".service", ".timer"))
     [when] = re.findall("^OnCalendar=(.*)$", timer, re.MULTILINE)
     asked = ["systemd-analyze", "calendar", "--iterations=2", when]
     done = subprocess.run(asked, capture_output=True, text=True, check=True)
-    minutes = re.findall(r":(\d\d):\d\d UTC", done.stdout)
-    assert len(set(minutes)) == 1
+    times = re.findall(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", done.stdout)
+    first, second = map(datetime.fromisoformat, dict.fromkeys(times))
+    assert (second - first).total_seconds() == every
     assert "Unit=" not in timer
+
+
+def test_a_survey_is_sent_by_the_agents_own_program(capsys: pytest.CaptureFixture[str]) -> None:
+    """It comes as far as the ledger, which is not there."""
+    found = "^ExecStart=/usr/bin/attachment-ledger-agent (.*)$"
+    [line] = re.findall(found, text(SURVEY), re.MULTILINE)
+    with TemporaryDirectory() as home:
+        (state := Path(home) / "host.json").write_text("{}")
+        more = ["--simulated", str(state), "--ledger-url=http://127.0.0.1:9"]
+        assert main([*line.split(), *more]) == 1
+    assert "ledger not reached" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("unit", ["attachment-ledger-forward@.service", SIGN])

@@ -10,12 +10,17 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from uuid import UUID, uuid4
 
+import msgspec
+import psycopg
 import pytest
 
+import sql
 from aggregates.attachment import Attachment, AttachmentState
 from aggregates.base import Actor, EventContext
 from aggregates.instance import Instance
 from aggregates.volume import Volume
+from host_agent.shared.contract.messages import PowerState
+from host_agent.shared.contract.survey import GuestShown
 from ledger.config import Observe
 from ledger.log.application import Ledger
 from ledger.log.unit import Unit
@@ -27,6 +32,7 @@ from projections.running.runner import ProjectionRunner
 from tests.doubles.running_cinder import running_cinder
 from tests.doubles.simulated_nova import Server, SimulatedNova, running_nova
 from tests.stack import ADMIN
+from tests.surveys import survey
 
 pytestmark = pytest.mark.slow
 
@@ -133,6 +139,24 @@ def test_a_server_that_a_host_of_ours_shows_is_there(looks: Looks) -> None:
     assert looks.look() == looks.look(2 * gone.GONE_S) == []
 
 
+def test_a_server_whose_guest_a_host_of_novas_sends_is_there(
+    looks: Looks, database_url: str
+) -> None:
+    nova, server = looks.nova, looks.server(volume=False)
+    guest = GuestShown(server_id=server.id, power_state=PowerState.RUNNING)
+    document = msgspec.json.encode(survey(guests=(guest,))).decode()
+    sent = {"host": "theirs-1", "digest": "0" * 64, "boot_id": "b", "document": document}
+    nova.delete(server)
+    nova.purge()
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        for _ in range(2):
+            query = sql.query("surveys", "send")
+            connection.execute(query, {**sent, "made_s": 0.0, "silent_after_s": 90.0})
+            assert looks.look(gone.GONE_S) == []
+    assert [name for _, name in looks.findings() if name] == ["guest_of_deleted"]
+    assert looks.look(gone.GONE_S)[-1] == "Instance.Deleted", "the host is silent"
+
+
 def test_a_server_that_nova_denies_for_less_than_a_day_is_there(looks: Looks) -> None:
     server = looks.server(volume=False)
     for _ in range(2):
@@ -146,7 +170,7 @@ def test_a_server_that_is_not_projected_yet_is_not_over(looks: Looks) -> None:
     """A second notification may come before the projection of what the first has recorded."""
     server = looks.server()
     looks.nova.delete(server)
-    assert not looks._observer._is_over(server.id, [], None)
+    assert not looks._observer._is_over(server.id, None, held=False)
 
 
 def test_what_nova_lists_as_deleted_is_deleted_whatever_cinder_has_left(looks: Looks) -> None:

@@ -25,7 +25,7 @@ from projections.running.tables import prepare
 from tests.service.api_world import Api
 from tests.unit.test_beside_nova import CASES, GONE, S, after
 
-_CONTEXT = EventContext(actor=Actor(name="observer"), request_id="req-look", cause="observation")
+LOOK = EventContext(actor=Actor(name="observer"), request_id="req-look", cause="observation")
 #: What the lists of a Nova and its Cinder show without any host's word, as our looks call it.
 NAMES = [
     *("owner_gone", "reservation_unknown", "attachment_unknown", "attachment_lost"),
@@ -54,6 +54,7 @@ class Looks:
     def __init__(self, api: Api, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
         self._api, self._dsn, self._at = api, dsn, 1000.0
         self._of_process = Differences(api.components.requests._store)
+        self.ours = frozenset[str]()
         self.reader = Reader()
         monkeypatch.setattr(differences, "time", self)
 
@@ -63,14 +64,16 @@ class Looks:
     async def see(self, cloud: Cloud, apart_s: float = judge.APART_S) -> list[dict[str, Any]]:
         """The open findings after the look."""
         self._at += apart_s
-        await asyncio.to_thread(self._see, replace(cloud, hosts={}))
+        await asyncio.to_thread(self._see, cloud)
         await self._api.projected()
         answer = await self._api.ask("GET", "/v1/drift", "admin")
         return list((await answer.json())["findings"])
 
     def _see(self, cloud: Cloud) -> None:
+        """With what hosts have sent, and not the cloud's own."""
         with psycopg.connect(self._dsn, autocommit=True) as connection:
-            self._of_process.see(connection, self.reader, cloud, str(uuid4()), _CONTEXT)
+            cloud = theirs(replace(cloud, hosts=self._of_process.hosts(connection)), self.ours)
+            self._of_process.see(connection, self.reader, cloud, str(uuid4()), LOOK)
 
 
 @pytest.fixture

@@ -7,10 +7,13 @@ import json
 from typing import Any
 from uuid import uuid4
 
+import msgspec
 import pytest
 
 from aggregates.host import host_uuid
 from aggregates.instance import Instance
+from host_agent.shared.contract.messages import PowerState
+from host_agent.shared.contract.survey import DiskShown, GuestShown, UnlabelledShown
 from ledger.auth.policy import Target
 from ledger.auth.tokens import Identity
 from ledger.http.route import also_at
@@ -21,6 +24,7 @@ from tests.doubles.recording_nova import Asked, RecordingNova, not_found, said
 from tests.doubles.simulated_keystone import SimulatedKeystone
 from tests.service.api_world import HOST, PROJECT, eventually, guest
 from tests.service.passing_world import Both, both_worlds
+from tests.surveys import survey
 
 SERVERS = "/v2.1/servers"
 EVENTS = "/v2.1/os-server-external-events"
@@ -221,7 +225,7 @@ async def test_novas_no_is_not_believed_where_a_host_of_ours_shows_the_volume(bo
     shown = guest(PROJECT, server_id=server, devices=["vda", "vdb"], volumes=[volume])
     await both.api.register(shown)
     status, text = await asked(both, server, volume)
-    assert (status, "of this service's hosts show it" in text) == (409, True)
+    assert (status, "1 of the hosts that this service hears of show" in text) == (409, True)
     assert (await asked(both, server, str(uuid4())))[0] == 404
 
     await both.api.register({**shown, "devices": ["vda"], "volumes": []})
@@ -230,6 +234,30 @@ async def test_novas_no_is_not_believed_where_a_host_of_ours_shows_the_volume(bo
     assert (await asked(both, server, volume))[0] == 409
     await both.api.register()
     assert (await asked(both, server, volume))[0] == 404
+
+
+@pytest.mark.parametrize("labelled", [True, False], ids=["labelled", "unlabelled"])
+async def test_novas_no_is_not_believed_where_a_host_of_novas_has_just_shown_the_volume(
+    both: Both, labelled: bool
+) -> None:
+    both.nova.answers["/"] = not_found("Volume")
+    server, volume = await both.watched(), str(uuid4())
+    disk = DiskShown(serial=volume, live="vdb", persistent="vdb")
+    other = UnlabelledShown(target="vdb", source="/mnt/x", volume_id=volume)
+    disks, others = ((disk,), ()) if labelled else ((), (other,))
+    seen = GuestShown(
+        server_id=server, power_state=PowerState.RUNNING, disks=disks, unlabelled=others
+    )
+    queries, shown = both.api.components.queries, survey(guests=(seen,))
+    document = msgspec.json.encode(shown).decode()
+    sent = {"digest": shown.digest(), "boot_id": "b", "document": document, "silent_after_s": 90.0}
+    assert await queries.send_survey("hv1", **sent, made_s=91.0)
+    assert (await asked(both, server, volume))[0] == 404, "it may have been detached since"
+    assert await queries.send_survey("hv1", **sent, made_s=1.0)
+    status, text = await asked(both, server, volume)
+    assert (status, "1 of the hosts that this service hears of show" in text) == (409, True)
+    assert (await asked(both, server, str(uuid4())))[0] == 404
+    assert (await asked(both, await both.watched(), volume))[0] == 404
 
 
 async def test_of_a_server_of_ours_nova_may_still_know_more(both: Both) -> None:

@@ -92,7 +92,7 @@ REQUESTS = {
         console_host_adopt console_host_hand_back""",
     "in Cinder's name": "assisted_snapshot assisted_deletion external_events",
     "an agent's": """host_register host_guests host_commands host_reports host_progress host_survey
-        host_volume_users""",
+        host_survey_sent host_volume_users""",
 }
 EVERYBODYS = {
     *("versions", "version", "health", "ready", "metrics", "openapi"),

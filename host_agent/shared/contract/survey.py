@@ -34,6 +34,10 @@ DIFFERS_MAX = 16
 #: An agent that has this capability can be asked.
 CAPABILITY = "survey"
 
+#: A survey that took longer to make and to send is of no use.
+MADE_S_MAX = 600.0
+
+Digest = Annotated[str, form("[0-9a-f]{64}")]
 Items = Annotated[tuple[T, ...], Meta(max_length=ITEMS_MAX)]
 
 
@@ -171,6 +175,18 @@ class Survey:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class SurveySent:
+    """What a host that is not the ledger's sends of itself, unasked.  `made_s`: so many seconds
+    before it was sent, it was begun.
+
+    The keys of the survey are beside these, as in SurveyAnswer.
+    """
+
+    digest: Digest
+    made_s: Annotated[float, Meta(ge=0, le=MADE_S_MAX)]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class HostsWord:
     """The output of `attachment-ledger-agent survey`, for a survey of a cloud without a ledger."""
 
@@ -193,4 +209,4 @@ class SurveyAnswer:
 
     token: Id
     epoch: Number
-    digest: Annotated[str, form("[0-9a-f]{64}")]
+    digest: Digest

@@ -89,9 +89,12 @@ class Ring:
     def first(self) -> Endpoint:
         return self._ring[0]
 
+    def __len__(self) -> int:
+        return len(self._ring)
+
     @property
     def several(self) -> bool:
-        return len(self._ring) > 1
+        return len(self) > 1
 
     def leave(self, left: Endpoint) -> None:
         """Use another endpoint from now on; no effect if `left` is not the first any more."""

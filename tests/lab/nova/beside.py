@@ -138,8 +138,7 @@ class Beside:
     @contextlib.contextmanager
     def real_agent(self) -> Iterator[None]:
         """Of LAB_HOST_2, with os-brick and libvirt."""
-        words = f"2 {ENV['LAB_HOST_2']} {ENV['LAB_ADDRESS_2']} {ENV['LAB_AGENT_TOKEN_2']}"
-        lab(f"umask 077; ./ledger.sh agent_toml {words} >{LAB_DIR}/etc/agent-2.toml")
+        agents_settings()
         lab("exec ./ledger.sh start agent-2")
         try:
             yield
@@ -211,6 +210,14 @@ def _catalog_names(url: str) -> Iterator[None]:
         for each in endpoints:
             old = {"endpoint": {"url": each["url"]}}
             session.patch(f"{api}/endpoints/{each['id']}", json=old)
+
+
+def agents_settings() -> str:
+    """The path of those of LAB_HOST_2."""
+    path = f"{LAB_DIR}/etc/agent-2.toml"
+    words = f"2 {ENV['LAB_HOST_2']} {ENV['LAB_ADDRESS_2']} {ENV['LAB_AGENT_TOKEN_2']}"
+    lab(f"umask 077; ./ledger.sh agent_toml {words} >{path}")
+    return path
 
 
 def act(cloud: NovaCloud, words: str, server: str, code: int = 0) -> dict[str, Any]:

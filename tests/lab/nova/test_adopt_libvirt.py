@@ -5,15 +5,30 @@ by the agent, and goes back; Nova goes on.
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
 
+import libvirt
 import pytest
 
+from handlers.drift.judge import APART_S
 from ledger.cli.errors import ExitCode
 from tests.lab.guest import LabGuest, libvirt_of, node_of, wait_node
-from tests.lab.nova.beside import NOVA_URL, URL, Beside, act, beside, lab, waiting
+from tests.lab.nova.beside import (
+    NOVA_URL,
+    SLOW_S,
+    URL,
+    Beside,
+    act,
+    agents_settings,
+    beside,
+    lab,
+    waiting,
+)
 from tests.lab.nova.cloud import NOVA, NOVA_DOWN_S, NovaCloud, survey, wait_until
 from tests.lab.settings import ENV, LAB_DIR, SETTLE_S
 from tests.lab.test_encryption import MARKER, read, write
@@ -190,6 +205,57 @@ def test_a_guest_of_libvirt_is_adopted_worked_on_and_handed_back(
     assert_written(lambda offset, length: world.data(first, offset, length), last)
     ledger.until(first, "Attachment.Deleted", 2)
     assert survey("--apart", "1s")[:2] == (0, [])
+
+
+# --- not adopted: what its host shows -----------------------------------------------------------
+
+
+def unplug_by_hand(guest: LabGuest, volume: str) -> None:
+    """From the guest and its definition, as with virsh."""
+    both = libvirt.VIR_DOMAIN_AFFECT_LIVE | libvirt.VIR_DOMAIN_AFFECT_CONFIG
+    disks = ET.fromstring(guest.domain.XMLDesc()).iterfind("devices/disk")
+    [disk] = [each for each in disks if each.findtext("serial") == volume]
+    guest.domain.detachDeviceFlags(ET.tostring(disk, encoding="unicode"), both)
+    wait_until(lambda: guest.disk(volume) is None, "the guest to let it go")
+
+
+def test_what_a_host_of_novas_sends_is_a_finding_that_is_over_once_it_is_mended(
+    cloud: NovaCloud, ledger: Beside
+) -> None:
+    """It runs no agent: its survey is sent again and again, as by the timer."""
+    root, volume = cloud.volume("nfs"), cloud.volume("nfs")
+    World().make_bootable(root, "root")
+    server = cloud.server(root)
+    cloud.attach(server, volume)
+    ledger.until(volume, "BlockDeviceMapping.DevicePlugged")
+    guest = LabGuest("of Nova", server, HOST)
+    assert_seen(guest, root, volume)
+    program = f"{ENV['LAB_VENV']}/bin/attachment-ledger-agent"
+    send = f"$(enter 2) {program} survey --send --config {agents_settings()}"
+
+    def open_ones() -> list[dict[str, Any]]:
+        lab(send)
+        return [each for state in ("suspected", "confirmed") for each in ledger.findings(state)]
+
+    def surveyed() -> bool:
+        """Whether a look had the host's survey."""
+        assert open_ones() == []
+        return '"hosts": 1' in ledger.log.read_text() or "hosts=1" in ledger.log.read_text()
+
+    wait_until(surveyed, "a look with a survey", SETTLE_S + 2 * APART_S + SLOW_S)
+    unplug_by_hand(guest, volume)
+    [found] = wait_until(open_ones, "what is missing", SETTLE_S + 3 * APART_S + SLOW_S)
+    assert (found["drift_class"], found["host"]) == ("disk_missing", HOST)
+    assert (found["server_id"], found["volume_id"]) == (server, volume)
+    told = ledger.get(f"/drift/{found['finding_id']}")["by_hand"]
+    [command] = re.findall(r"`(openstack [^`]+)`", told)
+    cloud.openstack(command)
+    cloud.wait_server(server)
+    assert_has(guest, root, volume)
+    wait_until(lambda: not open_ones(), "it to be over", SETTLE_S + 3 * APART_S + SLOW_S)
+    [host] = ledger.get("/hosts?observed=true")["observed"]
+    assert (host["host"], host["surveyed_at"] is not None) == (HOST, True)
+    assert not RECORDS.exists(), "it has connected nothing"
 
 
 # --- encrypted volumes --------------------------------------------------------------------------
