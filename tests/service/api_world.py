@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -365,7 +365,8 @@ async def running_api(
     tls: ServiceTls | None = None,
     static: StaticTokens | None = None,
 ) -> AsyncIterator[Api]:
-    """The service on a free port."""
+    """The service on a free port, with settings of its own: a test may change them."""
+    settings = replace(settings)
     async with AsyncExitStack() as stack:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         patch.setattr(projections_runner, "POLL_INTERVAL_S", PROJECTIONS_POLL_S)
