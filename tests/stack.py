@@ -225,7 +225,7 @@ class Stack:
         assert self.components[number].running, self.components[number].log.read_text()[-3000:]
         try:
             return self.http.get(self.url("/readyz", number), timeout=5).status_code == 200
-        except requests.ConnectionError:
+        except (requests.ConnectionError, requests.Timeout):  # not yet, or busy
             return False
 
     def start_agent(self, host: str = "compute-1", *numbers: int) -> None:
