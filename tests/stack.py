@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -26,6 +25,7 @@ from host_agent.shared.contract.messages import PowerState
 from host_agent.simulated.host_state import HostState
 from ledger.trial.cinder.model.model import CinderModel
 from ledger.trial.cinder.views import MAX_VERSION, Microversion
+from ledger.trial.cloud import free_port
 from tests.authority import Authority
 from tests.doubles.host_checks import broken_invariants, plugged
 from tests.doubles.running_cinder import RunningCinder, running_cinder
@@ -48,13 +48,6 @@ def eventually(look: Callable[[], T | None], what: str, deadline_s: float = DEAD
             return answer
         assert time.monotonic() < end, f"not in {deadline_s:g} s: {what}"
         time.sleep(0.02)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class Process:
@@ -132,9 +125,9 @@ class Stack:
         self.hosts, self._authority, self._own_clocks = hosts, authority, own_clocks
         self.home = home
         self.database_url = database_url
-        self.ports = [free_port() for _ in range(3)]
-        self._volumes, self._cinder_port = CinderModel(), free_port()
-        self._exits = ExitStack()
+        self._exits, self._held = ExitStack(), ExitStack()
+        self.ports = [free_port(self._held) for _ in range(3)]
+        self._volumes, self._cinder_port = CinderModel(), free_port(self._held)
         self.components: dict[int, Process] = {}
         self.agents: dict[str, Process] = {}
         self.servers: dict[str, str] = {}  # server id -> host
@@ -163,6 +156,7 @@ class Stack:
     def close(self) -> None:
         self.kill_all()
         self._exits.close()
+        self._held.close()
 
     def start_service(self, number: int = 0) -> None:
         self.begin_service(number)
@@ -231,7 +225,7 @@ class Stack:
         assert self.components[number].running, self.components[number].log.read_text()[-3000:]
         try:
             return self.http.get(self.url("/readyz", number), timeout=5).status_code == 200
-        except requests.ConnectionError:
+        except (requests.ConnectionError, requests.Timeout):  # not yet, or busy
             return False
 
     def start_agent(self, host: str = "compute-1", *numbers: int) -> None:

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AsyncExitStack, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -150,8 +150,9 @@ class TrialCloud:
             DemoVolume("shared-1", 5, multiattach=True),
             DemoVolume("boot-1", 20, bootable=True),
         )
-        self.url = f"http://127.0.0.1:{port or free_port()}"
-        self.cinder_url = f"http://127.0.0.1:{cinder_port or free_port()}"
+        self._stack = ExitStack()
+        self.url = f"http://127.0.0.1:{port or free_port(self._stack)}"
+        self.cinder_url = f"http://127.0.0.1:{cinder_port or free_port(self._stack)}"
         self._project = secrets.token_hex(16)
         #: What Cinder's noauth calls a token; the ledger is told to know it.
         self.user_token = f"{USER}:{self._project}"
@@ -159,7 +160,6 @@ class TrialCloud:
         self._agent_tokens = {host: secrets.token_hex(16) for host in HOSTS}
         self.processes: dict[str, Process] = {}
         self._dsn = ""
-        self._stack = ExitStack()
 
     def __enter__(self) -> Self:
         try:
@@ -366,11 +366,16 @@ class TrialCloud:
         os.kill(self.processes[name].pid, signal.SIGKILL)
 
 
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def free_port(held: ExitStack | AsyncExitStack) -> int:
+    """A port of 127.0.0.1 that nobody but a server that is told of it gets until `held` is closed.
+
+    A socket stays bound to it and never listens: so the kernel gives it to no connection, and to
+    nobody who asks for any port.  A server binds it beside that by SO_REUSEADDR, as servers do.
+    """
+    holder = held.enter_context(socket.socket())
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    holder.bind(("127.0.0.1", 0))
+    return int(holder.getsockname()[1])
 
 
 def _port(url: str) -> str:

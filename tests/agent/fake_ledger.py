@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +24,7 @@ from host_agent.shared.contract.messages import (
 from host_agent.shared.contract.survey import Survey, SurveyAnswer, SurveySent
 from host_agent.shared.contract.wire import plain, read
 from host_agent.shared.platform.clocks import AHEAD_HEADER, TIME_HEADER
+from ledger.trial.cloud import free_port
 from tests.agent.bench import WAIT_S
 
 
@@ -69,7 +70,7 @@ class FakeLedger:
         self.said_ahead: list[str | None] = []  # what the agent said of its host's clock
         self.position = 0  # where the log ends when somebody registers
         self.takes_guests = True  # in reports; older ones do not know of them
-        self.port = 0
+        self.port, self._held = 0, ExitStack()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
@@ -95,6 +96,7 @@ class FakeLedger:
     # --- server -------------------------------------------------------------------------
 
     def start(self) -> None:
+        self.port = self.port or free_port(self._held)
         ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve(ready)))
         self._thread.start()
@@ -117,6 +119,7 @@ class FakeLedger:
             assert self._thread is not None
             if self._thread.is_alive():
                 self.stop()
+            self._held.close()
 
     async def _serve(self, ready: threading.Event) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
@@ -133,7 +136,6 @@ class FakeLedger:
         await runner.setup()
         with socket.create_server(("127.0.0.1", self.port)) as listening:
             await web.SockSite(runner, listening).start()
-            self.port = listening.getsockname()[1]
             ready.set()
             await self._stop.wait()
             # A connection that is let in as asyncio's server closes would never be closed itself.

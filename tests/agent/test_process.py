@@ -7,11 +7,10 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -26,6 +25,7 @@ from host_agent.shared.contract.lane import Lane
 from host_agent.shared.contract.messages import SERVICE_VERSION, Command, PowerState
 from host_agent.shared.contract.wire import plain
 from host_agent.simulated.host_state import HostState
+from ledger.trial.cloud import free_port
 from tests.agent.bench import ATTACH, DETACH, PASSPHRASE, WAIT_S, command, eventually
 from tests.agent.fake_ledger import FakeLedger
 from tests.authority import Authority
@@ -196,16 +196,16 @@ def test_log_lines_are_json_and_name_operation_server_volume_and_request(host: H
 def test_its_numbers_are_where_the_settings_say(host: Host) -> None:
     """Of its own calls of Cinder, and of the steps that it has reported."""
     given = host.ledger.give(command(host.lane()))
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    process = host.start("--set", f"metrics.port={port}", faults=[])
-    try:
-        host.finish(given)
-        with urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
-            page = answer.read().decode()
-    finally:
-        process.terminate()
-        assert process.wait(WAIT_S) == 0, host.log.read_text()
+    with ExitStack() as held:
+        port = free_port(held)
+        process = host.start("--set", f"metrics.port={port}", faults=[])
+        try:
+            host.finish(given)
+            with urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+                page = answer.read().decode()
+        finally:
+            process.terminate()
+            assert process.wait(WAIT_S) == 0, host.log.read_text()
     assert 'ledger_agent_step_seconds_count{outcome="succeeded",step="disk_plug"} 1.0' in page
     assert 'ledger_agent_call_seconds_count{neighbour="cinder",outcome="2xx"}' in page
     assert "ledger_agent_registered 1.0" in page

@@ -20,7 +20,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,12 +32,12 @@ from handlers.requests.guards import Contact
 from host_agent.shared.faults import Faults
 from ledger.core.requests import Fleet, Requests
 from ledger.log.application import Ledger
+from ledger.trial.cloud import free_port
 from tests.benchmarks.figures import Figure, Size, percentile
 from tests.benchmarks.light_agent import PROJECT, Given, LightAgent
 from tests.benchmarks.servers import server
 from tests.doubles.direct_cinder import DirectCinder
 from tests.doubles.running_cinder import RunningCinder, running_cinder
-from tests.stack import free_port
 from tests.tokens import token_of, write_private
 
 ADMIN = token_of("admin")
@@ -59,8 +59,8 @@ async def measured(count: int) -> list[Figure]:
     """Rows 7 and 8 with so many agents."""
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
-    with server() as dsn, running_cinder() as cinder, _home() as home:
-        service = Service(home, dsn, cinder, count)
+    with server() as dsn, running_cinder() as cinder, _home() as home, ExitStack() as held:
+        service = Service(home, dsn, cinder, count, free_port(held))
         try:
             await service.start()
             async with agents_on(service, count) as agents:
@@ -81,8 +81,8 @@ def _home() -> Iterator[Path]:
 class Service:
     """The service as a process of its own, and an operator's view of it."""
 
-    def __init__(self, home: Path, dsn: str, cinder: RunningCinder, hosts: int) -> None:
-        self.port, self.cinder = free_port(), cinder
+    def __init__(self, home: Path, dsn: str, cinder: RunningCinder, hosts: int, port: int) -> None:
+        self.port, self.cinder = port, cinder
         self._config, self._log = home / "ledger.toml", home / "service.log"
         write_private(self._config, _settings(dsn, self.port, cinder.endpoint, hosts))
         self._process: subprocess.Popen[bytes] | None = None

@@ -13,7 +13,7 @@ import re
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from http import HTTPStatus
 from pathlib import Path
 from statistics import median
@@ -24,6 +24,7 @@ import psycopg
 
 from aggregates.instance import Instance
 from ledger.log.application import Ledger
+from ledger.trial.cloud import free_port
 from tests.benchmarks.agents import ADMIN, Service
 from tests.benchmarks.figures import Figure, Size, percentile
 from tests.benchmarks.light_agent import PROJECT
@@ -73,8 +74,8 @@ def _fill(dsn: str, ledger: Ledger) -> None:
 
 
 async def _measured(dsn: str, ledger: Ledger, samples: int) -> list[Figure]:
-    with running_cinder() as cinder, tempfile.TemporaryDirectory() as home:
-        service = Service(Path(home), dsn, cinder, 0)
+    with running_cinder() as cinder, tempfile.TemporaryDirectory() as home, ExitStack() as held:
+        service = Service(Path(home), dsn, cinder, 0, free_port(held))
         try:
             await service.start()
             async with aiohttp.ClientSession() as http:

@@ -36,9 +36,10 @@ from uuid import uuid4
 import psycopg
 
 from host_agent.simulated.host_state import HostState
+from ledger.trial.cloud import free_port
 from tests.benchmarks.figures import Figure, Size
 from tests.benchmarks.servers import server
-from tests.stack import PROJECT, eventually, free_port
+from tests.stack import PROJECT, eventually
 from tests.tokens import token_of, write_private
 
 HOST = "compute-1"
@@ -277,11 +278,12 @@ def serving(
     home: Path, dsn: str, beside: Beside, *, metered: bool = False
 ) -> Iterator[list[World]]:
     """The system beside some Cinder; a client for each volume."""
-    servers, port = {str(uuid4()): each for each in beside.volumes}, free_port()
-    state = home / f"{port}.json"
+    servers = {str(uuid4()): each for each in beside.volumes}
     guest = {"power_state": "running", "project_id": beside.project}
-    HostState(state, {"define": [{**guest, "server_id": each} for each in servers]})
     with ExitStack() as stack:
+        port = free_port(stack)
+        state = home / f"{port}.json"
+        HostState(state, {"define": [{**guest, "server_id": each} for each in servers]})
         write_private(home / "ledger.toml", _service_settings(dsn, port, beside))
         write_private(home / "agent.toml", _agent_settings(home, port, beside))
         meters = [home / name for name in ("service", "agent")] if metered else []

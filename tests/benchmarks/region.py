@@ -24,9 +24,10 @@ from typing import Any, NamedTuple
 import orjson
 import psycopg
 
+from ledger.trial.cloud import free_port
 from tests.benchmarks.hosts import names
 from tests.benchmarks.servers import server
-from tests.stack import Process, eventually, free_port
+from tests.stack import Process, eventually
 from tests.tokens import token_of, write_private
 
 ADMIN, USER = token_of("admin"), token_of("user")
@@ -68,7 +69,7 @@ class Region:
     cinder: str
     exits: ExitStack
     cinder_pid: int
-    port: int = field(default_factory=free_port)
+    port: int
     service: Process = field(init=False)
     _hosts: subprocess.Popen[bytes] = field(init=False)
 
@@ -268,7 +269,7 @@ def region(shape: Shape) -> Iterator[Region]:
         exits.callback(cinder.kill)
         assert cinder.stdout is not None
         endpoint = cinder.stdout.readline().decode().strip()
-        made = Region(shape, dsn, home, endpoint, exits, cinder.pid)
+        made = Region(shape, dsn, home, endpoint, exits, cinder.pid, free_port(exits))
         made.start_service()
         eventually(made.ready, "the service is ready")
         made.start_hosts()

@@ -18,8 +18,8 @@ from ledger.trial.cinder.compute import ComputeCheck
 from ledger.trial.cinder.model.model import CinderModel
 from ledger.trial.cinder.store import CinderStore
 
-START_DEADLINE_S = 10.0
-STOP_DEADLINE_S = 10.0
+START_DEADLINE_S = 60.0
+STOP_DEADLINE_S = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)

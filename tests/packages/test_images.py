@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -25,10 +26,11 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 from psycopg.conninfo import conninfo_to_dict
 
+from ledger.trial.cloud import free_port
 from tests.doubles.cut_lines import cut_lines
 from tests.doubles.running_cinder import running_cinder
 from tests.doubles.simulated_keystone import PASSWORD, SimulatedKeystone, running_keystone
-from tests.stack import eventually, free_port
+from tests.stack import eventually
 
 ROOT = Path(__file__).parents[2]
 WANTED = ("buildah", "debootstrap", "pkg-config")
@@ -133,7 +135,8 @@ def dsn(empty_database_url: str) -> Iterator[str]:
 @pytest.fixture
 def url(buildah: Buildah, dsn: str) -> Iterator[str]:
     """Of a service in a container, on a database that its own `db upgrade` has made."""
-    container, port = buildah.made("attachment-ledger"), free_port()
+    container, held = buildah.made("attachment-ledger"), ExitStack()
+    port = free_port(held)
     given = {
         "DATABASE_URL": dsn,
         "CINDER__ENDPOINT": "http://127.0.0.1:9/v3",
@@ -143,9 +146,8 @@ def url(buildah: Buildah, dsn: str) -> Iterator[str]:
     words = [f"--env=LEDGER_{name}={value}" for name, value in given.items()]
     program = ["run", *words, f"--volume={home}:{home}", container, "--", "attachment-ledger"]
     buildah(*program, "db", "upgrade")
-    with subprocess.Popen(
-        ["buildah", *program, "serve"], env=buildah.environ, start_new_session=True
-    ) as process:
+    serve = ["buildah", *program, "serve"]
+    with held, subprocess.Popen(serve, env=buildah.environ, start_new_session=True) as process:
         yield f"http://127.0.0.1:{port}"
         os.killpg(process.pid, signal.SIGTERM)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -87,7 +87,7 @@ DEFINITION = (
     "<domain><name>vm</name><memory unit='MiB'>512</memory><vcpu>1</vcpu><devices/></domain>"
 )
 PROJECT = "9d1f5b0c6a7e4d8f9b2a3c4d5e6f7a8b"
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 #: How long the projections' thread sleeps, and so how long its end takes at most.
 PROJECTIONS_POLL_S = 0.02
 #: Of reads.  More are opened as soon as one waits, and each is a process of PostgreSQL's.
@@ -161,7 +161,7 @@ class Api:
     async def projected(self) -> None:
         """Wait until what is written is shown: agents are answered before that, users after."""
         future = asyncio.wrap_future(self.components.runner.projected(await self.head()))
-        await asyncio.wait_for(future, 10)
+        await asyncio.wait_for(future, DEADLINE_S)
 
     # ---------------------------------------------------------------------- agents
 
@@ -365,7 +365,8 @@ async def running_api(
     tls: ServiceTls | None = None,
     static: StaticTokens | None = None,
 ) -> AsyncIterator[Api]:
-    """The service on a free port."""
+    """The service on a free port, with settings of its own: a test may change them."""
+    settings = replace(settings)
     async with AsyncExitStack() as stack:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         patch.setattr(projections_runner, "POLL_INTERVAL_S", PROJECTIONS_POLL_S)

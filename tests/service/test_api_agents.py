@@ -13,7 +13,7 @@ from aggregates.base import Actor, EventContext
 from host_agent.shared.contract.messages import Command
 from host_agent.shared.contract.wire import read
 from ledger.core import dispatcher
-from tests.service.api_world import HOST, OTHER, Api, eventually, guest, running_api
+from tests.service.api_world import HOST, OTHER, SETTINGS, Api, eventually, guest, running_api
 
 SECRET = "AQBqPiJhHqpjGBAAkeytoCephXJ8=="
 
@@ -134,6 +134,7 @@ async def test_a_command_is_one_of_the_contract_and_comes_once_per_cursor(api: A
 async def test_a_host_with_nothing_to_do_is_heard_of_before_it_counts_as_silent(api: Api) -> None:
     await api.register()
     object.__setattr__(api.components.settings, "host_down_after_s", 1.0)
+    assert api.components.settings != SETTINGS, "of this test alone"
     assert await asyncio.wait_for(api.commands(wait_s=20), 10) == []
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -18,7 +17,7 @@ from ledger.http.limits import bulkheads
 from ledger.http.limits.bulkheads import BULKHEADS, CINDER_THREADS, CinderRoom
 from ledger.http.problem import ApiError
 from tests.doubles.direct_cinder import DirectCinder
-from tests.service.api_world import HOST, SETTINGS, Api, guest, running_api, so
+from tests.service.api_world import HOST, Api, guest, so
 
 #: What a test may wait for without being wrong about anything.
 FOR_EVER_S = 1_000.0
@@ -60,12 +59,6 @@ def hang(monkeypatch: pytest.MonkeyPatch, hanging: Hanging) -> None:
         return hanging.volume(cinder, volume_id)
 
     monkeypatch.setattr(DirectCinder, "volume", volume)
-
-
-@pytest.fixture
-async def api(database_url: str) -> AsyncIterator[Api]:
-    async with running_api(database_url, replace(SETTINGS)) as running:
-        yield running
 
 
 async def test_reports_fences_and_other_requests_end_while_cinder_hangs(

@@ -14,7 +14,7 @@ import pytest
 
 from handlers.flows import FLOWS
 from projections.reads.queries import Queries
-from tests.service.api_world import HOST, PROJECT, Api, guest
+from tests.service.api_world import DEADLINE_S, HOST, PROJECT, Api, guest
 
 
 async def parked_detach(api: Api) -> tuple[str, str, Any]:
@@ -344,16 +344,16 @@ async def test_the_stream_tells_what_happens_and_can_be_resumed(api: Api) -> Non
     stream = await api.ask("GET", f"/v1/events/stream?after={head - 1}")
     assert stream.content_type == "text/event-stream"
     following = messages(stream)
-    number, first = await asyncio.wait_for(anext(following), 5)
+    number, first = await asyncio.wait_for(anext(following), DEADLINE_S)
     assert number == first["position"] == head
     assert (await api.attach(server, api.volume())).status == 200
-    number, event = await asyncio.wait_for(anext(following), 5)
+    number, event = await asyncio.wait_for(anext(following), DEADLINE_S)
     assert number == head + 1
     assert event["topic"]
     stream.close()
 
     resumed = await api.ask("GET", "/v1/events/stream", headers={"Last-Event-ID": str(number)})
-    again, _ = await asyncio.wait_for(anext(messages(resumed)), 5)
+    again, _ = await asyncio.wait_for(anext(messages(resumed)), DEADLINE_S)
     assert again == number + 1
     resumed.close()
 

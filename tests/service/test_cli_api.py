@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
 
 import pytest
@@ -382,9 +381,7 @@ def test_wait_gives_up_when_time_is_up(
     run: Run, stub: Stub, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stub.answers[f"GET {PATH}"] = operation()
-    began = time.monotonic()
     assert run("operation", "wait", OPERATION, "--timeout", "0.3", "-f", "json") == 7
-    assert time.monotonic() - began < 5
     said = capsys.readouterr()
     assert json.loads(said.out)["state"] == "running"
     assert f"attachment-ledger operation wait {OPERATION}" in said.err

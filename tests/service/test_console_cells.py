@@ -11,9 +11,10 @@ from uuid import uuid4
 
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer, unused_port
+from aiohttp.test_utils import TestServer
 
 from ledger.config import CellSettings, Listen, Settings
+from ledger.trial.cloud import free_port
 from ledger.web import other_cells
 from tests.databases import Databases
 from tests.service.api_world import SETTINGS, Api, running_api
@@ -132,7 +133,7 @@ async def test_a_cell_that_gives_no_answer_is_named_and_what_others_know_is_show
         return answer
 
     silent = {
-        "gone": (f"http://127.0.0.1:{unused_port()}", "it cannot be reached"),
+        "gone": (f"http://127.0.0.1:{free_port(exits)}", "it cannot be reached"),
         "slow": (await serving(exits, hang), "it has not answered in 3 s"),
         "moved": (await serving(exits, send_on), "it answered 302"),
         "ill": (await serving(exits, answering("", 503)), "it answered 503"),
@@ -153,9 +154,9 @@ async def test_a_cell_that_gives_no_answer_is_named_and_what_others_know_is_show
 
 
 async def test_while_a_cell_is_silent_nothing_is_said_to_be_unknown_or_the_only_one(
-    north: Cells,
+    north: Cells, exits: AsyncExitStack
 ) -> None:
-    api = await north(gone=f"http://127.0.0.1:{unused_port()}")
+    api = await north(gone=f"http://127.0.0.1:{free_port(exits)}")
     unknown = await shown(api, f"/ui/search?q={uuid4()}")
     assert "No ledger that answered" in unknown.text
     own, _ = await api.attached()

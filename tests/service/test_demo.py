@@ -7,11 +7,13 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from typing import Any
 import pytest
 
 from ledger.cli.client import Client
+from ledger.trial.cloud import free_port
 from ledger.trial.demo import Check, Summary
 
 PROGRAM = Path(sys.executable).with_name("attachment-ledger")
@@ -295,3 +298,17 @@ def test_json_is_the_summary_of_the_whole_only(home: Path) -> None:
 def test_the_summary_is_not_ok_unless_everything_held(summary: Summary) -> None:
     assert not summary.ok
     assert summary.to_json()["ok"] is False
+
+
+def test_a_port_is_kept_for_the_server_that_is_told_of_it() -> None:
+    with ExitStack() as held:
+        where = ("127.0.0.1", free_port(held))
+        with pytest.raises(OSError, match="refused"):
+            socket.create_connection(where)
+        with socket.socket() as stranger, pytest.raises(OSError, match="in use"):
+            stranger.bind(where)
+        for _ in range(2):
+            with socket.create_server(where):
+                socket.create_connection(where).close()
+    with socket.create_server(where):
+        pass

@@ -7,16 +7,16 @@ import logging
 import re
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
-from aiohttp.test_utils import unused_port
 
 from ledger.http.components import HOLDS, Check
+from ledger.trial.cloud import free_port
 from tests import tools
 from tests.authority import Authority
 from tests.service.api_world import HOST, Api, eventually
@@ -98,18 +98,20 @@ async def proxy(api: Api, tmp_path: Path) -> AsyncIterator[Proxy]:
     ours = Authority(tmp_path / "ours")
     pair, both = ours.pair("localhost"), tmp_path / "proxy.pem"
     both.write_bytes(pair.certificate.read_bytes() + pair.key.read_bytes())
-    port = unused_port()
+    held = ExitStack()
+    port = free_port(held)
     file = configuration(tmp_path, api, port, both)
     context = ssl.create_default_context(cafile=str(ours.certificate))
     running = Proxy(api, port, context)
     assert HAPROXY is not None
     process = await asyncio.create_subprocess_exec(HAPROXY, "-db", "-f", str(file))
-    try:
-        await eventually(running.lets_in, "the proxy is there")
-        yield running
-    finally:
-        process.terminate()
-        await process.wait()
+    with held:
+        try:
+            await eventually(running.lets_in, "the proxy is there")
+            yield running
+        finally:
+            process.terminate()
+            await process.wait()
 
 
 @pytest.mark.parametrize("tls", [True, False], ids=["no request", "no handshake"])

@@ -26,9 +26,9 @@ from ledger.auth.known import TokenCache
 from ledger.auth.tokens import AuthError, KeystoneAwayError, RequestSender, WrongTokensError
 from ledger.config import AuthMode, KeystoneSettings, Settings
 from ledger.http.probes import neighbours
+from ledger.trial.cloud import free_port
 from tests.counted import outcomes
 from tests.doubles.simulated_keystone import HOUR, Fault, SimulatedKeystone, running_keystone
-from tests.stack import free_port
 
 ALICE = ValidatedToken(
     user_id="u1",
@@ -412,14 +412,14 @@ async def test_whether_keystone_answers_is_asked_for_readiness(keystone: Simulat
 
 
 async def test_where_nobody_listens_is_no_401() -> None:
-    auth = {
-        "auth_type": "password",
-        "auth_url": f"http://127.0.0.1:{free_port()}",
-        "username": "u",
-        "password": "p",
-    }
-    settings = Settings(auth=AuthMode.KEYSTONE, keystone=KeystoneSettings(auth=auth))
     async with AsyncExitStack() as stack:
+        auth = {
+            "auth_type": "password",
+            "auth_url": f"http://127.0.0.1:{free_port(stack)}",
+            "username": "u",
+            "password": "p",
+        }
+        settings = Settings(auth=AuthMode.KEYSTONE, keystone=KeystoneSettings(auth=auth))
         asked = RequestSender(headers={"X-Auth-Token": "gAAAAAB"})
         with pytest.raises(KeystoneAwayError, match="Keystone"):
             await authenticator(settings, stack).authenticate(asked)
