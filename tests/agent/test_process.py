@@ -375,11 +375,11 @@ def test_a_survey_is_sent_once_and_whole_only_if_it_has_changed(
 
 
 def test_another_process_of_the_ledger_takes_it_if_the_first_one_is_away(host: Host) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        away = f"http://127.0.0.1:{taken.getsockname()[1]}"
     host.ledger.fail_next = [503]
-    urls = f"{host.ledger.url},{away},{host.ledger.url}/"
-    assert surveyed(host, f"--ledger-url={urls}") == 0
+    with ExitStack() as held:
+        away = f"http://127.0.0.1:{free_port(held)}"
+        urls = f"{host.ledger.url},{away},{host.ledger.url}/"
+        assert surveyed(host, f"--ledger-url={urls}") == 0
     assert [shown is None for _, shown in host.ledger.sent] == [True, False]
 
 
