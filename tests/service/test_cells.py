@@ -208,7 +208,7 @@ def test_all_cells_are_asked_for_lists_and_histories_and_for_nothing_else() -> N
     table = CommandTable(shell.COMMANDS, "test").commands
     asked = {name for name, each in table.items() if getattr(each.load(), "every_cell", False)}
     lists = {name for name in table if name.startswith("history ") or name.endswith(" list")}
-    of_one = {"flow list", "projection list", "sim fault list"}
+    of_one = {"flow list", "projection list", "sim fault list", "history import", "history sql"}
     assert asked == lists - of_one | {"drift looks"}
 
 
