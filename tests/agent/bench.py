@@ -48,7 +48,7 @@ ATTACH = (
     Verb.ATTACHMENT_COMPLETE,
 )
 DETACH = (Verb.DISK_UNPLUG, Verb.VOLUME_DISCONNECT, Verb.ATTACHMENT_DELETE)
-WAIT_S = 30.0
+WAIT_S = 90.0
 PASSPHRASE = "5ec2e7" * 8  # of all encrypted volumes, whose key is Cinder's fixed one
 
 
