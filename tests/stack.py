@@ -35,18 +35,21 @@ from tests.tokens import token_of, write_private
 T = TypeVar("T")
 
 ROOT = Path(__file__).parents[1]
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
 ADMIN = token_of("admin")
 PROJECT = "9d1f5b0c6a7e4d8f9b2a3c4d5e6f7a8b"
 
 
-def eventually(look: Callable[[], T | None], what: str, deadline_s: float = DEADLINE_S) -> T:
-    """The first true answer of `look`; fails with `what` at the deadline."""
+def eventually(
+    look: Callable[[], T | None], what: str, deadline_s: float = DEADLINE_S, log: Path | None = None
+) -> T:
+    """The first true answer of `look`; at the deadline fails with `what`, and the log's end."""
     end = time.monotonic() + deadline_s
     while True:
         if answer := look():
             return answer
-        assert time.monotonic() < end, f"not in {deadline_s:g} s: {what}"
+        told = f"not in {deadline_s:g} s: {what}"
+        assert time.monotonic() < end, f"{told}\n{log.read_text()[-3000:]}" if log else told
         time.sleep(0.02)
 
 
@@ -164,7 +167,7 @@ class Stack:
 
     def wait_for_service(self, number: int) -> None:
         log = self.components[number].log
-        eventually(lambda: self._serves(number), f"service answers; see {log.read_text()[-2000:]}")
+        eventually(lambda: self._serves(number), "service answers", log=log)
 
     def begin_service(self, number: int) -> None:
         """Without waiting until it answers."""
@@ -251,7 +254,8 @@ class Stack:
     def wait_for_host(self, host: str = "compute-1") -> None:
         eventually(
             lambda: self.get(f"/v1/hosts/{host}").status_code == 200,
-            f"{host} registers: {self.agents[host].log.read_text()[-2000:]}",
+            f"{host} registers",
+            log=self.agents[host].log,
         )
 
     def set_agent_faults(self, *rules: dict[str, Any], host: str = "compute-1") -> None:

@@ -48,16 +48,17 @@ ATTACH = (
     Verb.ATTACHMENT_COMPLETE,
 )
 DETACH = (Verb.DISK_UNPLUG, Verb.VOLUME_DISCONNECT, Verb.ATTACHMENT_DELETE)
-WAIT_S = 30.0
+WAIT_S = 90.0
 PASSPHRASE = "5ec2e7" * 8  # of all encrypted volumes, whose key is Cinder's fixed one
 
 
-def eventually(holds: Callable[[], Any], what: str, deadline_s: float = WAIT_S) -> Any:
-    """Wait until `holds()` is true, and return what it returned."""
+def eventually(holds: Callable[[], Any], what: str | Path, deadline_s: float = WAIT_S) -> Any:
+    """Wait until `holds()` is true, and return what it returned; a log is shown as it is then."""
     end = time.monotonic() + deadline_s
     while not (found := holds()):
         if time.monotonic() > end:
-            raise AssertionError(f"not within {deadline_s:g} s: {what}")
+            told = what.read_text() if isinstance(what, Path) else what
+            raise AssertionError(f"not within {deadline_s:g} s: {told}")
         time.sleep(0.01)
     return found
 

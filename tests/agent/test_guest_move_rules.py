@@ -19,7 +19,7 @@ from host_agent.simulated.hypervisor import SimulatedHypervisor
 from tests.agent.guest_world import PAUSED, RUNNING, SERVER, SHUTDOWN, World, fails, raised
 from tests.contracts.machines import Following
 
-WAIT_S = 10.0
+WAIT_S = 90.0
 
 
 def until(holds: Callable[[], Any]) -> None:

@@ -108,7 +108,7 @@ class Host:
                 assert process.wait(WAIT_S) == 0, self.log.read_text()
 
     def finish(self, given: Command) -> None:
-        eventually(lambda: self.ledger.is_done(given), self.log.read_text())
+        eventually(lambda: self.ledger.is_done(given), self.log)
 
 
 @pytest.fixture
@@ -213,7 +213,7 @@ def test_its_numbers_are_where_the_settings_say(host: Host) -> None:
 
 def test_second_agent_of_the_same_lock_path_refuses_to_start(host: Host) -> None:
     with host.agent(faults=[]):
-        eventually(lambda: host.ledger.registrations, host.log.read_text())
+        eventually(lambda: host.ledger.registrations, host.log)
         second = host.start()
         assert second.wait(WAIT_S) == 3
     assert "already runs" in host.log.read_text()
@@ -223,7 +223,7 @@ def test_sigterm_leaves_no_run_half_reported(host: Host) -> None:
     slow = [{"call": "brick.connect", "do": "delay", "seconds": 1.0}]
     given = host.ledger.give(command(host.lane()))
     process = host.start(faults=slow)
-    eventually(lambda: len(host.ledger.steps_of(given)) == 2, host.log.read_text())
+    eventually(lambda: len(host.ledger.steps_of(given)) == 2, host.log)
     process.terminate()
     assert process.wait(WAIT_S) == 0
     # Whether the third step had begun is a matter of luck; that it is done if and only if
@@ -248,7 +248,7 @@ def test_systemd_hears_that_it_is_ready_and_goes_on_working(host: Host, tmp_path
 
 def test_guests_of_the_state_file_are_registered(host: Host) -> None:
     with host.agent(faults=[]):
-        eventually(lambda: host.ledger.registrations, host.log.read_text())
+        eventually(lambda: host.ledger.registrations, host.log)
     guest = host.ledger.registrations[0].guests[0]
     assert (guest.server_id, guest.name) == (SERVER, "vm-1")
     assert guest.power_state is PowerState.RUNNING

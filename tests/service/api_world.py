@@ -366,14 +366,13 @@ async def running_api(
     static: StaticTokens | None = None,
 ) -> AsyncIterator[Api]:
     """The service on a free port, with settings of its own: a test may change them."""
-    settings = replace(settings)
+    settings, model, faults = replace(settings), CinderModel(), Faults()
     async with AsyncExitStack() as stack:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         patch.setattr(projections_runner, "POLL_INTERVAL_S", PROJECTIONS_POLL_S)
         patch.setattr(queries, "POOL_CONNECTIONS_MAX", READ_CONNECTIONS_MAX)
         log, calls = stack.enter_context(closing(Ledger(dsn))), call_seconds()
         static = static or StaticTokens(settings)
-        model, faults = CinderModel(), Faults()
         cinder = DirectCinder(model, faults)
         asked: Any = AskedInTime(cinder)
         looker = AskedLooks()
