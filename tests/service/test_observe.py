@@ -407,7 +407,7 @@ def test_whoever_asks_us_for_what_is_novas_is_sent_to_nova(watched: Watched) -> 
 
 
 PAGE = (ROOT / "docs/observe.md").read_text()
-COMMANDS = re.findall(r"^ *\$ attachment-ledger (.*)$", PAGE, re.MULTILINE)
+COMMANDS = re.findall(r"^ *\$ attachment-ledger (.*)$", PAGE.split("\n## ")[1], re.MULTILINE)
 [SETTINGS, _] = re.findall(r"^ *```toml\n(.*?)```", PAGE, re.MULTILINE | re.DOTALL)
 
 
