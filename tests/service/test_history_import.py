@@ -101,7 +101,7 @@ def test_live_rows_by_the_same_sql_are_what_nova_api_says(
 def test_it_reads_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
     script = printed_sql(capsys)
     begins = [each.split()[0] for each in script.split(";\n") if each.strip()]
-    assert begins == ["START", "SELECT", "SELECT", "SELECT", "COMMIT"]
+    assert begins == ["SET", "START", "SELECT", "SELECT", "SELECT", "COMMIT"]
     assert "connection_info" not in script
     with pytest.raises(sqlite3.OperationalError, match="no such column: disk_bus"):
         executed(script, "ALTER TABLE block_device_mapping DROP COLUMN disk_bus")
