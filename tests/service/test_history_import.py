@@ -172,7 +172,10 @@ GARBAGE: list[tuple[Any, str]] = [
     (b'{"tag": "\xff"}', "no line of JSON"),
     ("[" * 10_000, "no line of JSON"),
     ('{"tag": "' + "x" * 20_000 + '"}', "16384 bytes or more"),
-    ("17", "Input should be"),
+    ("17", "no flat object"),
+    ("[" * 980 + "]" * 980, "no flat object"),  # it can be read, and not written
+    ('{"tag": ' + "[" * 900 + "]" * 900 + "}", "no flat object"),
+    ({**ROW, "boot_index": float("nan")}, "Malformed"),
     ({**ROW, "tag": "x" * 256}, "at most 255"),
     ({**ROW, "tag": "a\0b"}, "NUL"),
     ({**ROW, "tag": "a\x1b[2Jb"}, "control character"),

@@ -86,10 +86,10 @@ class ImportHistory(ShowOne):
             while end and not end.endswith(b"\n"):
                 end = file.readline(LINE_BYTES_MAX)
             try:
-                if not long:
-                    yield number, json.loads(line)
+                if not long and _is_flat(row := json.loads(line)):
+                    yield number, row
                     continue
-                why = f"It has {LINE_BYTES_MAX} bytes or more."
+                why = f"It has {LINE_BYTES_MAX} bytes or more." if long else "It is no flat object."
             except (ValueError, RecursionError) as error:
                 why = f"It is no line of JSON: {error}."
             self._refuse(number, why)
@@ -118,3 +118,8 @@ class ImportHistory(ShowOne):
 
     def _refuse(self, number: int, why: str) -> None:
         self.refused.append({"line": number, "why": why})
+
+
+def _is_flat(row: Any) -> bool:
+    """What is nested can be too deep to be sent."""
+    return isinstance(row, dict) and not any(isinstance(v, dict | list) for v in row.values())
