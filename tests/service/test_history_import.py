@@ -244,11 +244,15 @@ async def test_a_past_is_nobodys_present(api: Api, database_url: str) -> None:
     [mapping] = (await api.get(path, version="2.89"))["volumeAttachments"]
     rows = [{**ROW, "server_id": server}, {**ROW, "volume_id": volume}]
     rows += [{**ROW, "mapping_id": mapping["bdm_uuid"]}]  # seen while it lived
+    rows += [{**ROW, "mapping_id": server}]  # no mapping has that id
+    rows += [{**ROW, "mapping_id": str(uuid4()), "attachment_id": mapping["attachment_id"]}]
     answer = await api.ask("POST", "/v1/history/import", json={**HEAD, "rows": rows})
     told = await answer.json()
-    assert (told["recorded"], told["known"]) == (1, 1)
-    [refused] = told["refused"]
-    assert (refused["row"], "always the ledger's own" in refused["why"]) == (0, True)
+    assert (told["recorded"], told["known"]) == (2, 1)
+    own, others = told["refused"]
+    assert (own["row"], "is the ledger's own" in own["why"]) == (0, True)
+    assert (others["row"], "of another server or volume" in others["why"]) == (4, True)
+    assert await past(api, f"/v1/attachments/{mapping['attachment_id']}") == []
     assert await api.get(f"/v1/attachments?volume={volume}") == before
     assert len(await past(api, f"/v1/volumes/{volume}")) == 1
     with Ledger(database_url) as ledger:
