@@ -305,4 +305,5 @@ def test_a_server_of_novas_that_only_a_host_of_ours_shows_is_adopted_as_novas(ou
         shown.record(Instance.Claimed, claimant=V, exclusive=True)
     store: Any = SimpleNamespace(load_many=lambda *_: [shown])
     act = adopting.Adopting("", store, Observe(), lambda: 0.0)
-    assert bool(act._ours(HOST)) is ours
+    had = list(map(adopting._had, act._ours(HOST).values()))
+    assert [each.state for each in had] == ["stays"] * ours, "nobody has adopted it"
