@@ -97,7 +97,9 @@ class ImportHistory(ShowOne):
                 why = f"It is no line of JSON: {error}."
             self._refuse(number, why)
         if row != END:
-            self._refuse(number + 1, "It is missing: the file ends before what the SQL prints does.")
+            self._refuse(
+                number + 1, "It is missing: the file ends before what the SQL prints does."
+            )
 
     def _send(self, head: dict[str, Any], page: list[Line]) -> None:
         """One by one in the end, if something in the page cannot be sent at all."""
