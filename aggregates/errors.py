@@ -88,8 +88,8 @@ class ObservedServerError(DomainError, code="observed_server"):
     """
 
 
-class NotNovasServerError(DomainError, code="not_novas_server"):
-    """Server {server_id} was always the ledger's own: its history is not in Nova's database."""
+class NotNovasRowError(DomainError, code="not_novas_row"):
+    """It is no row of Nova's past: in the log {what}."""
 
 
 class ObservedHostError(DomainError, code="observed_host"):

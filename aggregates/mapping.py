@@ -128,9 +128,10 @@ class BlockDeviceMapping(Aggregate):
 
     class DeletedRowSeen(Event):
         """A mapping that ended before the ledger observed it: a soft-deleted row of Nova's database
-        (decision 0137).  Nothing is attached or freed by it.
+        (decision 0137).  Nothing is attached or freed by it.  What the log has from the mapping's
+        life is not repeated, but of Cinder's old calls: these have another id here.
 
-        It is in a stream of its own, so that no file can name an object of the ledger's.
+        It is in a stream of its own, so that no file can change an object of the ledger's.
         `volume_id`, `attachment_id`: the last ones, because Nova overwrites both.  Times are by the
         clocks of Nova and its database; ISO 8601.
         """

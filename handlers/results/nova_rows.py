@@ -78,6 +78,7 @@ def compared(
     return Return(notes=tuple(notes))
 
 
+NEVER_NOVAS = "It was never Nova's, though Nova has a server of this id."
 _DIFFERS = "Nova's database has other mappings or states of it: see the SQL."
 _STALE = (
     "If its volumes changed or were connected anew since it was adopted, have Nova shelve and "
@@ -95,7 +96,7 @@ def _in_the_way(
 ) -> Iterator[str]:
     seen = server.seen
     if instance.came_from is None:
-        yield "It was never Nova's, though Nova has a server of this id."
+        yield NEVER_NOVAS
     if instance.deleted:
         yield "The ledger has deleted it: delete it in Nova, too."
         return

@@ -171,15 +171,22 @@ def record(sight: ServerSeen, book: Book) -> bool:
 def record_deleted(row: Mapping[str, Any], seen: Seen, book: Book) -> bool:
     """Record a soft-deleted mapping of Nova's database; `row`: the fields of DeletedRowSeen.
 
-    False: the log has this mapping already.  Raises NotNovasServerError.
+    False: the log has this mapping already.  NotNovasRowError: the server is the ledger's own, or
+    the attachment another's; who may see that one would see this, too.
     """
+    past = book.get(BlockDeviceMapping, str(uuid5(UUID(row["mapping_id"]), "deleted")))
+    if past.version or book.get(BlockDeviceMapping, row["mapping_id"]).state is not None:
+        return False
     instance = book.get(Instance, row["server_id"])
     novas = instance.origin or instance.came_from or instance.only_shown
     if instance.version and not novas:
-        raise errors.NotNovasServerError(server_id=row["server_id"])
-    past = book.get(BlockDeviceMapping, str(uuid5(UUID(row["mapping_id"]), "deleted")))
-    if past.version or book.get(BlockDeviceMapping, row["mapping_id"]).version:
-        return False
+        raise errors.NotNovasRowError(what=f"server {instance.id} is the ledger's own")
+    if row["attachment_id"] is not None:
+        known = book.get(Attachment, row["attachment_id"])
+        of = (known.server_id, known.volume_id)
+        if known.version and of != (row["server_id"], row["volume_id"]):
+            text = f"attachment {known.id} is of another server or volume"
+            raise errors.NotNovasRowError(what=text)
     past.record(BlockDeviceMapping.DeletedRowSeen, **row, seen=seen.stored())
     return True
 

@@ -306,7 +306,7 @@ class Service:
         def recorded(row: Mapping[str, Any], unit: Unit) -> bool | errors.DomainError:
             try:
                 return observed.record_deleted(row, seen, unit)
-            except errors.NotNovasServerError as refused:
+            except errors.NotNovasRowError as refused:
                 return refused
 
         def change(unit: Unit) -> tuple[list[bool | errors.DomainError], int]:

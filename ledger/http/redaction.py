@@ -25,6 +25,8 @@ SHOWN = frozenset(
     {
         *("server_id", "volume_id", "attachment_id", "bdm_id", "claimant", "exclusive", "flow"),
         *("seen", "vm_state"),
+        # Of before the first look; Nova tells the same to who reads the server in its project.
+        *("actions", "back_to", "whole", "created_at", "deleted_at", "read_at", "revision"),
         *("metadata", "tags", "description"),
         *("name", "power_state", "devices", "device_name", "bus", "tag", "boot_index", "serial"),
         *("delete_on_termination", "multiattach", "adopted", "legacy", "shared", "kept"),

@@ -41,13 +41,21 @@ class AggregateCache:
         self._kept: OrderedDict[Key, Aggregate] = OrderedDict()
 
     def load(self, wanted: Sequence[Key]) -> list[Any]:
-        """The aggregates as they are now, in the order asked for."""
+        """The aggregates as they are now, in the order asked for.
+
+        Two kinds may be asked for by one id: a foreign id may be anything's.  Their stream is one.
+        """
         if not wanted:
             return []
         known = self._known(wanted)
         pairs = list(zip(wanted, known, strict=True))
-        events = self._read({id_: found.version if found else None for (_, id_), found in pairs})
-        return [self._caught_up(key, found, list(events[key[1]])) for key, found in pairs]
+        after: dict[UUID, int] = {}
+        for (_, id_), found in pairs:
+            version = found.version if found else 0
+            after[id_] = min(version, after.get(id_, version))
+        read = self._read({id_: version or None for id_, version in after.items()})
+        events = {id_: list(news) for id_, news in read.items()}
+        return [self._caught_up(key, found, events[key[1]]) for key, found in pairs]
 
     def cached(self, key: Key) -> Aggregate:
         """As it was when it was last loaded or kept; at version 0 if it is not cached."""
@@ -63,8 +71,9 @@ class AggregateCache:
     def _caught_up(self, key: Key, found: Aggregate | None, news: list[Any]) -> Aggregate:
         kind, id_ = key
         aggregate = kind(id_) if found is None else found.fork()
-        if news:
-            aggregate.follow(news)
+        known = aggregate.version
+        aggregate.follow(event for event in news if event.originator_version > known)
+        if aggregate.version > known:
             self.keep([aggregate])
         return aggregate
 

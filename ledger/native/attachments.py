@@ -90,7 +90,8 @@ async def attachment_row(call: Call) -> Row:
 
 def _shown(call: Call, row: Row) -> AttachmentShown:
     shown = redacted(call.identity, redaction.attachment, row)
-    first: Row = next(iter(row["spans"]), {})
+    nowhere: Row = {"origin": row["origin"], "after": None, "before": row["created_at"]}
+    first: Row = next(iter(row["spans"]), {"from_seen": nowhere if row["origin"] else None})
     seen = {"from_seen": first.get("from_seen")}
     return AttachmentShown.model_validate({**shown, **seen, "flow": _flow(row)})
 

@@ -63,8 +63,9 @@ class SeenShown(Shown):
 class AttachmentShown(Shown):
     """An attachment: where it is, and which operation touched it last.
 
-    `from_seen`: as its first span has it, also when its server is adopted.  `open_drift`: of a
-    list, how many findings of its volume are open, and operations parked there.
+    `from_seen`: as its first span has it, also when its server is adopted; of one that was never on
+    a host, that it was seen by then.  `open_drift`: of a list, how many findings of its volume are
+    open, and operations parked there.
     """
 
     attachment_id: UUID

@@ -39,7 +39,7 @@ from handlers.results.adopt import (
     refusals_of,
 )
 from handlers.results.adopted import adopt, hand_back
-from handlers.results.nova_rows import compared
+from handlers.results.nova_rows import NEVER_NOVAS, compared
 from handlers.results.observed import ServerSeen, record
 from ledger.config import Observe
 from ledger.log.unit import AggregateStore, Unit, run_optimistically
@@ -126,12 +126,7 @@ class Adopting:
         if not dry_run and not report.refusals and (not verdicts or list(groups(verdicts))):
             shown, position = self._take(facts, verdicts, reason, context, reader)
             report = replace(report, position=position)
-        taken = [
-            ServerReport(server_id=each.seen.id, name=each.seen.name or "", state="adopted")
-            for each in facts.servers
-            if each.seen.id in ours
-        ]
-        every = sorted([*taken, *shown], key=lambda each: each.server_id)
+        every = sorted([*map(_had, ours.values()), *shown], key=lambda each: each.server_id)
         whole = all(each.state != "stays" for each in every)
         return replace(report, servers=every, whole=whole)
 
@@ -367,6 +362,17 @@ def _take_host(name: str, reason: str, seen: Seen, unit: Unit) -> None:
 
 def _server_of(facts: HostFacts, server_id: str) -> ServerFacts:
     return next(each for each in facts.servers if each.seen.id == server_id)
+
+
+def _had(instance: Instance) -> ServerReport:
+    """A server that the ledger has already."""
+    adopted = instance.came_from is not None
+    return ServerReport(
+        server_id=str(instance.id),
+        name=instance.name,
+        state="adopted" if adopted else "stays",
+        why=() if adopted else (NEVER_NOVAS,),
+    )
 
 
 def _shown(verdict: AdoptionVerdict) -> ServerReport:

@@ -15,7 +15,7 @@ from handlers.drift.beside_nova import SeenAttachment, SeenServer
 from handlers.drift.rows import UNKNOWN, Unknown
 from handlers.results.adopt import Holder, HostFacts, ServerFacts, VolumeFacts
 from host_agent.shared.platform.text import escaped
-from ledger.nova_beside.reads import CloudReader, Json, bare_device, seen_volume
+from ledger.nova_beside.reads import CloudReader, CutListError, Json, bare_device, seen_volume
 
 #: Nova's statuses of a migration that has not ended (nova/objects/migration.py, and those that a
 #: resize waits in).
@@ -49,10 +49,16 @@ def read(reader: CloudReader, host: str) -> HostFacts:
 
 
 def _migrations(reader: CloudReader, host: str) -> Iterator[Json]:
-    """Those that are open.  One answer has at most Nova's `max_limit` of them (1000)."""
+    """Those that are open.  One answer has at most Nova's `max_limit` of them (1000).
+
+    CutListError, if a marker is ignored.
+    """
     for status in OPEN:
         query = {"host": host, "status": status}
         while page := _list(reader, "os-migrations", "migrations", **query):
+            if page[-1]["uuid"] == query.get("marker"):
+                text = "The list of migrations has no end: Nova answers the same page again."
+                raise CutListError(text, "Look at what is between the ledger and Nova's API.")
             yield from page
             query["marker"] = page[-1]["uuid"]
 

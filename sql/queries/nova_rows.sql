@@ -1,6 +1,6 @@
 -- Templates of statements that an operator executes in Nova's database (ledger/nova_beside/script);
--- the ledger never does.  Valid in MySQL, PostgreSQL and SQLite; those that read, in MariaDB, MySQL and
--- SQLite (with its own UTC_TIMESTAMP).
+-- the ledger never does.  Valid in MySQL, PostgreSQL and SQLite; those that read, in MariaDB and MySQL,
+-- their SELECTs also in SQLite (with its own UTC_TIMESTAMP).
 
 -- name: change
 -- Updates one row, if it is still as Nova's API has shown it.
@@ -16,11 +16,14 @@ SELECT {values} FROM instances
 
 -- name: read
 -- The revision of the schema and the moment, then the soft-deleted mappings of volumes, and those
--- that were archived; one JSON object in each row, without connections, which have secrets.
+-- that were archived, and an end; one JSON object in each row, without connections, which have
+-- secrets.  Texts are UTF-8, whatever the client's locale is.
+SET NAMES utf8mb4;
 START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY;
 SELECT JSON_OBJECT('revision', version_num, 'read_at', UTC_TIMESTAMP()) FROM alembic_version;
 {live}
 {archived}
+SELECT JSON_OBJECT('end', 'of the rows');
 COMMIT;
 
 -- name: deleted

@@ -189,7 +189,7 @@ def test_what_makes_no_sense_is_a_usage_error(words: list[str], run: Run, stub: 
 
 
 def test_the_classes_are_listed_in_80_columns_and_with_their_meaning_for_machines(
-    run: Run, stub: Stub, capsys: pytest.CaptureFixture[str]
+    screen: Screen, stub: Stub
 ) -> None:
     shown = DriftClassShown(
         name="attachment_status_differs",
@@ -202,8 +202,9 @@ def test_the_classes_are_listed_in_80_columns_and_with_their_meaning_for_machine
         again=["ledger"],
     )
     stub.answers["GET /v1/drift/classes"] = DriftClasses(classes=[shown])
-    assert run("drift", "classes", "-f", "json") == 0
-    [row] = json.loads(capsys.readouterr().out)
+    assert max(map(len, screen("drift", "classes").splitlines())) <= 80
+    assert "Meaning" not in screen("drift", "classes")
+    [row] = json.loads(screen("drift", "classes", "-f", "json"))
     assert (row["Compares"], row["Meaning"]) == ("ledger, cinder", "It is so.")
 
 

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from dataclasses import fields
 from datetime import UTC, datetime
+
+import pytest
 
 import aggregates
 from aggregates.base import Aggregate, Event
+from aggregates.instance import Instance
+from aggregates.mapping import BlockDeviceMapping
 from handlers.engine.verbs import VERBS, LedgerVerb
 from host_agent.shared.contract.messages import Verb
 from ledger.cli.operations import plan
+from ledger.http import redaction
 from ledger.words import timeline
 from ledger.words.sentences import BOOKKEEPING, SENTENCES, sentence
 from tests.service.cli_stub import (
@@ -66,6 +72,15 @@ def test_a_host_that_a_member_is_not_shown_is_not_called_none() -> None:
     for topic in SENTENCES:
         assert "host None" not in sentence(topic, {"host": None}), topic
         assert "on None" not in sentence(topic, {"host": None}), topic
+
+
+@pytest.mark.parametrize("kind", [Instance.ActionsSeen, BlockDeviceMapping.DeletedRowSeen])
+def test_of_what_was_before_the_first_look_a_member_is_told_all(kind: type[Event]) -> None:
+    asked = [{"event": "attach_volume", "at": NOW.isoformat(), "request_id": "req-1"}]
+    names = [each.name for each in fields(kind)[len(fields(Event)) :]]
+    body = {**{name: NOW.isoformat() for name in names}, "actions": asked}
+    shown = redaction.event({"body": body, "asked_by": None})
+    assert sentence(kind.TOPIC, shown["body"]) == sentence(kind.TOPIC, body)
 
 
 def test_an_operators_reason_is_part_of_the_sentence() -> None:

@@ -18,6 +18,7 @@ import pytest
 from aggregates.instance import Instance
 from handlers.results.observed import record_deleted
 from ledger.cli import shell
+from ledger.cli.log.history_import import END, PAGE_ROWS
 from ledger.log.application import Ledger
 from ledger.log.unit import Unit
 from ledger.nova_beside.observer import seen_between
@@ -84,7 +85,7 @@ def test_live_rows_by_the_same_sql_are_what_nova_api_says(
     script = printed_sql(capsys)
     live = executed(script.replace("deleted <> 0", "deleted = 0"))
     ids = ("mapping_id", "volume_id", "attachment_id", "device_name", "tag")
-    rows = [json.loads(line) for line in live[1:]]
+    rows = [json.loads(line) for line in live[1:-1]]
     read = {
         (row["server_id"], bool(row["delete_on_termination"]), *(row[name] for name in ids))
         for row in rows
@@ -101,7 +102,7 @@ def test_live_rows_by_the_same_sql_are_what_nova_api_says(
 def test_it_reads_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
     script = printed_sql(capsys)
     begins = [each.split()[0] for each in script.split(";\n") if each.strip()]
-    assert begins == ["START", "SELECT", "SELECT", "SELECT", "COMMIT"]
+    assert begins == ["SET", "START", "SELECT", "SELECT", "SELECT", "SELECT", "COMMIT"]
     assert "connection_info" not in script
     with pytest.raises(sqlite3.OperationalError, match="no such column: disk_bus"):
         executed(script, "ALTER TABLE block_device_mapping DROP COLUMN disk_bus")
@@ -172,7 +173,10 @@ GARBAGE: list[tuple[Any, str]] = [
     (b'{"tag": "\xff"}', "no line of JSON"),
     ("[" * 10_000, "no line of JSON"),
     ('{"tag": "' + "x" * 20_000 + '"}', "16384 bytes or more"),
-    ("17", "Input should be"),
+    ("17", "no flat object"),
+    ("[" * 980 + "]" * 980, "no flat object"),  # it can be read, and not written
+    ('{"tag": ' + "[" * 900 + "]" * 900 + "}", "no flat object"),
+    ({**ROW, "boot_index": float("nan")}, "Malformed"),
     ({**ROW, "tag": "x" * 256}, "at most 255"),
     ({**ROW, "tag": "a\0b"}, "NUL"),
     ({**ROW, "tag": "a\x1b[2Jb"}, "control character"),
@@ -183,6 +187,7 @@ GARBAGE: list[tuple[Any, str]] = [
     ({**ROW, "delete_on_termination": 7}, "delete_on_termination"),
     ({**ROW, "created_at": None}, "created_at"),
     ({**ROW, "deleted_at": "2036-01-01 00:00:00"}, "after the reading"),
+    ({**ROW, "deleted_at": "2026-11-21 23:53:37"}, "is before created_at"),
     ({**ROW, "deleted_at": "0000-00-00 00:00:00"}, "deleted_at"),
     ({**ROW, "deleted_at": "2026-11-21 23:53:44+01:00"}, "offset"),
     ({**ROW, "connection_info": "{}"}, "connection_info"),
@@ -197,13 +202,24 @@ async def test_what_is_refused_is_told_by_line_and_the_rest_goes_on(
     mixed = [
         line for pair in zip((row for row, _ in GARBAGE), others, strict=True) for line in pair
     ]
-    path = written(tmp_path / "past.jsonl", HEAD, *mixed, others[0])
+    path = written(tmp_path / "past.jsonl", HEAD, *mixed, others[0], END)
     told = await imported(api, path, capsys, code=4)
     assert (told["recorded"], told["known"]) == (len(GARBAGE), 1)
     assert [each["line"] for each in told["refused"]] == [2 + 2 * n for n in range(len(GARBAGE))]
     for each, (_, why) in zip(told["refused"], GARBAGE, strict=True):
         assert why in each["why"], each
     assert len(await past(api, f"/v1/volumes/{ROW['volume_id']}")) == len(GARBAGE)
+
+
+async def test_a_file_that_is_cut_is_imported_and_told(
+    api: Api, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = [{**ROW, "mapping_id": str(uuid4())} for _ in range(PAGE_ROWS)]
+    early = {**ROW, "created_at": "2026-11-21 23:53:42"}  # as text it is after the others
+    told = await imported(api, written(tmp_path / "cut", HEAD, *whole, early), capsys, code=4)
+    assert (told["recorded"], told["oldest"]) == (PAGE_ROWS + 1, "2026-11-21T23:53:42Z")
+    [refused] = told["refused"]
+    assert (refused["line"], "the file ends" in refused["why"]) == (PAGE_ROWS + 3, True)
 
 
 @pytest.mark.parametrize(
@@ -241,11 +257,15 @@ async def test_a_past_is_nobodys_present(api: Api, database_url: str) -> None:
     [mapping] = (await api.get(path, version="2.89"))["volumeAttachments"]
     rows = [{**ROW, "server_id": server}, {**ROW, "volume_id": volume}]
     rows += [{**ROW, "mapping_id": mapping["bdm_uuid"]}]  # seen while it lived
+    rows += [{**ROW, "mapping_id": server}]  # no mapping has that id
+    rows += [{**ROW, "mapping_id": str(uuid4()), "attachment_id": mapping["attachment_id"]}]
     answer = await api.ask("POST", "/v1/history/import", json={**HEAD, "rows": rows})
     told = await answer.json()
-    assert (told["recorded"], told["known"]) == (1, 1)
-    [refused] = told["refused"]
-    assert (refused["row"], "always the ledger's own" in refused["why"]) == (0, True)
+    assert (told["recorded"], told["known"]) == (2, 1)
+    own, others = told["refused"]
+    assert (own["row"], "is the ledger's own" in own["why"]) == (0, True)
+    assert (others["row"], "of another server or volume" in others["why"]) == (4, True)
+    assert await past(api, f"/v1/attachments/{mapping['attachment_id']}") == []
     assert await api.get(f"/v1/attachments?volume={volume}") == before
     assert len(await past(api, f"/v1/volumes/{volume}")) == 1
     with Ledger(database_url) as ledger:

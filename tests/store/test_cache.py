@@ -131,6 +131,16 @@ def test_a_log_that_has_lost_its_end_is_read_anew(ledger: Ledger, database_url: 
     assert list(ledger.load(Volume, id_).holders) == ["one", "another", "three"]
 
 
+def test_two_kinds_by_one_id_have_one_version(ledger: Ledger) -> None:
+    """Otherwise whoever relies on both would be refused for ever."""
+    id_, other = uuid4(), Volume(uuid4())
+    hold(ledger, id_, "one")  # so it is known as a volume, and not as an operation
+    volume, operation = ledger.load_many((Volume, id_), (Operation, id_))
+    assert (volume.version, operation.version) == (1, 1)
+    other.record(Volume.Held, server_id="s", attachment_id="a")
+    ledger.save(volume, operation, other, context=CONTEXT)
+
+
 def test_no_more_are_kept_than_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "AGGREGATES_MAX", 2)
     asked: list[int | None] = []

@@ -27,6 +27,7 @@ from handlers.results.adopt import (
 )
 from ledger.config import Observe
 from ledger.nova_beside import adopting, one_host
+from ledger.nova_beside.reads import CutListError
 
 S, S2, V, A, A2, B, B2 = (str(UUID(int=n)) for n in range(1, 8))
 MAPPING = SeenMapping(id=B, volume_id=V, attachment_id=A, device="vdb")
@@ -305,4 +306,12 @@ def test_a_server_of_novas_that_only_a_host_of_ours_shows_is_adopted_as_novas(ou
         shown.record(Instance.Claimed, claimant=V, exclusive=True)
     store: Any = SimpleNamespace(load_many=lambda *_: [shown])
     act = adopting.Adopting("", store, Observe(), lambda: 0.0)
-    assert bool(act._ours(HOST)) is ours
+    had = list(map(adopting._had, act._ours(HOST).values()))
+    assert [each.state for each in had] == ["stays"] * ours, "nobody has adopted it"
+
+
+def test_a_list_of_migrations_that_ignores_the_marker_ends() -> None:
+    pages = iter([[{"uuid": V}]] * 3)
+    reader: Any = SimpleNamespace(nova=None, get=lambda *_, **_query: next(pages))
+    with pytest.raises(CutListError, match="no end"):
+        list(one_host._migrations(reader, "hv1"))

@@ -5,12 +5,16 @@ from __future__ import annotations
 import hashlib
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from ledger.auth.rate import Rate
-from ledger.web import acting, acts, console, drawn, sessions, texts
+from ledger.native import attachments
+from ledger.native.schemas_attachments import AttachmentShown
+from ledger.web import acting, acts, console, drawn, rendering, sessions, texts
 from ledger.web.sessions import (
     AGE_S,
     FORMS_MAX,
@@ -23,6 +27,7 @@ from ledger.words.acts import BY_NAME as ACTS
 from ledger.words.consequences import dry_runs
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
+SEEN = {"origin": "nova", "after": None, "before": NOON.isoformat()}
 
 
 class Clock:
@@ -49,6 +54,22 @@ def test_ids_in_a_sentence_are_marked_and_the_rest_is_text() -> None:
     told = texts.with_ids(f"<b>{id_}</b>, `drift <b>`")
     marked = f'&lt;b&gt;<span class="id">{id_}</span>&lt;/b&gt;, <code>drift &lt;b&gt;</code>'
     assert told == marked
+
+
+@pytest.mark.parametrize(
+    ("spans", "told"),
+    [([], True), ([{"from_seen": SEEN}, {}], True), ([{}], False)],
+    ids=["nowhere yet", "taken over", "handed back"],
+)
+def test_an_attachment_of_novas_was_seen_if_its_begin_was(spans: list[Any], told: bool) -> None:
+    row = dict.fromkeys((*AttachmentShown.model_fields, "legacy"))
+    row |= dict.fromkeys(("attachment_id", "volume_id", "server_id"), str(UUID(int=1)))
+    row |= {"adopted": False, "origin": "nova", "position": 1, "spans": spans, "state": "attached"}
+    row |= dict.fromkeys(("created_at", "updated_at"), NOON)
+    call: Any = SimpleNamespace(identity=SimpleNamespace(everywhere=True))
+    shown = attachments._shown(call, row).model_dump(mode="json")
+    how = rendering._templates().get_template("parts.html").module.how(shown)  # type: ignore[attr-defined]
+    assert ("seen at Nova" in how) is told
 
 
 def test_a_session_ends_when_nobody_uses_it_and_at_its_age_all_the_same() -> None:

@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import nullcontext
+from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -18,6 +19,7 @@ from ledger.cli.errors import ExitCode, usage
 #: Longer than any row can be: a text of Nova's has 255 characters at most.
 LINE_BYTES_MAX = 16_384
 PAGE_ROWS = 100
+END = {"end": "of the rows"}
 _HOW = "Run what 'history sql' prints in the database of Nova's cell, and give its output as it is."
 
 #: The number of a line, and what it has.
@@ -64,35 +66,40 @@ class ImportHistory(ShowOne):
         self.refused.sort(key=lambda each: each["line"])
         told = (f"line {each['line']}: {each['why']}" for each in self.refused)
         refused = Lines(self.refused, told)
-        oldest = min(self.oldest, default=None)
+        oldest = min(self.oldest, key=datetime.fromisoformat, default=None)
         names = ("recorded", "known", "oldest", "refused")
         return names, (self.counts["recorded"], self.counts["known"], oldest, refused)
 
     def _import(self, file: BinaryIO) -> None:
         """Raises OSError, and CliError if it does not begin as the SQL's output does."""
         lines = self._lines(file)
-        number, head = next(lines, (0, None))
-        if number != 1 or not isinstance(head, dict) or head.keys() != {"revision", "read_at"}:
+        number, head = next(lines, (0, {}))
+        if number != 1 or head.keys() != {"revision", "read_at"}:
             raise usage("the first line is no revision of Nova's schema with its time.", _HOW)
         self._send(head, [])
         while page := list(islice(lines, PAGE_ROWS)):
             self._send(head, page)
 
     def _lines(self, file: BinaryIO) -> Iterator[Line]:
-        number = 0
+        number, row = 0, None
         while line := file.readline(LINE_BYTES_MAX):
             number += 1
             long, end = len(line) == LINE_BYTES_MAX, line
             while end and not end.endswith(b"\n"):
                 end = file.readline(LINE_BYTES_MAX)
             try:
-                if not long:
-                    yield number, json.loads(line)
+                if not long and _is_flat(row := json.loads(line)):
+                    if row != END:
+                        yield number, row
                     continue
-                why = f"It has {LINE_BYTES_MAX} bytes or more."
+                why = f"It has {LINE_BYTES_MAX} bytes or more." if long else "It is no flat object."
             except (ValueError, RecursionError) as error:
                 why = f"It is no line of JSON: {error}."
             self._refuse(number, why)
+        if row != END:
+            self._refuse(
+                number + 1, "It is missing: the file ends before what the SQL prints does."
+            )
 
     def _send(self, head: dict[str, Any], page: list[Line]) -> None:
         """One by one in the end, if something in the page cannot be sent at all."""
@@ -118,3 +125,8 @@ class ImportHistory(ShowOne):
 
     def _refuse(self, number: int, why: str) -> None:
         self.refused.append({"line": number, "why": why})
+
+
+def _is_flat(row: Any) -> bool:
+    """What is nested can be too deep to be sent."""
+    return isinstance(row, dict) and not any(isinstance(v, dict | list) for v in row.values())

@@ -47,9 +47,11 @@ def _checked(row: Any, read_at: str) -> DeletedRow | str:
         known = DeletedRow.model_validate(row)
     except ValidationError as error:
         return invalid_input(error)
-    last = max(map(datetime.fromisoformat, (known.created_at, known.deleted_at)))
-    if last > datetime.fromisoformat(read_at) + CLOCKS_APART:
+    created, deleted = map(datetime.fromisoformat, (known.created_at, known.deleted_at))
+    if (last := max(created, deleted)) > datetime.fromisoformat(read_at) + CLOCKS_APART:
         return f"{last.isoformat()} is after the reading, {read_at}."
+    if deleted < created - CLOCKS_APART:
+        return f"deleted_at, {known.deleted_at}, is before created_at, {known.created_at}."
     return known
 
 
