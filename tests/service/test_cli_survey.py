@@ -373,6 +373,7 @@ echo "${*:2}" >>"$host.asked"; n=$(wc -l <"$host.asked")
 [ -e "$host.$n" ] || n=json
 case $host in
   hangs) sleep 600 & echo $! >child; wait ;;
+  leaves) sleep 600 & echo $! >child; cat leaves.json ;;
   floods) yes ;;
   refused) printf 'a banner\nssh: no \033[2Jroute\n' >&2; exit 255 ;;
   garbage) echo 'Last login: today' ;;
@@ -479,6 +480,16 @@ def test_a_host_that_does_not_answer_is_given_up_with_all_that_ssh_has_begun(
     unread: list[str] = []
     assert survey_hosts.by_ssh(["hangs"], unread) == {}
     assert unread == ["host hangs: no answer in 5 s"]
+    child = int((hosts.room / "child").read_text())
+    eventually(lambda: not Path(f"/proc/{child}").exists(), "it is not left behind")
+
+
+def test_what_ssh_leaves_behind_is_ended_and_keeps_no_survey_back(hosts: Hosts) -> None:
+    """A command that is the way there, say: it has the pipes of ssh, too."""
+    hosts.says("leaves", n="json")
+    unread: list[str] = []
+    assert [*survey_hosts.by_ssh(["leaves"], unread)] == ["leaves"]
+    assert unread == []
     child = int((hosts.room / "child").read_text())
     eventually(lambda: not Path(f"/proc/{child}").exists(), "it is not left behind")
 
