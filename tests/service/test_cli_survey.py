@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -491,6 +492,24 @@ def test_what_ssh_leaves_behind_is_ended_and_keeps_no_survey_back(hosts: Hosts) 
     assert [*survey_hosts.by_ssh(["leaves"], unread)] == ["leaves"]
     assert unread == []
     child = int((hosts.room / "child").read_text())
+    eventually(lambda: not Path(f"/proc/{child}").exists(), "it is not left behind")
+
+
+INTERRUPTED = """
+import signal
+from ledger.cli.survey import hosts
+signal.signal(signal.SIGINT, signal.default_int_handler)
+hosts.by_ssh(["hangs"], [])
+"""
+
+
+def test_ctrl_c_ends_at_once_with_all_that_ssh_has_begun(hosts: Hosts) -> None:
+    file = hosts.room / "child"
+    with subprocess.Popen([sys.executable, "-c", INTERRUPTED], cwd=ROOT) as asks:
+        eventually(lambda: file.exists() and file.read_text(), "ssh hangs")
+        asks.send_signal(signal.SIGINT)
+        assert asks.wait(survey_hosts.ANSWER_S / 2) == -signal.SIGINT
+    child = int(file.read_text())
     eventually(lambda: not Path(f"/proc/{child}").exists(), "it is not left behind")
 
 

@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from subprocess import DEVNULL, PIPE
+from threading import Event
 
 import msgspec
 
@@ -31,7 +32,7 @@ AT_ONCE, ANSWER_S, ANSWER_BYTES_MAX = 8, 60.0, 32 * 1024 * 1024
 #: How much ssh may say besides, and how much of a reason is told.
 ERROR_BYTES_MAX, WHY_CHARS_MAX = 65_536, 200
 PIECE_BYTES = 65_536
-#: How often it is asked whether ssh has ended.
+#: How often it is asked whether ssh has ended, or has to.
 TICK_S = 0.05
 #: It asks nobody for a password, and lends the host nothing.  Not a master of connections: it would
 #: be ended with the others.
@@ -68,8 +69,12 @@ def by_ssh(names: Iterable[str], unread: list[str]) -> Mapping[str, Survey]:
     """The same of those that answer; the others are among `unread`.  CliError: there is no ssh."""
     found: dict[str, Survey] = {}
     every = list(dict.fromkeys(names))
-    with ThreadPoolExecutor(AT_ONCE) as threads:
-        words = list(threads.map(_word, every))
+    threads, stop = ThreadPoolExecutor(AT_ONCE), Event()
+    try:
+        words = list(threads.map(lambda name: _word(name, stop), every))
+    finally:  # Ctrl-C does not reach what has a session of its own
+        stop.set()
+        threads.shutdown(cancel_futures=True)
     for name, word in zip(every, words, strict=True):
         if isinstance(word, str):
             unread.append(f"host {one_line(name)}: {_short(word)}")
@@ -88,12 +93,12 @@ def _short(why: str) -> str:
     return one_line(why)[:WHY_CHARS_MAX]
 
 
-def _word(name: str) -> HostsWord | str:
+def _word(name: str, stop: Event) -> HostsWord | str:
     """What a host says, or why there is nothing."""
     if not re.fullmatch(HOST_NAME, name):
         return "ssh is given no such name"
     try:
-        code, said, why = _asked(name)
+        code, said, why = _asked(name, stop)
     except TimeoutError:
         return f"no answer in {ANSWER_S:g} s"
     except _TooMuchError:
@@ -110,7 +115,7 @@ def _word(name: str) -> HostsWord | str:
     return word
 
 
-def _asked(name: str) -> tuple[int, bytes, bytes]:
+def _asked(name: str, stop: Event) -> tuple[int, bytes, bytes]:
     """The exit code of ssh, its output and its errors.  None of its processes is left behind.
 
     Raises TimeoutError, _TooMuchError, CliError.
@@ -124,7 +129,7 @@ def _asked(name: str) -> tuple[int, bytes, bytes]:
         raise usage(f"ssh cannot be run: {error}", "Ask hosts otherwise: --hosts FILE") from None
     with ssh:
         try:
-            said, why = _said(ssh)
+            said, why = _said(ssh, stop)
         finally:
             # Before ssh is waited for: until then its number is no other's.
             with suppress(ProcessLookupError):
@@ -132,7 +137,7 @@ def _asked(name: str) -> tuple[int, bytes, bytes]:
         return ssh.wait(), said, why
 
 
-def _said(ssh: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
+def _said(ssh: subprocess.Popen[bytes], stop: Event) -> tuple[bytes, bytes]:
     """All until ssh ends: what it has begun may keep the pipes.  TimeoutError, _TooMuchError."""
     assert ssh.stdout is not None, "it is a pipe"
     assert ssh.stderr is not None, "it is a pipe"
@@ -144,7 +149,7 @@ def _said(ssh: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
             pipes.register(pipe, selectors.EVENT_READ)
         ended = False
         while (ready := pipes.select(0 if ended else TICK_S)) or not ended:
-            if time.monotonic() > end:
+            if stop.is_set() or time.monotonic() > end:
                 raise TimeoutError
             ended = _has_ended(ssh)  # and the next look at the pipes has the rest of its words
             for key, _ in ready:
