@@ -65,8 +65,8 @@ def of_files(files: Iterable[Path], unread: list[str]) -> Mapping[str, Survey]:
     return found
 
 
-def by_ssh(names: Iterable[str], unread: list[str]) -> Mapping[str, Survey]:
-    """The same of those that answer; the others are among `unread`.  CliError: there is no ssh."""
+def by_ssh(names: Iterable[str], silent: dict[str, str], unread: list[str]) -> Mapping[str, Survey]:
+    """The same of those that answer; `silent`: why others do not.  CliError: there is no ssh."""
     found: dict[str, Survey] = {}
     every = list(dict.fromkeys(names))
     threads, stop = ThreadPoolExecutor(AT_ONCE), Event()
@@ -77,11 +77,20 @@ def by_ssh(names: Iterable[str], unread: list[str]) -> Mapping[str, Survey]:
         threads.shutdown(cancel_futures=True)
     for name, word in zip(every, words, strict=True):
         if isinstance(word, str):
-            unread.append(f"host {one_line(name)}: {_short(word)}")
+            silent.setdefault(one_line(name), _short(word))
         else:
             found[name] = word.survey
             unread += _blind(word)
     return found
+
+
+def told(silent: Mapping[str, str]) -> tuple[list[str], list[str]]:
+    """All that have no survey, in one line; and why, those of each reason in one."""
+    names: dict[str, list[str]] = {}
+    for name, why in silent.items():
+        names.setdefault(why, []).append(name)
+    every = [f"a survey of {', '.join(silent)}"] if silent else []
+    return every, [f"a survey of {', '.join(of)}: {why}" for why, of in names.items()]
 
 
 def _blind(word: HostsWord) -> list[str]:
