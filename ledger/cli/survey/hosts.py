@@ -34,8 +34,8 @@ ERROR_BYTES_MAX, WHY_CHARS_MAX = 65_536, 200
 PIECE_BYTES = 65_536
 #: How often it is asked whether ssh has ended, or has to.
 TICK_S = 0.05
-#: It asks nobody for a password, and lends the host nothing.  Not a master of connections: it would
-#: be ended with the others.
+#: It asks nobody for a password, and lends the host nothing.  Not a master of connections: one
+#: would stay behind, in a session of its own.
 SSH = (
     *("ssh", "-T", "-a", "-x", "-oBatchMode=yes", "-oConnectTimeout=10"),
     *("-oClearAllForwardings=yes", "-oControlMaster=no", "--"),
