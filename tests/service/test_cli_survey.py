@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -373,6 +374,7 @@ echo "${*:2}" >>"$host.asked"; n=$(wc -l <"$host.asked")
 [ -e "$host.$n" ] || n=json
 case $host in
   hangs) sleep 600 & echo $! >child; wait ;;
+  leaves) sleep 600 & echo $! >child; cat leaves.json ;;
   floods) yes ;;
   refused) printf 'a banner\nssh: no \033[2Jroute\n' >&2; exit 255 ;;
   garbage) echo 'Last login: today' ;;
@@ -439,7 +441,6 @@ def test_a_host_that_gives_no_survey_of_its_own_is_named_and_no_party(
     tmp_path: Path,
 ) -> None:
     monkeypatch.setattr(survey_hosts, "ANSWER_BYTES_MAX", 100_000)
-    monkeypatch.setattr("ledger.cli.survey.survey.TOLD_MAX", 20)
     cinder.model.add_volume(project_id="p")
     hosts.says("liar", called="h1", n="json")
     hosts.says("h1", n="json")
@@ -464,22 +465,66 @@ def test_a_host_that_gives_no_survey_of_its_own_is_named_and_no_party(
         nova.listed.append({**ROW, "id": str(uuid4()), "OS-EXT-SRV-ATTR:host": host})
     code, rows, told = survey(cloud(nova.url, cinder.endpoint), "--ssh")  # type: ignore[attr-defined]
     assert (code, rows) == (0, [])
+    lines = told.splitlines()
+    silent = [one_line(host) for host in sorted(said) if host != "blind"]
+    assert f"Not read: a survey of {', '.join(silent)}. Nothing is said of it." in lines
     for host, why in said.items():
-        [line] = [each for each in told.splitlines() if f"host {one_line(host)}: " in each]
-        assert why in line
+        [line] = [each for each in lines if why in each and one_line(host) in each]
         assert len(line) < 300
     assert "1 hosts; again" in told, "which does not see its guests"
     assert not (tmp_path / "made").exists()
+
+
+def test_all_hosts_that_do_not_answer_are_named_however_many(
+    nova: type[PlayedNova], cinder: RunningCinder, survey: Survey, hosts: Hosts
+) -> None:
+    cinder.model.add_volume(project_id="p")
+    nova.computes += ["gone", *(f"off{n}" for n in range(10, 30))]
+    hosts.says("gone", n="1")
+    told = survey(cloud(nova.url, cinder.endpoint), "--ssh")[2]  # type: ignore[attr-defined]
+    lines = told.splitlines()
+    off = ", ".join([*nova.computes[1:], "gone"])
+    assert f"Not read: a survey of {off}. Nothing is said of it." in lines
+    assert "a survey of off10: exit code 1: cat: off10.json: No such file" in told
+    assert "Not read: 12 more." in lines, "reasons"
 
 
 def test_a_host_that_does_not_answer_is_given_up_with_all_that_ssh_has_begun(
     hosts: Hosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(survey_hosts, "ANSWER_S", 5.0)
-    unread: list[str] = []
-    assert survey_hosts.by_ssh(["hangs"], unread) == {}
-    assert unread == ["host hangs: no answer in 5 s"]
+    silent: dict[str, str] = {}
+    assert survey_hosts.by_ssh(["hangs"], silent, []) == {}
+    assert silent == {"hangs": "no answer in 5 s"}
     child = int((hosts.room / "child").read_text())
+    eventually(lambda: not Path(f"/proc/{child}").exists(), "it is not left behind")
+
+
+def test_what_ssh_leaves_behind_is_ended_and_keeps_no_survey_back(hosts: Hosts) -> None:
+    """A command that is the way there, say: it has the pipes of ssh, too."""
+    hosts.says("leaves", n="json")
+    silent: dict[str, str] = {}
+    assert [*survey_hosts.by_ssh(["leaves"], silent, [])] == ["leaves"]
+    assert silent == {}
+    child = int((hosts.room / "child").read_text())
+    eventually(lambda: not Path(f"/proc/{child}").exists(), "it is not left behind")
+
+
+INTERRUPTED = """
+import signal
+from ledger.cli.survey import hosts
+signal.signal(signal.SIGINT, signal.default_int_handler)
+hosts.by_ssh(["hangs"], {}, [])
+"""
+
+
+def test_ctrl_c_ends_at_once_with_all_that_ssh_has_begun(hosts: Hosts) -> None:
+    file = hosts.room / "child"
+    with subprocess.Popen([sys.executable, "-c", INTERRUPTED], cwd=ROOT) as asks:
+        eventually(lambda: file.exists() and file.read_text(), "ssh hangs")
+        asks.send_signal(signal.SIGINT)
+        assert asks.wait(survey_hosts.ANSWER_S / 2) == -signal.SIGINT
+    child = int(file.read_text())
     eventually(lambda: not Path(f"/proc/{child}").exists(), "it is not left behind")
 
 

@@ -22,6 +22,7 @@ from host_agent.shared.contract.messages import (
     Verb,
 )
 from host_agent.shared.contract.outputs import Outputs
+from host_agent.shared.contract.survey import PARTS, HostsWord
 from host_agent.shared.contract.wire import Id, WireError, form, plain, read, read_in_turns
 from ledger.auth.certificates import _host
 from ledger.auth.tokens import AuthError
@@ -33,6 +34,7 @@ from ledger.http.schemas import HostName
 ID = "0f9d3f0e-1111-2222-3333-444455556666"
 GUEST = {"server_id": ID, "name": "vm", "power_state": "running"}
 REGISTRATION: dict[str, Any] = {"service_version": 5, "capabilities": {}, "guests": [GUEST]}
+SURVEY = {"boot_id": "b", "epoch": 0, **dict.fromkeys([*PARTS, "blind", "why_blind"], ())}
 LANE = Lane(server_id="s", volume_id="v", bdm_id="b", attachment_id=None, device_name=None)
 COMMAND = Command(
     operation_id=ID,
@@ -138,6 +140,7 @@ def test_a_hosts_name_has_one_form_for_agent_path_body_command_and_certificate(
         TypeAdapter(HostName).validate_python,
         naming.named("host"),
         lambda text: _host({"subjectAltName": (("DNS", text),)}),
+        lambda text: read({"host": text, "survey": SURVEY}, HostsWord).host,
     ):
         try:
             assert (read_name(name), good) == (name, True)

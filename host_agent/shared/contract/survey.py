@@ -15,6 +15,7 @@ from typing import Annotated, Literal, TypeVar, get_args
 import msgspec
 from msgspec import Meta
 
+from host_agent.shared.contract import HOST_NAME
 from host_agent.shared.contract.messages import PowerState
 from host_agent.shared.contract.wire import Bytes, Id, Number, Word, form
 
@@ -38,6 +39,7 @@ CAPABILITY = "survey"
 MADE_S_MAX = 600.0
 
 Digest = Annotated[str, form("[0-9a-f]{64}")]
+HostName = Annotated[str, form(HOST_NAME)]
 Items = Annotated[tuple[T, ...], Meta(max_length=ITEMS_MAX)]
 
 
@@ -190,7 +192,7 @@ class SurveySent:
 class HostsWord:
     """The output of `attachment-ledger-agent survey`, for a survey of a cloud without a ledger."""
 
-    host: Word
+    host: HostName
     survey: Survey
 
 

@@ -15,8 +15,10 @@ import subprocess
 import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from subprocess import DEVNULL, PIPE
+from threading import Event
 
 import msgspec
 
@@ -30,8 +32,10 @@ AT_ONCE, ANSWER_S, ANSWER_BYTES_MAX = 8, 60.0, 32 * 1024 * 1024
 #: How much ssh may say besides, and how much of a reason is told.
 ERROR_BYTES_MAX, WHY_CHARS_MAX = 65_536, 200
 PIECE_BYTES = 65_536
-#: It asks nobody for a password, and lends the host nothing.  Not a master of connections: one that
-#: stays behind keeps our pipes.
+#: How often it is asked whether ssh has ended, or has to.
+TICK_S = 0.05
+#: It asks nobody for a password, and lends the host nothing.  Not a master of connections: one
+#: would stay behind, in a session of its own.
 SSH = (
     *("ssh", "-T", "-a", "-x", "-oBatchMode=yes", "-oConnectTimeout=10"),
     *("-oClearAllForwardings=yes", "-oControlMaster=no", "--"),
@@ -61,19 +65,32 @@ def of_files(files: Iterable[Path], unread: list[str]) -> Mapping[str, Survey]:
     return found
 
 
-def by_ssh(names: Iterable[str], unread: list[str]) -> Mapping[str, Survey]:
-    """The same of those that answer; the others are among `unread`.  CliError: there is no ssh."""
+def by_ssh(names: Iterable[str], silent: dict[str, str], unread: list[str]) -> Mapping[str, Survey]:
+    """The same of those that answer; `silent`: why others do not.  CliError: there is no ssh."""
     found: dict[str, Survey] = {}
     every = list(dict.fromkeys(names))
-    with ThreadPoolExecutor(AT_ONCE) as threads:
-        words = list(threads.map(_word, every))
+    threads, stop = ThreadPoolExecutor(AT_ONCE), Event()
+    try:
+        words = list(threads.map(lambda name: _word(name, stop), every))
+    finally:  # Ctrl-C does not reach what has a session of its own
+        stop.set()
+        threads.shutdown(cancel_futures=True)
     for name, word in zip(every, words, strict=True):
         if isinstance(word, str):
-            unread.append(f"host {one_line(name)}: {_short(word)}")
+            silent.setdefault(one_line(name), _short(word))
         else:
             found[name] = word.survey
             unread += _blind(word)
     return found
+
+
+def told(silent: Mapping[str, str]) -> tuple[list[str], list[str]]:
+    """All that have no survey, in one line; and why, those of each reason in one."""
+    names: dict[str, list[str]] = {}
+    for name, why in silent.items():
+        names.setdefault(why, []).append(name)
+    every = [f"a survey of {', '.join(silent)}"] if silent else []
+    return every, [f"a survey of {', '.join(of)}: {why}" for why, of in names.items()]
 
 
 def _blind(word: HostsWord) -> list[str]:
@@ -85,13 +102,13 @@ def _short(why: str) -> str:
     return one_line(why)[:WHY_CHARS_MAX]
 
 
-def _word(name: str) -> HostsWord | str:
+def _word(name: str, stop: Event) -> HostsWord | str:
     """What a host says, or why there is nothing."""
     if not re.fullmatch(HOST_NAME, name):
         return "ssh is given no such name"
     try:
-        code, said, why = _asked(name)
-    except (TimeoutError, subprocess.TimeoutExpired):
+        code, said, why = _asked(name, stop)
+    except TimeoutError:
         return f"no answer in {ANSWER_S:g} s"
     except _TooMuchError:
         return "it says too much to be a survey"
@@ -107,10 +124,10 @@ def _word(name: str) -> HostsWord | str:
     return word
 
 
-def _asked(name: str) -> tuple[int, bytes, bytes]:
+def _asked(name: str, stop: Event) -> tuple[int, bytes, bytes]:
     """The exit code of ssh, its output and its errors.  None of its processes is left behind.
 
-    Raises TimeoutError, TimeoutExpired, _TooMuchError, CliError.
+    Raises TimeoutError, _TooMuchError, CliError.
     """
     words = [*SSH, name, COMMAND]
     try:
@@ -119,29 +136,32 @@ def _asked(name: str) -> tuple[int, bytes, bytes]:
         )
     except OSError as error:
         raise usage(f"ssh cannot be run: {error}", "Ask hosts otherwise: --hosts FILE") from None
-    end = time.monotonic() + ANSWER_S
     with ssh:
         try:
-            said, why = _said(ssh, end)
-            return ssh.wait(max(0.0, end - time.monotonic())), said, why
+            said, why = _said(ssh, stop)
         finally:
-            if ssh.poll() is None:
+            # Before ssh is waited for: until then its number is no other's.
+            with suppress(ProcessLookupError):
                 os.killpg(ssh.pid, signal.SIGKILL)
+        return ssh.wait(), said, why
 
 
-def _said(ssh: subprocess.Popen[bytes], end: float) -> tuple[bytes, bytes]:
-    """Raises TimeoutError, _TooMuchError."""
+def _said(ssh: subprocess.Popen[bytes], stop: Event) -> tuple[bytes, bytes]:
+    """All until ssh ends: what it has begun may keep the pipes.  TimeoutError, _TooMuchError."""
     assert ssh.stdout is not None, "it is a pipe"
     assert ssh.stderr is not None, "it is a pipe"
     kept = {each.fileno(): bytearray() for each in (ssh.stdout, ssh.stderr)}
     most = dict(zip(kept, (ANSWER_BYTES_MAX, ERROR_BYTES_MAX), strict=True))
+    end = time.monotonic() + ANSWER_S
     with selectors.DefaultSelector() as pipes:
         for pipe in kept:
             pipes.register(pipe, selectors.EVENT_READ)
-        while pipes.get_map():
-            if (left := end - time.monotonic()) <= 0:
+        ended = False
+        while (ready := pipes.select(0 if ended else TICK_S)) or not ended:
+            if stop.is_set() or time.monotonic() > end:
                 raise TimeoutError
-            for key, _ in pipes.select(left):
+            ended = _has_ended(ssh)  # and the next look at the pipes has the rest of its words
+            for key, _ in ready:
                 piece = os.read(key.fd, PIECE_BYTES)
                 kept[key.fd] += piece
                 if len(kept[key.fd]) > most[key.fd]:
@@ -150,3 +170,8 @@ def _said(ssh: subprocess.Popen[bytes], end: float) -> tuple[bytes, bytes]:
                     pipes.unregister(key.fd)
     said, why = map(bytes, kept.values())
     return said, why
+
+
+def _has_ended(ssh: subprocess.Popen[bytes]) -> bool:
+    """It stays to be waited for."""
+    return os.waitid(os.P_PID, ssh.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None

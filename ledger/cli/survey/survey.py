@@ -92,6 +92,7 @@ class SurveyCloud(Lister):
         from ledger.nova_beside.adapters import OVERRIDES, adapter_of
         from ledger.nova_beside.reads import CloudReader, CutListError
 
+        silent: dict[str, str] = {}
         unseen: list[str] = []
         given = hosts.of_files(parsed_args.hosts, unseen)
         cloud = clouds.options_of(parsed_args.os_cloud, os.environ)
@@ -103,7 +104,7 @@ class SurveyCloud(Lister):
             for first in (True, False):
                 if parsed_args.ssh is not None:
                     names = parsed_args.ssh or sorted(filter(None, one_host.hosts(reader)))
-                    given = hosts.by_ssh(names, unseen)
+                    given = hosts.by_ssh(names, silent, unseen)
                 seen = reader.cloud(given, every_mapping=parsed_args.every_mapping)
                 rounds.append(found(seen, parsed_args.stuck))
                 if first:
@@ -113,7 +114,8 @@ class SurveyCloud(Lister):
         except (exceptions.ClientException, CutListError) as error:
             raise clouds.told(error) from error
         assert seen is not None
-        reader.unread += dict.fromkeys(unseen)
+        names, reasons = hosts.told(silent)
+        reader.unread = [*names, *reader.unread, *reasons, *dict.fromkeys(unseen)]
         both = confirmed(*rounds)
         once = len(rounds[1]) - len(both)
         rows = [row_of(each) for each in both]
