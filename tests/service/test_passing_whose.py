@@ -258,6 +258,15 @@ async def test_novas_no_is_not_believed_where_a_host_of_novas_has_just_shown_the
     assert (status, "1 of the hosts that this service hears of show" in text) == (409, True)
     assert (await asked(both, server, str(uuid4())))[0] == 404
     assert (await asked(both, await both.watched(), volume))[0] == 404
+    path = f"{SERVERS}/{server}/os-volume_attachments/{volume}"
+    for version, headers, status in (
+        ("2.1", {}, 404),
+        (None, {}, 404),
+        (None, {"X-OpenStack-Nova-API-Version": "2.89"}, 409),
+        (None, {"X-Service-Token": both.token}, 409),
+    ):
+        answer = await both.ask("GET", path, version=version, headers=headers)
+        assert answer.status == status, "a user may wait for the end of a detach"
 
 
 async def test_of_a_server_of_ours_nova_may_still_know_more(both: Both) -> None:
