@@ -83,9 +83,8 @@ async def _cinders_question(request: web.Request, nova: Nova, server_id: str) ->
         users = request.app[BULKHEADS].users
         hosts = await users(components.requests.showing, server_id, volume_id)
         found = await components.queries.shown(server_id, [volume_id])
-        young_s = components.settings.host_down_after_s
         cinders = _may_be_cinders(request)
-        sent = await components.queries.sent_shows(server_id, volume_id, young_s) if cinders else ()
+        sent = await components.queries.sent_shows(server_id, volume_id) if cinders else ()
         if named := sorted({*hosts, *sent, *(host for each in found for host in each.hosts)}):
             raise ApiError(
                 409,

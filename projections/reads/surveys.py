@@ -25,6 +25,9 @@ from projections.reads.log import LogReads
 
 #: Until a request is so old, a new one returns its token.
 ASK_AGAIN_S = 60.0
+#: So long a host counts as sending, and what it shows as so: two periods of its timer, and what a
+#: survey takes.
+SENDS_AGAIN_S = 150.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,16 +104,17 @@ class SurveyReads(LogReads):
         """Store what a host that is not the ledger's has sent of itself: `digest`, `boot_id` and
         `document` as `note_survey`, made `made_s` ago.  False: see the query `send`.
         """
-        return bool(await self._all("send", group="surveys", host=host, **sent))
+        more = {"host": host, "silent_after_s": SENDS_AGAIN_S, **sent}
+        return bool(await self._all("send", group="surveys", **more))
 
-    async def sent_shows(self, server_id: str, volume_id: str, young_s: float) -> list[str]:
+    async def sent_shows(self, server_id: str, volume_id: str) -> list[str]:
         """Hosts that are not the ledger's and have just shown the volume in the server's guest."""
         rows = await self._all(
             "sent_shows",
             group="surveys",
             server_id=server_id,
             volume_id=volume_id,
-            young_s=young_s,
+            young_s=SENDS_AGAIN_S,
         )
         return [row["host"] for row in rows]
 

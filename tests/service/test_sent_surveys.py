@@ -85,8 +85,7 @@ async def send(api: Api, cloud: Cloud) -> None:
     for name, shown in cloud.hosts.items():
         told = {"digest": shown.digest(), "boot_id": shown.boot_id, "made_s": 0.0}
         document = msgspec.json.encode(shown).decode()
-        sent = {**told, "document": document, "silent_after_s": 90.0}
-        assert await api.components.inner.send_survey(name, **sent)
+        assert await api.components.inner.send_survey(name, **told, document=document)
 
 
 def stored(dsn: str) -> Mapping[str, Survey]:
@@ -166,7 +165,7 @@ async def test_another_machine_of_that_name_is_refused_while_the_first_one_sends
     status, told = await put(api, message(second))
     assert (status, told["code"]) == (409, "host_taken")
     assert stored(database_url) == {HOST: first}
-    ago = "UPDATE surveys SET taken_at = taken_at - interval '91 s'"
+    ago = "UPDATE surveys SET taken_at = taken_at - interval '151 s'"
     async with api.connection() as connection:
         await connection.execute(ago)
     assert await put(api, message(second)) == (200, {"again": False})
@@ -246,7 +245,7 @@ async def test_a_host_that_reboots_shows_it_twice_after_that(api: Api, looks: Lo
     await looks.see(cloud)
     booted = {HV: replace(cloud.hosts[HV], boot_id="b2")}
     async with api.connection() as connection:
-        await connection.execute("UPDATE surveys SET taken_at = taken_at - interval '91 s'")
+        await connection.execute("UPDATE surveys SET taken_at = taken_at - interval '151 s'")
     await send(api, replace(cloud, hosts=booted))
     [one] = await looks.see(cloud)
     assert one["state"] == "suspected"
