@@ -71,7 +71,8 @@ SELECT %(host)s, %(boot_id)s, %(digest)s, %(document)s::jsonb,
        taken_at = EXCLUDED.taken_at, token = NULL, epoch = NULL, asked_position = NULL,
        arrived_position = NULL, wanted = NULL, wanted_at = NULL, wanted_position = NULL
  WHERE CASE WHEN EXCLUDED.document IS NULL THEN s.digest = EXCLUDED.digest AND s.token IS NULL
-            ELSE s.token IS NOT NULL OR s.boot_id IS NOT DISTINCT FROM EXCLUDED.boot_id
+            ELSE s.token IS NOT NULL OR s.taken_at IS NULL  -- it was only asked
+                 OR s.boot_id IS NOT DISTINCT FROM EXCLUDED.boot_id
                  OR abs(extract(epoch FROM clock_timestamp() - s.taken_at)) >= %(silent_after_s)s
             END
 RETURNING host;

@@ -172,6 +172,22 @@ async def test_another_machine_of_that_name_is_refused_while_the_first_one_sends
     assert stored(database_url) == {HOST: second}
 
 
+async def test_a_host_that_was_only_asked_while_it_was_the_ledgers_can_send(
+    api: Api, database_url: str
+) -> None:
+    async with api.connection() as connection:
+        await connection.execute(
+            "INSERT INTO surveys (host, wanted, wanted_at, wanted_position)"
+            " VALUES (%s, gen_random_uuid(), now(), 0)",
+            [HOST],
+        )
+    shown = a_survey()
+    same = plain(SurveySent(digest=shown.digest(), made_s=0.0))
+    assert await put(api, same) == (200, {"again": True})
+    assert await put(api, message(shown)) == (200, {"again": False})
+    assert stored(database_url) == {HOST: shown}
+
+
 async def test_what_no_host_can_show_is_refused_whole(
     api: Api, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
