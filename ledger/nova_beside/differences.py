@@ -41,9 +41,9 @@ from handlers.drift.beside_nova import (
     confirmed,
     found,
     tells,
-    tells_disks,
+    tells_disk,
 )
-from handlers.drift.classes import BY_NAME, subject_of
+from handlers.drift.classes import BY_NAME, DriftClass, subject_of
 from handlers.drift.judge import Life, Sight, Suspicion
 from handlers.drift.rows import DiskRow, Key, StorageRow, UnlabelledRow
 from host_agent.shared.contract.survey import GUESTS, SECRETS, STORAGE, Part, Survey
@@ -176,9 +176,12 @@ class Differences:
         names = ("server_id", "volume_id", "host")
         gone = []
         for row in rows:
-            about, drift_class = About(**{name: row[name] for name in names}), row["drift_class"]
-            of_disk = BY_NAME[drift_class].row in {DiskRow, UnlabelledRow}
-            if tells(cloud, about) and (not of_disk or tells_disks(cloud, about, STUCK)):
+            about = About(**{name: row[name] for name in names})
+            drift_class = BY_NAME[row["drift_class"]]
+            of_disk = drift_class.row in {DiskRow, UnlabelledRow}
+            if tells(cloud, about) and (
+                not of_disk or tells_disk(cloud, drift_class, about, STUCK)
+            ):
                 gone.append((row["finding_id"], _part(drift_class)))
         for batch in batched(gone, BATCH):
 
@@ -206,11 +209,11 @@ def _few(new: Sequence[tuple[str, Suspicion]]) -> list[tuple[str, Suspicion]]:
     return told[:FINDINGS_MAX]
 
 
-def _part(drift_class: str) -> Part:
+def _part(drift_class: DriftClass) -> Part:
     """The part of hosts' surveys in which a difference of the class would be seen."""
-    if BY_NAME[drift_class].row is not StorageRow:
+    if drift_class.row is not StorageRow:
         return GUESTS
-    return SECRETS if drift_class == "secret_left" else STORAGE
+    return SECRETS if drift_class.name == "secret_left" else STORAGE
 
 
 def theirs(cloud: Cloud, ours: frozenset[str]) -> Cloud:

@@ -17,7 +17,7 @@ from handlers.drift.beside_nova import Cloud, SeenServer
 from handlers.drift.classes import CLASSES
 from handlers.drift.rows import Party
 from handlers.results.observed import ServerSeen, record
-from host_agent.shared.contract.survey import MADE_S_MAX, Survey, SurveySent
+from host_agent.shared.contract.survey import MADE_S_MAX, GuestShown, Survey, SurveySent
 from host_agent.shared.contract.wire import plain
 from ledger.agents import calls
 from ledger.http import call
@@ -44,6 +44,9 @@ from tests.unit.test_beside_nova import (
     host,
     server,
     volume,
+)
+from tests.unit.test_beside_nova import (
+    disk as disk_of,
 )
 
 __all__ = ["looks"]  # a fixture
@@ -307,6 +310,30 @@ async def test_what_a_host_could_not_see_ends_nothing(api: Api, looks: Looks) ->
         await send(api, replace(after(), hosts={HV: shown}))
         every = await looks.see(after())
         assert len(every) == (part == "guests")
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("disk_unlabelled", guest(S, disk_of())),
+        ("disk_size_differs", guest(S, disk_of(size_bytes=None))),
+        ("disk_source_differs", guest(S, disk_of(source=None))),
+    ],
+)
+async def test_what_a_host_could_not_tell_of_a_disk_ends_nothing(
+    api: Api, looks: Looks, name: str, shown: GuestShown
+) -> None:
+    """As if it could not read its storage, or its guest was busy."""
+    cloud = after(*CASES[name])
+    await looks.see(cloud)
+    for _ in range(2):
+        await send(api, cloud)
+        every = await looks.see(cloud)
+    assert [each["drift_class"] for each in every] == [name]
+    await send(api, after(host(shown)))
+    assert await looks.see(cloud) == every
+    await send(api, after())
+    assert await looks.see(after()) == []
 
 
 async def test_a_guest_on_two_hosts_is_over_only_when_both_have_shown_themselves(

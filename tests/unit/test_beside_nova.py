@@ -73,7 +73,7 @@ SOUND = Cloud(
     attachments={
         A: SeenAttachment(id=A, volume_id=V, server_id=S, status="attached", host="h1", since=OLD),
     },
-    hosts={"h1": survey(guest(S, disk()))},
+    hosts={"h1": survey(guest(S, disk(), unlabelled=()))},
 )
 
 
