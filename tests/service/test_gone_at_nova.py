@@ -146,6 +146,7 @@ def test_a_server_whose_guest_a_host_of_novas_sends_is_there(
     guest = GuestShown(server_id=server.id, power_state=PowerState.RUNNING)
     document = msgspec.json.encode(survey(guests=(guest,))).decode()
     sent = {"host": "theirs-1", "digest": "0" * 64, "boot_id": "b", "document": document}
+    nova.hosts.add("theirs-1")
     nova.delete(server)
     nova.purge()
     with psycopg.connect(database_url, autocommit=True) as connection:

@@ -378,8 +378,31 @@ async def test_findings_of_a_host_that_becomes_the_ledgers_are_over(api: Api, lo
     assert "disk_missing" in {each["drift_class"] for each in await looks.see(cloud)}
     await api.register(agents_guest(server_id=S))
     await api.projected()
+    assert await looks.see(after(server(S, host=HOST))) != [], "its server is still Nova's"
     looks.ours = frozenset({S})
     assert await looks.see(cloud) == []
+
+
+async def test_a_host_that_nova_does_not_know_by_that_name_has_no_guests(
+    api: Api, looks: Looks
+) -> None:
+    """Those of hv1 that sends as hv1.example.org would all be elsewhere."""
+    cloud = after(*CASES["guest_elsewhere"])
+    looks.reader.computes = ("h1",)
+    for _ in range(3):
+        await send(api, cloud)
+        assert await looks.see(cloud) == []
+    assert looks.reader.requests == 2, "one in a look, and none before anybody's survey counts"
+    looks.reader.computes = ("h1", "h2")
+    for _ in range(2):
+        await send(api, cloud)
+        every = await looks.see(cloud)
+    looks.reader.computes = ("h1",)
+    assert len(every) == 2
+    await send(api, after(host(guest(S2), name="h2")))
+    assert await looks.see(after()) == every
+    await send(api, after(host(name="h2")))
+    assert await looks.see(after()) == [], "it is gone for good: an empty one in its name"
 
 
 async def test_a_guest_of_the_ledgers_own_server_on_novas_host_is_none_of_novas(
