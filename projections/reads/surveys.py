@@ -7,10 +7,10 @@ between.  `SurveyReads` is for an event loop, `BlockingSurveyReads` for threads.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -100,11 +100,16 @@ class SurveyReads(LogReads):
         """
         return bool(await self._all("note", group="surveys", host=host, **answer))
 
-    async def send_survey(self, host: str, **sent: Any) -> bool:
+    async def send_survey(self, host: str, *, age_s: Callable[[], float], **sent: Any) -> bool:
         """Store what a host that is not the ledger's has sent of itself: `digest`, `boot_id` and
-        `document` as `note_survey`, made `made_s` ago.  False: see the query `send`.
+        `document` as `note_survey`, made `age_s()` ago.  False: see the query `send`.
+
+        The database tells the moment first: a write that waits, or is tried again, makes no survey
+        younger.
         """
-        more = {"host": host, "silent_after_s": SENDS_AGAIN_S, **sent}
+        [now] = await self._all("now", group="observed")
+        made_at = now["clock_timestamp"] - timedelta(seconds=age_s())
+        more = {"host": host, "made_at": made_at, "silent_after_s": SENDS_AGAIN_S, **sent}
         return bool(await self._all("send", group="surveys", **more))
 
     async def sent_shows(self, server_id: str, volume_id: str) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -251,10 +252,10 @@ async def test_novas_no_is_not_believed_where_a_host_of_novas_has_just_shown_the
     queries, shown = both.api.components.queries, survey(guests=(seen,))
     document = msgspec.json.encode(shown).decode()
     sent = {"digest": shown.digest(), "boot_id": "b", "document": document}
-    assert await queries.send_survey("hv1", **sent, made_s=151.0)
+    assert await queries.send_survey("hv1", **sent, age_s=lambda: 151.0)
     assert (await asked(both, server, volume))[0] == 404, "it may have been detached since"
-    for made_s in (119.0, 61.0, 1.0):  # its timer's period is a minute, and any delay in it
-        assert await queries.send_survey("hv1", **sent, made_s=made_s)
+    for age_s in (119.0, 61.0, 1.0):  # its timer's period is a minute, and any delay in it
+        assert await queries.send_survey("hv1", **sent, age_s=partial(float, age_s))
         status, text = await asked(both, server, volume)
         assert (status, "1 of the hosts that this service hears of show" in text) == (409, True)
     assert (await asked(both, server, str(uuid4())))[0] == 404

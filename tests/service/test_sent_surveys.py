@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -24,7 +25,7 @@ from ledger.http import call
 from ledger.log.unit import Unit, run_optimistically
 from ledger.nova_beside import differences
 from projections.reads.surveys import sent_since
-from tests.service.api_world import HOST, Api
+from tests.service.api_world import HOST, Api, eventually
 from tests.service.api_world import guest as agents_guest
 from tests.service.test_api_surveys import BENT, a_guest, a_survey, an_id, disk
 from tests.service.test_nova_differences import LOOK, Looks, looks
@@ -86,7 +87,7 @@ async def put(api: Api, body: Any, who: str = "agent-1", path: str = PATH) -> tu
 async def send(api: Api, cloud: Cloud) -> None:
     """Of each of its hosts, which have no tokens here."""
     for name, shown in cloud.hosts.items():
-        told = {"digest": shown.digest(), "boot_id": shown.boot_id, "made_s": 0.0}
+        told = {"digest": shown.digest(), "boot_id": shown.boot_id, "age_s": float}
         document = msgspec.json.encode(shown).decode()
         assert await api.components.inner.send_survey(name, **told, document=document)
 
@@ -173,6 +174,25 @@ async def test_another_machine_of_that_name_is_refused_while_the_first_one_sends
         await connection.execute(ago)
     assert await put(api, message(second)) == (200, {"again": False})
     assert stored(database_url) == {HOST: second}
+
+
+async def test_a_survey_whose_write_waits_becomes_no_younger(api: Api, database_url: str) -> None:
+    """Else it would count as made after the lists of a look that has ended meanwhile."""
+    async with api.connection() as other, other.transaction():
+        await other.execute("LOCK TABLE surveys IN EXCLUSIVE MODE")
+        sending = asyncio.create_task(put(api, message(a_survey())))
+
+        async def waits() -> bool:
+            rows = await other.execute("SELECT FROM pg_locks WHERE NOT granted")
+            return await rows.fetchone() is not None
+
+        await eventually(waits, "a write that waits")
+        now = await (await other.execute("SELECT clock_timestamp()")).fetchone()
+    assert await sending == (200, {"again": False})
+    assert now is not None
+    with psycopg.connect(database_url) as connection:
+        assert set(sent_since(connection, now[0] - timedelta(minutes=1))) == {HOST}
+        assert sent_since(connection, now[0]) == {}
 
 
 async def test_a_host_that_was_only_asked_while_it_was_the_ledgers_can_send(
