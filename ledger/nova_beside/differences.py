@@ -49,7 +49,7 @@ from handlers.drift.rows import DiskRow, Key, StorageRow, UnlabelledRow
 from host_agent.shared.contract.survey import GUESTS, SECRETS, STORAGE, Part, Survey
 from ledger.log.unit import AggregateStore, Unit, run_optimistically
 from ledger.nova_beside import one_host
-from ledger.nova_beside.reads import CloudReader
+from ledger.nova_beside.reads import OF_HOST_MAX, CloudReader
 from ledger.reconcile.cases import BATCH, batched
 from projections.reads.surveys import sent_since
 
@@ -57,8 +57,6 @@ from projections.reads.surveys import sent_since
 STUCK = timedelta(minutes=15)
 #: How many differences of one look become findings, the worst first; of the others the log tells.
 FINDINGS_MAX = 1_000
-#: So many of these rest on what one host shows, at most: it may say anything.
-OF_HOST_MAX = 100
 _SETTLED = {FindingState.CONFIRMED, FindingState.IGNORED}
 
 _log = structlog.get_logger(__name__)
