@@ -97,6 +97,7 @@ class SeenServer:
     vm_state: str | None = None
     task_state: str | None = None
     power_state: int | None = None
+    updated: str | None = None
     project_id: str | None = None
     user_id: str | None = None
     root_device: str | None = None
@@ -214,7 +215,8 @@ class Difference:
     """A difference: its class, its subject, what each party shows, and since when.
 
     `case`: the key of its repair in `DifferenceClass.cases`, such as a volume's status.
-    `hosts`: whose surveys show it.
+    `hosts`: whose surveys show it; `moment`: what an act on the server or the disk would change,
+    such as a migration there and back, of which hosts and lists may each show another half.
     """
 
     kind: DifferenceClass
@@ -224,6 +226,7 @@ class Difference:
     case: str | None
     since: str | None = None
     hosts: frozenset[str] = frozenset()
+    moment: tuple[str | None, ...] = ()
 
     @property
     def id(self) -> tuple[str, str]:
@@ -239,7 +242,8 @@ def found(cloud: Cloud, stuck: timedelta) -> list[Difference]:
 def confirmed(before: list[Difference], now: list[Difference]) -> list[Difference]:
     """Those of the second round that were in the first, with the same values."""
     then = {each.id: each for each in before}
-    return [each for each in now if (one := then.get(each.id)) and one.says == each.says]
+    pairs = ((each, then[each.id]) for each in now if each.id in then)
+    return [now for now, one in pairs if (one.says, one.moment) == (now.says, now.moment)]
 
 
 def tells(cloud: Cloud, about: About) -> bool:
@@ -464,12 +468,21 @@ def _hosts(cloud: Cloud, stuck: timedelta) -> Iterator[Difference]:
         server = cloud.server(server_id)
         if isinstance(server, Unknown) or (server is not None and server.busy):
             continue
-        yield from _of(_guest(cloud, server_id, server, powers.get(server_id, {})))
+        for each in _of(_guest(cloud, server_id, server, powers.get(server_id, {}))):
+            yield replace(each, moment=_moment(cloud, each.about))
     for host, survey in cloud.hosts.items():
         for guest in survey.guests:
             for row in _disks(cloud, host, guest, stuck):
-                yield from _of(row)
+                for each in _of(row):
+                    yield replace(each, moment=_moment(cloud, each.about))
         yield from _storage(cloud, host, survey)
+
+
+def _moment(cloud: Cloud, about: About) -> tuple[str | None, ...]:
+    server = cloud.server(about.server_id)
+    of_pair = cloud.by_pair.get((about.server_id, about.volume_id or ""), ())
+    updated = server.updated if isinstance(server, SeenServer) else None
+    return (updated, *sorted(each.id for each in of_pair))
 
 
 def _guest(

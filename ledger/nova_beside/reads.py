@@ -480,6 +480,7 @@ def seen_server(row: Json) -> SeenServer:
         vm_state=escaped(row.get("OS-EXT-STS:vm_state")),
         task_state=escaped(row.get("OS-EXT-STS:task_state")),
         power_state=row.get("OS-EXT-STS:power_state"),
+        updated=row.get("updated"),
         project_id=escaped(row.get("tenant_id")),
         user_id=escaped(row.get("user_id")),
         root_device=bare_device(row.get("OS-EXT-SRV-ATTR:root_device_name")),
