@@ -38,7 +38,7 @@ class Reader(CloudReader):
     """Nova tells the mappings of a server as its list does, unless it is `silent`."""
 
     silent = False
-    computes = ("h1", "h2", HOST)
+    computes: tuple[str, ...] = ("h1", "h2", HOST)
 
     def __init__(self) -> None:
         nobody: Any = None

@@ -87,9 +87,9 @@ async def put(api: Api, body: Any, who: str = "agent-1", path: str = PATH) -> tu
 async def send(api: Api, cloud: Cloud) -> None:
     """Of each of its hosts, which have no tokens here."""
     for name, shown in cloud.hosts.items():
-        told = {"digest": shown.digest(), "boot_id": shown.boot_id, "age_s": float}
+        told = {"digest": shown.digest(), "boot_id": shown.boot_id}
         document = msgspec.json.encode(shown).decode()
-        assert await api.components.inner.send_survey(name, **told, document=document)
+        assert await api.components.inner.send_survey(name, age_s=float, document=document, **told)
 
 
 def stored(dsn: str) -> Mapping[str, Survey]:
