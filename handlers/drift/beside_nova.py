@@ -33,7 +33,8 @@ from handlers.drift.beside_words import (
     VOLUME_FAILED,
     DifferenceClass,
 )
-from handlers.drift.judge import Suspicion, drifting
+from handlers.drift.classes import DriftClass
+from handlers.drift.judge import Suspicion, drifting, sound
 from handlers.drift.rows import (
     UNKNOWN,
     AttachmentRow,
@@ -57,6 +58,7 @@ from host_agent.shared.contract.survey import (
     SECRETS,
     STORAGE,
     DiskShown,
+    GuestShown,
     StorageShown,
     Survey,
 )
@@ -95,6 +97,7 @@ class SeenServer:
     vm_state: str | None = None
     task_state: str | None = None
     power_state: int | None = None
+    updated: str | None = None
     project_id: str | None = None
     user_id: str | None = None
     root_device: str | None = None
@@ -170,7 +173,16 @@ class Cloud:
     @cached_property
     def guests(self) -> frozenset[str]:
         """The servers whose guests hosts show."""
-        return frozenset(each.server_id for one in self.hosts.values() for each in one.guests)
+        return frozenset(self.shown)
+
+    @cached_property
+    def shown(self) -> dict[str, list[tuple[str, GuestShown]]]:
+        """By server: its guests, each with its host."""
+        found = defaultdict(list)
+        for host, survey in self.hosts.items():
+            for guest in survey.guests:
+                found[guest.server_id].append((host, guest))
+        return dict(found)
 
     @cached_property
     def by_volume(self) -> dict[str, list[SeenAttachment]]:
@@ -203,7 +215,8 @@ class Difference:
     """A difference: its class, its subject, what each party shows, and since when.
 
     `case`: the key of its repair in `DifferenceClass.cases`, such as a volume's status.
-    `hosts`: whose surveys show it.
+    `hosts`: whose surveys show it; `moment`: what an act on the server or the disk would change,
+    such as a migration there and back, of which hosts and lists may each show another half.
     """
 
     kind: DifferenceClass
@@ -213,6 +226,7 @@ class Difference:
     case: str | None
     since: str | None = None
     hosts: frozenset[str] = frozenset()
+    moment: tuple[str | None, ...] = ()
 
     @property
     def id(self) -> tuple[str, str]:
@@ -228,7 +242,8 @@ def found(cloud: Cloud, stuck: timedelta) -> list[Difference]:
 def confirmed(before: list[Difference], now: list[Difference]) -> list[Difference]:
     """Those of the second round that were in the first, with the same values."""
     then = {each.id: each for each in before}
-    return [each for each in now if (one := then.get(each.id)) and one.says == each.says]
+    pairs = ((each, then[each.id]) for each in now if each.id in then)
+    return [now for now, one in pairs if (one.says, one.moment) == (now.says, now.moment)]
 
 
 def tells(cloud: Cloud, about: About) -> bool:
@@ -440,10 +455,10 @@ def _lasted(since: str | None, cloud: Cloud, stuck: timedelta) -> bool:
 
 
 def _hosts(cloud: Cloud, stuck: timedelta) -> Iterator[Difference]:
-    powers: dict[str, dict[str, str]] = defaultdict(dict)
-    for host, survey in cloud.hosts.items():
-        for guest in survey.guests:
-            powers[guest.server_id][host] = guest.power_state.value
+    powers = {
+        server_id: {host: guest.power_state.value for host, guest in guests}
+        for server_id, guests in cloud.shown.items()
+    }
     on_hosts = {
         each.id
         for each in cloud.servers.values()
@@ -453,10 +468,21 @@ def _hosts(cloud: Cloud, stuck: timedelta) -> Iterator[Difference]:
         server = cloud.server(server_id)
         if isinstance(server, Unknown) or (server is not None and server.busy):
             continue
-        yield from _of(_guest(cloud, server_id, server, powers.get(server_id, {})))
+        for each in _of(_guest(cloud, server_id, server, powers.get(server_id, {}))):
+            yield replace(each, moment=_moment(cloud, each.about))
     for host, survey in cloud.hosts.items():
-        yield from _disks(cloud, host, survey, stuck)
+        for guest in survey.guests:
+            for row in _disks(cloud, host, guest, stuck):
+                for each in _of(row):
+                    yield replace(each, moment=_moment(cloud, each.about))
         yield from _storage(cloud, host, survey)
+
+
+def _moment(cloud: Cloud, about: About) -> tuple[str | None, ...]:
+    server = cloud.server(about.server_id)
+    of_pair = cloud.by_pair.get((about.server_id, about.volume_id or ""), ())
+    updated = server.updated if isinstance(server, SeenServer) else None
+    return (updated, *sorted(each.id for each in of_pair))
 
 
 def _guest(
@@ -477,40 +503,52 @@ def _guest(
     )
 
 
-def _disks(cloud: Cloud, host: str, survey: Survey, stuck: timedelta) -> Iterator[Difference]:
-    for guest in survey.guests:
-        server = cloud.server(guest.server_id)
-        if not isinstance(server, SeenServer) or server.busy or server.host != host:
-            continue
-        running = guest.power_state in RUNNING
-        shown = {disk.serial: disk for disk in guest.disks}
-        for volume_id in sorted(shown.keys() | set(server.volumes)):
-            volume, disk = cloud.volumes.get(volume_id), shown.get(volume_id)
-            seen = volume if isinstance(volume, SeenVolume) else None
-            about = _about(server.id, volume_id, None, host)
-            if not tells_disks(cloud, about, stuck):
-                continue
-            yield from _of(
-                DiskRow(
-                    id=f"{server.id}/{volume_id}",
-                    about=about,
-                    ledger=_mapped_disk(cloud, server, volume_id),
-                    shown=_by_name(disk, seen) if disk else None,
-                    running=running,
-                    defined=guest.defined,
-                    cinder=seen.size_gb if seen and seen.size_gb is not None else UNKNOWN,
-                )
+def _disks(
+    cloud: Cloud, host: str, guest: GuestShown, stuck: timedelta
+) -> Iterator[DiskRow | UnlabelledRow]:
+    server = cloud.server(guest.server_id)
+    if not isinstance(server, SeenServer) or server.busy or server.host != host:
+        return
+    shown = {disk.serial: disk for disk in guest.disks}
+    for volume_id in sorted(shown.keys() | set(server.volumes)):
+        volume, disk = cloud.volumes.get(volume_id), shown.get(volume_id)
+        seen = volume if isinstance(volume, SeenVolume) else None
+        about = _about(server.id, volume_id, None, host)
+        if _at_rest(cloud, about, stuck):
+            yield DiskRow(
+                id=f"{server.id}/{volume_id}",
+                about=about,
+                ledger=_mapped_disk(cloud, server, volume_id),
+                shown=_by_name(disk, seen) if disk else None,
+                running=guest.power_state in RUNNING,
+                defined=guest.defined,
+                cinder=seen.size_gb if seen and seen.size_gb is not None else UNKNOWN,
             )
-        for other in guest.unlabelled or ():
-            key = f"{server.id}/{other.target}"
-            about = _about(server.id, other.volume_id, None, host)
-            if tells_disks(cloud, about, stuck):
-                yield from _of(UnlabelledRow(id=key, about=about, shown=other))
+    for other in guest.unlabelled or ():
+        key = f"{server.id}/{other.target}"
+        about = _about(server.id, other.volume_id, None, host)
+        if _at_rest(cloud, about, stuck):
+            yield UnlabelledRow(id=key, about=about, shown=other)
 
 
-def tells_disks(cloud: Cloud, about: About, stuck: timedelta) -> bool:
-    """Whether this round could have seen a difference of a disk: not in rescue, nor while the
-    volume is worked on, for attach and detach are no task of a server in Nova.
+def tells_disk(cloud: Cloud, drift_class: DriftClass, about: About, stuck: timedelta) -> bool:
+    """Whether this round could have seen a difference of a disk of this class: each guest of the
+    server tells enough of it.
+    """
+    of_disk = drift_class.row is DiskRow
+    for host, guest in cloud.shown.get(about.server_id or "", ()):
+        rows = _disks(cloud, host, guest, stuck) if of_disk else ()
+        its = [row for row in rows if row.about.volume_id == about.volume_id]
+        if any(isinstance(row, DiskRow) and drift_class not in sound(row) for row in its):
+            return False
+        if not of_disk and guest.unlabelled is None:
+            return False
+    return _at_rest(cloud, about, stuck)
+
+
+def _at_rest(cloud: Cloud, about: About, stuck: timedelta) -> bool:
+    """Whether disks can be compared: not in rescue, nor while the volume is worked on, for attach
+    and detach are no task of a server in Nova.
     """
     server, volume = cloud.server(about.server_id), cloud.volumes.get(about.volume_id or "")
     if isinstance(server, SeenServer) and server.vm_state == "rescued":

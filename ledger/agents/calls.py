@@ -264,8 +264,7 @@ async def survey_sent(call: Call) -> web.StreamResponse:
             digest=reply.digest,
             boot_id=shown and shown.boot_id,
             document=shown and msgspec.json.encode(shown).decode(),
-            made_s=reply.made_s + time.monotonic() - began,
-            silent_after_s=call.components.settings.host_down_after_s,
+            age_s=lambda: reply.made_s + time.monotonic() - began,
         )
     if not noted:
         await _refuse_sent(call, name, whole=shown is not None)

@@ -13,7 +13,7 @@ Theory of operation
   host that sends nothing, nothing is said.
 * Ours is left out: Nova says 404 of it, and our own look tells of it.
 * A finding is over as soon as a look that could see it does not: one that rests on hosts' surveys,
-  if these hosts were heard, or are the ledger's by now.
+  if these hosts were heard; or are the ledger's by now, unless its server is still Nova's.
 * Nothing of ours mends any: what Nova or Cinder is to be told is said (beside_words).
 """
 
@@ -41,14 +41,15 @@ from handlers.drift.beside_nova import (
     confirmed,
     found,
     tells,
-    tells_disks,
+    tells_disk,
 )
-from handlers.drift.classes import BY_NAME, subject_of
+from handlers.drift.classes import BY_NAME, DriftClass, subject_of
 from handlers.drift.judge import Life, Sight, Suspicion
 from handlers.drift.rows import DiskRow, Key, StorageRow, UnlabelledRow
 from host_agent.shared.contract.survey import GUESTS, SECRETS, STORAGE, Part, Survey
 from ledger.log.unit import AggregateStore, Unit, run_optimistically
-from ledger.nova_beside.reads import CloudReader
+from ledger.nova_beside import one_host
+from ledger.nova_beside.reads import OF_HOST_MAX, CloudReader
 from ledger.reconcile.cases import BATCH, batched
 from projections.reads.surveys import sent_since
 
@@ -56,8 +57,6 @@ from projections.reads.surveys import sent_since
 STUCK = timedelta(minutes=15)
 #: How many differences of one look become findings, the worst first; of the others the log tells.
 FINDINGS_MAX = 1_000
-#: So many of these rest on what one host shows, at most: it may say anything.
-OF_HOST_MAX = 100
 _SETTLED = {FindingState.CONFIRMED, FindingState.IGNORED}
 
 _log = structlog.get_logger(__name__)
@@ -93,10 +92,20 @@ class Differences:
     def __init__(self, store: AggregateStore) -> None:
         self._store = store
         self._before: _Round | None = None
+        self._strange: set[str] = set()  # of which the log has told
 
     def hosts(self, connection: psycopg.Connection[Any]) -> dict[str, Survey]:
         """What hosts of Nova's have made of themselves since the look before had read all."""
         return sent_since(connection, self._before.ended) if self._before else {}
+
+    def _known(self, sent: Mapping[str, Survey], reader: CloudReader) -> dict[str, Survey]:
+        """Without hosts that have another name at Nova: all their guests would be elsewhere."""
+        guests = {host for host, each in sent.items() if each.guests}
+        strange = guests - one_host.hosts(reader) if guests else set()
+        if strange - self._strange:
+            _log.warning("sent_by_no_host_of_novas", hosts=sorted(strange)[:OF_HOST_MAX])
+        self._strange |= strange
+        return {host: each for host, each in sent.items() if host not in strange}
 
     def see(
         self,
@@ -107,7 +116,7 @@ class Differences:
         context: EventContext,
     ) -> None:
         """What this look makes of findings.  `cloud`: what is Nova's alone (`theirs`)."""
-        cloud = reader.sure(cloud)
+        cloud = reader.sure(replace(cloud, hosts=self._known(cloud.hosts, reader)))
         row = connection.execute(sql.query("observed", "now")).fetchone()
         assert row is not None, "the log has a head"
         seen = [each for each in found(cloud, STUCK) if each.kind.name in BY_NAME]
@@ -176,16 +185,20 @@ class Differences:
         names = ("server_id", "volume_id", "host")
         gone = []
         for row in rows:
-            about, drift_class = About(**{name: row[name] for name in names}), row["drift_class"]
-            of_disk = BY_NAME[drift_class].row in {DiskRow, UnlabelledRow}
-            if tells(cloud, about) and (not of_disk or tells_disks(cloud, about, STUCK)):
-                gone.append((row["finding_id"], _part(drift_class)))
+            about = About(**{name: row[name] for name in names})
+            drift_class = BY_NAME[row["drift_class"]]
+            of_disk = drift_class.row in {DiskRow, UnlabelledRow}
+            if tells(cloud, about) and (
+                not of_disk or tells_disk(cloud, drift_class, about, STUCK)
+            ):
+                stays = isinstance(cloud.servers.get(about.server_id or ""), SeenServer)
+                gone.append((row["finding_id"], _part(drift_class), () if stays else own))
         for batch in batched(gone, BATCH):
 
             def change(unit: Unit) -> None:
-                for id_, part in batch:  # noqa: B023 - it is called here and now
-                    heard = own.union(host for host in cloud.hosts if cloud.sees(host, part))
-                    judge.miss(unit.get(Finding, id_), replace(sight, heard=heard))
+                for id_, part, told in batch:  # noqa: B023 - it is called here and now
+                    heard = {host for host in cloud.hosts if cloud.sees(host, part)}.union(told)
+                    judge.miss(unit.get(Finding, id_), replace(sight, heard=frozenset(heard)))
                 unit.save(context)
 
             run_optimistically(self._store, change)
@@ -206,11 +219,11 @@ def _few(new: Sequence[tuple[str, Suspicion]]) -> list[tuple[str, Suspicion]]:
     return told[:FINDINGS_MAX]
 
 
-def _part(drift_class: str) -> Part:
+def _part(drift_class: DriftClass) -> Part:
     """The part of hosts' surveys in which a difference of the class would be seen."""
-    if BY_NAME[drift_class].row is not StorageRow:
+    if drift_class.row is not StorageRow:
         return GUESTS
-    return SECRETS if drift_class == "secret_left" else STORAGE
+    return SECRETS if drift_class.name == "secret_left" else STORAGE
 
 
 def theirs(cloud: Cloud, ours: frozenset[str]) -> Cloud:

@@ -63,6 +63,9 @@ MARKERS = 5
 BEGUN_MAX = 5
 #: How many single things of each sort one round asks for; of others nothing is said.
 SINGLES_MAX = 2000
+#: Of these so many are guests of one host that Nova does not list, and so many findings of a look
+#: rest on what one host shows, at most: it may say anything.
+OF_HOST_MAX = 100
 #: How long one round waits in vain for single things, at most.
 IN_VAIN_S = 600.0
 #: Nova's answer has no more of a server's actions; the oldest are left out.
@@ -152,7 +155,11 @@ class CloudReader:
         """With the servers of guests that hosts show, and the mappings of servers where these
         matter, and of `more`.  UNKNOWN: where they matter, Nova did not tell them.
         """
-        strange = self.few(cloud.guests - cloud.servers.keys(), "guests that Nova does not list")
+        of_hosts: set[str] = set()
+        for host, survey in cloud.hosts.items():
+            of_host = {each.server_id for each in survey.guests} - cloud.servers.keys()
+            of_hosts.update(self.few(of_host, f"guests of {host} that Nova lacks", OF_HOST_MAX))
+        strange = self.few(of_hosts, "guests that Nova does not list")
         guests = {id_: self.server(id_) for id_ in strange}
         cloud = replace(cloud, servers={**cloud.servers, **guests})
         unsure = questionable(cloud)
@@ -473,6 +480,7 @@ def seen_server(row: Json) -> SeenServer:
         vm_state=escaped(row.get("OS-EXT-STS:vm_state")),
         task_state=escaped(row.get("OS-EXT-STS:task_state")),
         power_state=row.get("OS-EXT-STS:power_state"),
+        updated=row.get("updated"),
         project_id=escaped(row.get("tenant_id")),
         user_id=escaped(row.get("user_id")),
         root_device=bare_device(row.get("OS-EXT-SRV-ATTR:root_device_name")),

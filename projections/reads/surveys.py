@@ -7,10 +7,10 @@ between.  `SurveyReads` is for an event loop, `BlockingSurveyReads` for threads.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -25,6 +25,9 @@ from projections.reads.log import LogReads
 
 #: Until a request is so old, a new one returns its token.
 ASK_AGAIN_S = 60.0
+#: So long a host counts as sending, and what it shows as so: two periods of its timer, and what a
+#: survey takes.
+SENDS_AGAIN_S = 150.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,20 +100,26 @@ class SurveyReads(LogReads):
         """
         return bool(await self._all("note", group="surveys", host=host, **answer))
 
-    async def send_survey(self, host: str, **sent: Any) -> bool:
+    async def send_survey(self, host: str, *, age_s: Callable[[], float], **sent: Any) -> bool:
         """Store what a host that is not the ledger's has sent of itself: `digest`, `boot_id` and
-        `document` as `note_survey`, made `made_s` ago.  False: see the query `send`.
-        """
-        return bool(await self._all("send", group="surveys", host=host, **sent))
+        `document` as `note_survey`, made `age_s()` ago.  False: see the query `send`.
 
-    async def sent_shows(self, server_id: str, volume_id: str, young_s: float) -> list[str]:
+        The database tells the moment first: a write that waits, or is tried again, makes no survey
+        younger.
+        """
+        [now] = await self._all("now", group="observed")
+        made_at = now["clock_timestamp"] - timedelta(seconds=age_s())
+        more = {"host": host, "made_at": made_at, "silent_after_s": SENDS_AGAIN_S, **sent}
+        return bool(await self._all("send", group="surveys", **more))
+
+    async def sent_shows(self, server_id: str, volume_id: str) -> list[str]:
         """Hosts that are not the ledger's and have just shown the volume in the server's guest."""
         rows = await self._all(
             "sent_shows",
             group="surveys",
             server_id=server_id,
             volume_id=volume_id,
-            young_s=young_s,
+            young_s=SENDS_AGAIN_S,
         )
         return [row["host"] for row in rows]
 

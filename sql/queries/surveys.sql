@@ -60,8 +60,7 @@ RETURNING s.host;
 -- needed (NULL: it has not changed, by its digest); or if another boot of that name, so perhaps
 -- another machine, has sent one that is younger than `silent_after_s`.  Primary keys.
 INSERT INTO surveys AS s (host, boot_id, digest, document, taken_at)
-SELECT %(host)s, %(boot_id)s, %(digest)s, %(document)s::jsonb,
-       clock_timestamp() - make_interval(secs => %(made_s)s)
+SELECT %(host)s, %(boot_id)s, %(digest)s, %(document)s::jsonb, %(made_at)s
  WHERE NOT EXISTS (SELECT FROM hosts AS h WHERE h.host = %(host)s AND h.deleted IS NOT TRUE)
    AND (%(document)s::jsonb IS NOT NULL OR EXISTS (SELECT FROM surveys WHERE host = %(host)s))
     ON CONFLICT (host) DO UPDATE
@@ -71,7 +70,8 @@ SELECT %(host)s, %(boot_id)s, %(digest)s, %(document)s::jsonb,
        taken_at = EXCLUDED.taken_at, token = NULL, epoch = NULL, asked_position = NULL,
        arrived_position = NULL, wanted = NULL, wanted_at = NULL, wanted_position = NULL
  WHERE CASE WHEN EXCLUDED.document IS NULL THEN s.digest = EXCLUDED.digest AND s.token IS NULL
-            ELSE s.token IS NOT NULL OR s.boot_id IS NOT DISTINCT FROM EXCLUDED.boot_id
+            ELSE s.token IS NOT NULL OR s.taken_at IS NULL  -- it was only asked
+                 OR s.boot_id IS NOT DISTINCT FROM EXCLUDED.boot_id
                  OR abs(extract(epoch FROM clock_timestamp() - s.taken_at)) >= %(silent_after_s)s
             END
 RETURNING host;

@@ -103,7 +103,7 @@ def send_all(
             document = msgspec.json.encode(shown).decode() if whole else None
             boot_id = shown.boot_id if whole else None
             sent = {"host": f"hv{number}", "boot_id": boot_id, "document": document}
-            more = {"digest": digest * 64, "made_s": 1.0, "silent_after_s": 90.0}
+            more = {"digest": digest * 64, "made_at": datetime.now(UTC), "silent_after_s": 90.0}
             assert connection.execute(sql.query("surveys", "send"), sent | more).fetchone()
     written = _one(connection, "SELECT pg_current_wal_lsn() - %s::pg_lsn", begin)
     told(f"  WAL: {int(written) / 1e6:.1f} MB")

@@ -146,12 +146,13 @@ def test_a_server_whose_guest_a_host_of_novas_sends_is_there(
     guest = GuestShown(server_id=server.id, power_state=PowerState.RUNNING)
     document = msgspec.json.encode(survey(guests=(guest,))).decode()
     sent = {"host": "theirs-1", "digest": "0" * 64, "boot_id": "b", "document": document}
+    nova.hosts.add("theirs-1")
     nova.delete(server)
     nova.purge()
     with psycopg.connect(database_url, autocommit=True) as connection:
         for _ in range(2):
-            query = sql.query("surveys", "send")
-            connection.execute(query, {**sent, "made_s": 0.0, "silent_after_s": 90.0})
+            made = {"made_at": datetime.now(UTC), "silent_after_s": 90.0}
+            connection.execute(sql.query("surveys", "send"), {**sent, **made})
             assert looks.look(gone.GONE_S) == []
     assert [name for _, name in looks.findings() if name] == ["guest_of_deleted"]
     assert looks.look(gone.GONE_S)[-1] == "Instance.Deleted", "the host is silent"

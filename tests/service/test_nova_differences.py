@@ -12,6 +12,7 @@ from uuid import UUID, uuid4
 
 import psycopg
 import pytest
+from keystoneauth1.adapter import Adapter
 
 from aggregates.base import Actor, EventContext
 from handlers.drift import judge
@@ -22,7 +23,7 @@ from ledger.nova_beside.differences import Differences, theirs
 from ledger.nova_beside.reads import CloudReader, Servers
 from ledger.reconcile.reads import LedgerReads
 from projections.running.tables import prepare
-from tests.service.api_world import Api
+from tests.service.api_world import HOST, Api
 from tests.unit.test_beside_nova import CASES, GONE, S, after
 
 LOOK = EventContext(actor=Actor(name="observer"), request_id="req-look", cause="observation")
@@ -37,10 +38,16 @@ class Reader(CloudReader):
     """Nova tells the mappings of a server as its list does, unless it is `silent`."""
 
     silent = False
+    computes: tuple[str, ...] = ("h1", "h2", HOST)
 
     def __init__(self) -> None:
         nobody: Any = None
         super().__init__(nobody, nobody, nobody)
+
+    def get(self, of: Adapter, path: str, name: str, **query: Any) -> Any:
+        assert (path, query) == ("/os-services", {"binary": "nova-compute"})
+        self.requests += 1
+        return [{"host": host} for host in self.computes]
 
     def mappings(
         self, servers: Mapping[str, SeenServer | Unknown | None], asked: Iterable[str]

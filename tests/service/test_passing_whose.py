@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -250,14 +251,24 @@ async def test_novas_no_is_not_believed_where_a_host_of_novas_has_just_shown_the
     )
     queries, shown = both.api.components.queries, survey(guests=(seen,))
     document = msgspec.json.encode(shown).decode()
-    sent = {"digest": shown.digest(), "boot_id": "b", "document": document, "silent_after_s": 90.0}
-    assert await queries.send_survey("hv1", **sent, made_s=91.0)
+    sent = {"digest": shown.digest(), "boot_id": "b", "document": document}
+    assert await queries.send_survey("hv1", **sent, age_s=lambda: 151.0)
     assert (await asked(both, server, volume))[0] == 404, "it may have been detached since"
-    assert await queries.send_survey("hv1", **sent, made_s=1.0)
-    status, text = await asked(both, server, volume)
-    assert (status, "1 of the hosts that this service hears of show" in text) == (409, True)
+    for age_s in (119.0, 61.0, 1.0):  # its timer's period is a minute, and any delay in it
+        assert await queries.send_survey("hv1", **sent, age_s=partial(float, age_s))
+        status, text = await asked(both, server, volume)
+        assert (status, "1 of the hosts that this service hears of show" in text) == (409, True)
     assert (await asked(both, server, str(uuid4())))[0] == 404
     assert (await asked(both, await both.watched(), volume))[0] == 404
+    path = f"{SERVERS}/{server}/os-volume_attachments/{volume}"
+    for version, headers, status in (
+        ("2.1", {}, 404),
+        (None, {}, 404),
+        (None, {"X-OpenStack-Nova-API-Version": "2.89"}, 409),
+        (None, {"X-Service-Token": both.token}, 409),
+    ):
+        answer = await both.ask("GET", path, version=version, headers=headers)
+        assert answer.status == status, "a user may wait for the end of a detach"
 
 
 async def test_of_a_server_of_ours_nova_may_still_know_more(both: Both) -> None:

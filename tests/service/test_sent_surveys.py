@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -17,14 +18,14 @@ from handlers.drift.beside_nova import Cloud, SeenServer
 from handlers.drift.classes import CLASSES
 from handlers.drift.rows import Party
 from handlers.results.observed import ServerSeen, record
-from host_agent.shared.contract.survey import MADE_S_MAX, Survey, SurveySent
+from host_agent.shared.contract.survey import MADE_S_MAX, GuestShown, Survey, SurveySent
 from host_agent.shared.contract.wire import plain
 from ledger.agents import calls
 from ledger.http import call
 from ledger.log.unit import Unit, run_optimistically
 from ledger.nova_beside import differences
 from projections.reads.surveys import sent_since
-from tests.service.api_world import HOST, Api
+from tests.service.api_world import HOST, Api, eventually
 from tests.service.api_world import guest as agents_guest
 from tests.service.test_api_surveys import BENT, a_guest, a_survey, an_id, disk
 from tests.service.test_nova_differences import LOOK, Looks, looks
@@ -44,6 +45,9 @@ from tests.unit.test_beside_nova import (
     host,
     server,
     volume,
+)
+from tests.unit.test_beside_nova import (
+    disk as disk_of,
 )
 
 __all__ = ["looks"]  # a fixture
@@ -83,10 +87,9 @@ async def put(api: Api, body: Any, who: str = "agent-1", path: str = PATH) -> tu
 async def send(api: Api, cloud: Cloud) -> None:
     """Of each of its hosts, which have no tokens here."""
     for name, shown in cloud.hosts.items():
-        told = {"digest": shown.digest(), "boot_id": shown.boot_id, "made_s": 0.0}
+        told = {"digest": shown.digest(), "boot_id": shown.boot_id}
         document = msgspec.json.encode(shown).decode()
-        sent = {**told, "document": document, "silent_after_s": 90.0}
-        assert await api.components.inner.send_survey(name, **sent)
+        assert await api.components.inner.send_survey(name, age_s=float, document=document, **told)
 
 
 def stored(dsn: str) -> Mapping[str, Survey]:
@@ -166,11 +169,46 @@ async def test_another_machine_of_that_name_is_refused_while_the_first_one_sends
     status, told = await put(api, message(second))
     assert (status, told["code"]) == (409, "host_taken")
     assert stored(database_url) == {HOST: first}
-    ago = "UPDATE surveys SET taken_at = taken_at - interval '91 s'"
+    ago = "UPDATE surveys SET taken_at = taken_at - interval '151 s'"
     async with api.connection() as connection:
         await connection.execute(ago)
     assert await put(api, message(second)) == (200, {"again": False})
     assert stored(database_url) == {HOST: second}
+
+
+async def test_a_survey_whose_write_waits_becomes_no_younger(api: Api, database_url: str) -> None:
+    """Else it would count as made after the lists of a look that has ended meanwhile."""
+    async with api.connection() as other, other.transaction():
+        await other.execute("LOCK TABLE surveys IN EXCLUSIVE MODE")
+        sending = asyncio.create_task(put(api, message(a_survey())))
+
+        async def waits() -> bool:
+            rows = await other.execute("SELECT FROM pg_locks WHERE NOT granted")
+            return await rows.fetchone() is not None
+
+        await eventually(waits, "a write that waits")
+        now = await (await other.execute("SELECT clock_timestamp()")).fetchone()
+    assert await sending == (200, {"again": False})
+    assert now is not None
+    with psycopg.connect(database_url) as connection:
+        assert set(sent_since(connection, now[0] - timedelta(minutes=1))) == {HOST}
+        assert sent_since(connection, now[0]) == {}
+
+
+async def test_a_host_that_was_only_asked_while_it_was_the_ledgers_can_send(
+    api: Api, database_url: str
+) -> None:
+    async with api.connection() as connection:
+        await connection.execute(
+            "INSERT INTO surveys (host, wanted, wanted_at, wanted_position)"
+            " VALUES (%s, gen_random_uuid(), now(), 0)",
+            [HOST],
+        )
+    shown = a_survey()
+    same = plain(SurveySent(digest=shown.digest(), made_s=0.0))
+    assert await put(api, same) == (200, {"again": True})
+    assert await put(api, message(shown)) == (200, {"again": False})
+    assert stored(database_url) == {HOST: shown}
 
 
 async def test_what_no_host_can_show_is_refused_whole(
@@ -246,7 +284,7 @@ async def test_a_host_that_reboots_shows_it_twice_after_that(api: Api, looks: Lo
     await looks.see(cloud)
     booted = {HV: replace(cloud.hosts[HV], boot_id="b2")}
     async with api.connection() as connection:
-        await connection.execute("UPDATE surveys SET taken_at = taken_at - interval '91 s'")
+        await connection.execute("UPDATE surveys SET taken_at = taken_at - interval '151 s'")
     await send(api, replace(cloud, hosts=booted))
     [one] = await looks.see(cloud)
     assert one["state"] == "suspected"
@@ -294,6 +332,30 @@ async def test_what_a_host_could_not_see_ends_nothing(api: Api, looks: Looks) ->
         assert len(every) == (part == "guests")
 
 
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("disk_unlabelled", guest(S, disk_of())),
+        ("disk_size_differs", guest(S, disk_of(size_bytes=None))),
+        ("disk_source_differs", guest(S, disk_of(source=None))),
+    ],
+)
+async def test_what_a_host_could_not_tell_of_a_disk_ends_nothing(
+    api: Api, looks: Looks, name: str, shown: GuestShown
+) -> None:
+    """As if it could not read its storage, or its guest was busy."""
+    cloud = after(*CASES[name])
+    await looks.see(cloud)
+    for _ in range(2):
+        await send(api, cloud)
+        every = await looks.see(cloud)
+    assert [each["drift_class"] for each in every] == [name]
+    await send(api, after(host(shown)))
+    assert await looks.see(cloud) == every
+    await send(api, after())
+    assert await looks.see(after()) == []
+
+
 async def test_a_guest_on_two_hosts_is_over_only_when_both_have_shown_themselves(
     api: Api, looks: Looks
 ) -> None:
@@ -336,8 +398,32 @@ async def test_findings_of_a_host_that_becomes_the_ledgers_are_over(api: Api, lo
     assert "disk_missing" in {each["drift_class"] for each in await looks.see(cloud)}
     await api.register(agents_guest(server_id=S))
     await api.projected()
+    every = await looks.see(after(server(S, host=HOST)))
+    assert "disk_missing" in {each["drift_class"] for each in every}, "of a server of Nova's"
     looks.ours = frozenset({S})
     assert await looks.see(cloud) == []
+
+
+async def test_a_host_that_nova_does_not_know_by_that_name_has_no_guests(
+    api: Api, looks: Looks
+) -> None:
+    """Those of hv1 that sends as hv1.example.org would all be elsewhere."""
+    cloud = after(*CASES["guest_elsewhere"])
+    looks.reader.computes = ("h1",)
+    for _ in range(3):
+        await send(api, cloud)
+        assert await looks.see(cloud) == []
+    assert looks.reader.requests == 2, "one in a look, and none before anybody's survey counts"
+    looks.reader.computes = ("h1", "h2")
+    for _ in range(2):
+        await send(api, cloud)
+        every = await looks.see(cloud)
+    looks.reader.computes = ("h1",)
+    assert len(every) == 2
+    await send(api, after(host(guest(S2), name="h2")))
+    assert await looks.see(after()) == every
+    await send(api, after(host(name="h2")))
+    assert await looks.see(after()) == [], "it is gone for good: an empty one in its name"
 
 
 async def test_a_guest_of_the_ledgers_own_server_on_novas_host_is_none_of_novas(

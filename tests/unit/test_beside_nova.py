@@ -73,7 +73,7 @@ SOUND = Cloud(
     attachments={
         A: SeenAttachment(id=A, volume_id=V, server_id=S, status="attached", host="h1", since=OLD),
     },
-    hosts={"h1": survey(guest(S, disk()))},
+    hosts={"h1": survey(guest(S, disk(), unlabelled=()))},
 )
 
 
@@ -319,6 +319,23 @@ def test_only_what_two_rounds_have_seen_alike_is_told() -> None:
     assert confirmed(before, before) == before
     assert confirmed([], before) == []
     assert confirmed(found(after(volume(V2, status="extending")), STUCK), before) == []
+
+
+@pytest.mark.parametrize("name", ["guest_twice", "guest_elsewhere", "guest_missing"])
+def test_a_server_that_was_moved_there_and_back_is_no_finding(name: str) -> None:
+    """Both looks see it on one host, and its guest on another one."""
+    cloud = after(*CASES[name])
+    moved = after(*CASES[name], *(server(id_, updated=NEW) for id_ in (S, S2)))
+    then, now = found(cloud, STUCK), found(moved, STUCK)
+    assert name in {each.kind.name for each in confirmed(now, now)}
+    assert name not in {each.kind.name for each in confirmed(then, now)}
+
+
+def test_a_disk_that_was_attached_anew_is_no_finding() -> None:
+    cloud = after(*CASES["disk_missing"])
+    anew = replace(cloud, attachments={A2: replace(cloud.attachments[A], id=A2)})
+    assert confirmed(found(cloud, STUCK), found(anew, STUCK)) == []
+    assert len(confirmed(found(anew, STUCK), found(anew, STUCK))) == 1
 
 
 def test_mappings_are_asked_for_where_they_matter() -> None:

@@ -21,6 +21,7 @@ from ledger.native import hosts
 from ledger.nova_beside import observer, one_host, reads
 from ledger.nova_beside.differences import STUCK
 from ledger.nova_beside.reads import CloudReader, CutListError
+from tests.unit.test_beside_nova import guest, survey
 
 S, S2, S3 = (str(UUID(int=n)) for n in range(1, 4))
 HELD = "os-extended-volumes:volumes_attached"
@@ -145,6 +146,21 @@ def test_what_is_too_much_for_a_round_is_asked_for_in_two_rounds_in_a_row(
     both = [one & other for one, other in itertools.pairwise(rounds)]
     assert set.union(*both) == set(ids)
     assert {len(each) for each in rounds} == {4}
+
+
+def test_no_host_keeps_what_others_show_from_being_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reads, "SINGLES_MAX", 4)
+    monkeypatch.setattr(reads, "OF_HOST_MAX", 2)
+    many = [guest(str(UUID(int=n))) for n in range(10, 19)]
+    world, asked = World(S2), set[str]()
+    for _ in range(8):
+        cloud = world.reader.cloud({"h1": survey(*many), "h2": survey(guest(S))})
+        assert (cloud.servers[S], len(cloud.servers)) == (None, 4)
+        asked |= cloud.servers.keys()
+        world.reader.go_round()
+    assert asked == {S, S2, *(each.server_id for each in many)}
 
 
 def test_a_server_that_is_deleted_while_it_is_asked_is_not_told_of() -> None:
