@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
-from handlers.drift.beside_nova import SeenAttachment, SeenMapping, SeenServer, SeenVolume
 from handlers.drift.rows import Unknown
+from handlers.drift.seen import SeenAttachment, SeenMapping, SeenServer, SeenVolume
 from host_agent.shared.contract.ports import LUKS
 from host_agent.shared.contract.volume_states import NOT_MIGRATING
 

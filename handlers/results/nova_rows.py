@@ -21,7 +21,7 @@ from typing import Any
 from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.server import DEFAULT_DETAILS
-from handlers.drift.beside_nova import SeenMapping, SeenServer, SeenVolume
+from handlers.drift.seen import SeenMapping, SeenServer, SeenVolume
 from handlers.results.adopt import AT_REST, ServerFacts
 
 #: Nova's numbers of power states (its class InstancePowerState), by its states of a server.

@@ -25,7 +25,7 @@ from aggregates.host import Host
 from aggregates.instance import Instance, VmState
 from aggregates.mapping import BlockDeviceMapping, MappingState
 from aggregates.volume import Volume
-from handlers.drift.beside_nova import SeenAttachment, SeenMapping, SeenServer
+from handlers.drift.seen import SeenAttachment, SeenMapping, SeenServer
 from handlers.results.meaning import Book
 from host_agent.shared.contract.messages import PowerState
 

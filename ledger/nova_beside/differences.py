@@ -34,18 +34,11 @@ import sql
 from aggregates.base import About, EventContext
 from aggregates.finding import Finding, FindingState
 from handlers.drift import judge
-from handlers.drift.beside_nova import (
-    Cloud,
-    Difference,
-    SeenServer,
-    confirmed,
-    found,
-    tells,
-    tells_disk,
-)
+from handlers.drift.beside_nova import Difference, confirmed, found, tells, tells_disk
 from handlers.drift.classes import BY_NAME, DriftClass, subject_of
 from handlers.drift.judge import Life, Sight, Suspicion
 from handlers.drift.rows import DiskRow, Key, StorageRow, UnlabelledRow
+from handlers.drift.seen import Cloud, SeenServer
 from host_agent.shared.contract.survey import GUESTS, SECRETS, STORAGE, Part, Survey
 from ledger.log.unit import AggregateStore, Unit, run_optimistically
 from ledger.nova_beside import one_host

@@ -23,8 +23,8 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 
-from handlers.drift.beside_nova import SeenServer, SeenVolume
 from handlers.drift.rows import Unknown
+from handlers.drift.seen import SeenServer, SeenVolume
 from ledger.nova_beside import one_host
 from ledger.nova_beside.known import Known
 from ledger.nova_beside.reads import CloudReader, CutListError, Servers

@@ -12,7 +12,7 @@ from psycopg.rows import dict_row
 
 import sql
 from aggregates.attachment import AttachmentState
-from handlers.drift.beside_nova import SeenAttachment, SeenServer
+from handlers.drift.seen import SeenAttachment, SeenServer
 from handlers.results.observed import power_state_of, state_of, vm_state_of
 
 PAGE_ROWS = 500

@@ -42,8 +42,8 @@ from prometheus_client import Counter
 
 from aggregates.base import Actor, EventContext, Seen
 from aggregates.volume import Volume
-from handlers.drift.beside_nova import Cloud, SeenAttachment, SeenServer
 from handlers.drift.rows import Unknown
+from handlers.drift.seen import Cloud, SeenAttachment, SeenServer
 from handlers.results.adopt import ServerFacts
 from handlers.results.observed import ServerSeen, record
 from host_agent.shared.cinder.session import load_auth

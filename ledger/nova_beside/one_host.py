@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from handlers.drift.beside_nova import SeenAttachment, SeenServer
 from handlers.drift.rows import UNKNOWN, Unknown
+from handlers.drift.seen import SeenAttachment, SeenServer
 from handlers.results.adopt import Holder, HostFacts, ServerFacts, VolumeFacts
 from host_agent.shared.platform.text import escaped
 from ledger.nova_beside.reads import CloudReader, CutListError, Json, bare_device, seen_volume

@@ -43,15 +43,9 @@ from keystoneauth1 import exceptions
 from keystoneauth1.adapter import Adapter
 
 from aggregates.base import NovaTold
-from handlers.drift.beside_nova import (
-    Cloud,
-    SeenAttachment,
-    SeenMapping,
-    SeenServer,
-    SeenVolume,
-    questionable,
-)
+from handlers.drift.beside_nova import questionable
 from handlers.drift.rows import UNKNOWN, Unknown
+from handlers.drift.seen import Cloud, SeenAttachment, SeenMapping, SeenServer, SeenVolume
 from host_agent.shared.contract.survey import Survey
 from host_agent.shared.platform.text import escaped, one_line
 

@@ -19,7 +19,8 @@ import msgspec
 import psycopg
 
 import sql
-from handlers.drift.beside_nova import Cloud, SeenAttachment, SeenServer, SeenVolume, found
+from handlers.drift.beside_nova import found
+from handlers.drift.seen import Cloud, SeenAttachment, SeenServer, SeenVolume
 from host_agent.shared.contract.messages import PowerState
 from host_agent.shared.contract.ports import GIB
 from host_agent.shared.contract.survey import DiskShown, GuestShown, StorageShown, Survey

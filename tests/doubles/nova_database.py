@@ -8,7 +8,7 @@ import sqlite3
 from dataclasses import replace
 from uuid import uuid4
 
-from handlers.drift.beside_nova import SeenMapping, SeenServer
+from handlers.drift.seen import SeenMapping, SeenServer
 from handlers.results.adopt import ServerFacts
 
 _SCHEMA = """

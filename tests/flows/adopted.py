@@ -8,7 +8,7 @@ from dataclasses import replace
 from aggregates.base import Seen
 from aggregates.host import Host
 from aggregates.mapping import BlockDeviceMapping
-from handlers.drift.beside_nova import SeenAttachment, SeenMapping, SeenServer, SeenVolume
+from handlers.drift.seen import SeenAttachment, SeenMapping, SeenServer, SeenVolume
 from handlers.results.adopt import (
     AdoptionVerdict,
     Holder,

@@ -14,7 +14,7 @@ from yarl import URL
 
 from aggregates.base import Actor, Event, EventContext, Seen
 from aggregates.instance import Instance
-from handlers.drift.beside_nova import SeenServer
+from handlers.drift.seen import SeenServer
 from handlers.results.observed import ServerSeen, record
 from ledger.config import Observe
 from ledger.log.unit import Unit, run_optimistically

@@ -16,8 +16,8 @@ from keystoneauth1.adapter import Adapter
 
 from aggregates.base import Actor, EventContext
 from handlers.drift import judge
-from handlers.drift.beside_nova import Cloud, SeenAttachment, SeenServer
 from handlers.drift.rows import UNKNOWN, Unknown
+from handlers.drift.seen import Cloud, SeenAttachment, SeenServer
 from ledger.nova_beside import differences, reads
 from ledger.nova_beside.differences import Differences, theirs
 from ledger.nova_beside.reads import CloudReader, Servers

@@ -14,9 +14,9 @@ import psycopg
 import pytest
 
 from aggregates.base import Seen
-from handlers.drift.beside_nova import Cloud, SeenServer
 from handlers.drift.classes import CLASSES
 from handlers.drift.rows import Party
+from handlers.drift.seen import Cloud, SeenServer
 from handlers.results.observed import ServerSeen, record
 from host_agent.shared.contract.survey import MADE_S_MAX, GuestShown, Survey, SurveySent
 from host_agent.shared.contract.wire import plain

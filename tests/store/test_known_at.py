@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from aggregates.base import Seen
-from handlers.drift.beside_nova import SeenAttachment, SeenServer
+from handlers.drift.seen import SeenAttachment, SeenServer
 from handlers.results.observed import ServerSeen, record
 from ledger.log.application import Ledger
 from ledger.log.unit import Unit

@@ -12,8 +12,8 @@ import pytest
 
 from aggregates import errors
 from aggregates.instance import Instance
-from handlers.drift.beside_nova import SeenAttachment, SeenMapping, SeenServer, SeenVolume
 from handlers.drift.rows import UNKNOWN, Unknown
+from handlers.drift.seen import SeenAttachment, SeenMapping, SeenServer, SeenVolume
 from handlers.results.adopt import (
     AdoptionVerdict,
     Holder,

@@ -10,19 +10,11 @@ from typing import Any
 
 import pytest
 
-from handlers.drift.beside_nova import (
-    Cloud,
-    SeenAttachment,
-    SeenMapping,
-    SeenServer,
-    SeenVolume,
-    confirmed,
-    found,
-    questionable,
-)
+from handlers.drift.beside_nova import confirmed, found, questionable
 from handlers.drift.beside_words import KINDS, remedy_of
 from handlers.drift.classes import BY_NAME
 from handlers.drift.rows import UNKNOWN
+from handlers.drift.seen import Cloud, SeenAttachment, SeenMapping, SeenServer, SeenVolume
 from host_agent.shared.contract.messages import PowerState
 from host_agent.shared.contract.ports import GIB
 from host_agent.shared.contract.survey import (

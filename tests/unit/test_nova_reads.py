@@ -13,8 +13,9 @@ from uuid import UUID
 import pytest
 from keystoneauth1 import exceptions
 
-from handlers.drift.beside_nova import Cloud, SeenServer, found
+from handlers.drift.beside_nova import found
 from handlers.drift.rows import UNKNOWN
+from handlers.drift.seen import Cloud, SeenServer
 from handlers.results.adopt import ServerFacts
 from ledger.config import Observe
 from ledger.native import hosts

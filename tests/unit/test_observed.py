@@ -15,7 +15,7 @@ from aggregates.base import NovaTold, Seen
 from aggregates.instance import Instance, VmState
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.server import SeenDisks
-from handlers.drift.beside_nova import SeenAttachment, SeenMapping, SeenServer
+from handlers.drift.seen import SeenAttachment, SeenMapping, SeenServer
 from handlers.engine.rules import Replay
 from handlers.requests import edits
 from handlers.results.observed import Notice, ServerSeen, record

@@ -18,7 +18,8 @@ from ledger.cli.base import Lister, clock, note
 from ledger.cli.errors import ExitCode
 
 if TYPE_CHECKING:
-    from handlers.drift.beside_nova import Cloud, Difference
+    from handlers.drift.beside_nova import Difference
+    from handlers.drift.seen import Cloud
     from ledger.nova_beside.reads import CloudReader
 
 COLUMNS = (
