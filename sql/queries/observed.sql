@@ -21,7 +21,8 @@ SELECT i.server_id::text, i.name, i.host, i.vm_state, i.power_state, i.project_i
  LIMIT %(limit)s;
 
 -- name: ours
--- Which of these servers are the ledger's own: not Instance.only_shown.  Primary key,
+-- The ledger's own of these servers, without those that only a host has shown
+-- (Instance.only_shown: no operation has ever had it).  Primary key,
 -- operations_by_server.
 SELECT server_id::text FROM instances AS i
  WHERE server_id = ANY(%(ids)s::uuid[]) AND origin IS NULL

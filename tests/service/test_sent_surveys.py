@@ -92,6 +92,15 @@ async def send(api: Api, cloud: Cloud) -> None:
         assert await api.components.inner.send_survey(name, age_s=float, document=document, **told)
 
 
+async def found_twice(api: Api, looks: Looks, cloud: Cloud) -> list[dict[str, Any]]:
+    """The findings of a look, and of two more behind surveys of all its hosts."""
+    await looks.see(cloud)
+    for _ in range(2):
+        await send(api, cloud)
+        found = await looks.see(cloud)
+    return found
+
+
 def stored(dsn: str) -> Mapping[str, Survey]:
     with psycopg.connect(dsn, autocommit=True) as connection:
         return sent_since(connection, datetime.now(UTC) - timedelta(minutes=1))
@@ -239,10 +248,7 @@ async def test_what_hosts_show_is_found_by_two_looks_and_over_after_the_fix(
     api: Api, looks: Looks, name: str
 ) -> None:
     cloud = after(*CASES[name])
-    await looks.see(cloud)
-    for _ in range(2):
-        await send(api, cloud)
-        every = await looks.see(cloud)
+    every = await found_twice(api, looks, cloud)
     [one] = [each for each in every if each["drift_class"] == name]
     assert one["state"] == "confirmed"
     shown = await api.get(f"/v1/drift/{one['finding_id']}")
@@ -320,10 +326,7 @@ async def test_disks_that_are_being_worked_on_neither_differ_nor_are_they_right(
 
 async def test_what_a_host_could_not_see_ends_nothing(api: Api, looks: Looks) -> None:
     cloud = after(*CASES["disk_missing"])
-    await looks.see(cloud)
-    for _ in range(2):
-        await send(api, cloud)
-        every = await looks.see(cloud)
+    every = await found_twice(api, looks, cloud)
     assert len(every) == 1
     for part in ("guests", "storage"):
         shown = replace(SOUND.hosts[HV], blind=(part,), why_blind=("it hangs",))
@@ -345,10 +348,7 @@ async def test_what_a_host_could_not_tell_of_a_disk_ends_nothing(
 ) -> None:
     """As if it could not read its storage, or its guest was busy."""
     cloud = after(*CASES[name])
-    await looks.see(cloud)
-    for _ in range(2):
-        await send(api, cloud)
-        every = await looks.see(cloud)
+    every = await found_twice(api, looks, cloud)
     assert [each["drift_class"] for each in every] == [name]
     await send(api, after(host(shown)))
     assert await looks.see(cloud) == every
@@ -360,10 +360,7 @@ async def test_a_guest_on_two_hosts_is_over_only_when_both_have_shown_themselves
     api: Api, looks: Looks
 ) -> None:
     cloud = after(*CASES["guest_twice"])
-    await looks.see(cloud)
-    for _ in range(2):
-        await send(api, cloud)
-        await looks.see(cloud)
+    await found_twice(api, looks, cloud)
     await send(api, after())
     assert {each["drift_class"] for each in await looks.see(after())} == {
         "guest_twice",
@@ -443,10 +440,7 @@ async def test_what_a_host_shows_makes_its_volume_safe_from_cinders_question(
 ) -> None:
     """It is a finding that shows the volume in the guest, as that of a host of the ledger."""
     cloud = after(*CASES["disk_unknown"])
-    await looks.see(cloud)
-    for _ in range(2):
-        await send(api, cloud)
-        await looks.see(cloud)
+    await found_twice(api, looks, cloud)
     [found] = await api.components.queries.shown(S, [V2])
     assert (found.drift_class, found.hosts) == ("disk_unknown", (HV,))
 
